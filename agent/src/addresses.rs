@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
 
 use crate::attach::device::default_mac;
-use crate::ipam::{AttachmentKey, PodName, Record, Wanted, Wish};
+use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record};
 use crate::pods::parse_mac;
 use crate::source::kube::Cluster;
-use crate::source::kube::instances::Given;
+use crate::source::kube::instances::PodAddresses;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -25,9 +25,9 @@ pub enum Addresses {
 
 /// What a new attachment gets.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct AddressChoice {
     /// Which addresses.
-    pub wanted: Wanted,
+    pub wanted: AddressSource,
     /// Its MAC.
     pub mac: [u8; 6],
     /// Prefixes that it may send from besides its addresses, if its Network allows them.
@@ -43,24 +43,28 @@ impl Addresses {
         pod: &PodName,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<AddressChoice, Failure> {
         let named_mac = request.wanted.mac.as_deref().map(parse_mac).transpose()?;
         match self {
             Addresses::Local => {
-                let wish = Wish {
+                let address_request = AddressRequest {
                     network: request.wanted.network.clone(),
                     subnets: request.wanted.subnets.clone(),
                     addresses: request.wanted.addresses.clone(),
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
-                Ok(Chosen { wanted: Wanted::Some(wish), mac, extra_prefixes })
+                Ok(AddressChoice { wanted: AddressSource::Local(address_request), mac, extra_prefixes })
             }
             Addresses::Cluster(cluster) => {
                 let given = cluster.addresses_of(pod, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let Given { network, addresses, mac, extra_prefixes } = given;
-                Ok(Chosen { wanted: Wanted::Given { network, addresses }, mac, extra_prefixes })
+                let PodAddresses { network, addresses, mac, extra_prefixes } = given;
+                Ok(AddressChoice {
+                    wanted: AddressSource::Assigned { network, addresses },
+                    mac,
+                    extra_prefixes,
+                })
             }
         }
     }
@@ -91,7 +95,7 @@ impl Addresses {
 }
 
 /// What the CNI configuration names must be what the controller gave: it has no say of its own.
-fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &Given) -> Result<(), Failure> {
+fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
     let wanted = &request.wanted;
     let has =
         |address: &std::net::IpAddr| given.addresses.iter().any(|assigned| assigned.address == *address);

@@ -41,16 +41,17 @@ use trunkline_daemon::{http, logging, panics};
 use crate::addresses::Addresses;
 use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Started};
 use crate::kernel::{KernelConfig, KernelHandle};
+use crate::link_check::LinkChecker;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
-use crate::pods::{Pods, Turns};
+use crate::pods::{AttachmentLocks, Pods};
 use crate::probe;
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
@@ -61,7 +62,6 @@ use crate::source::folder::Context as FolderContext;
 use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
 use crate::telemetry::{self, Telemetry};
-use crate::wire::Wire;
 
 /// Attachments at once. The kernel does most of it one by one.
 const ATTACH_THREADS: usize = 8;
@@ -125,9 +125,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         "the agent starts"
     );
     let metrics = Metrics::new().context("making the metrics")?;
-    let bell = Bell::default();
+    let notifier = ChangeNotifier::default();
     let (history, run) = History::begin(&config.store);
-    let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
+    let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
         node: node.clone(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
@@ -156,7 +156,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: metrics.clone(),
-        bell: bell.clone(),
+        notifier: notifier.clone(),
         stage: drain::stage(drained.as_deref()),
     });
     let telemetry = Telemetry::start(
@@ -173,7 +173,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
     });
 
-    let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), bell.clone());
+    let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), notifier.clone());
     let repairs = kernel.repairs();
     let observer = Arc::new(Observer {
         node: node.clone(),
@@ -193,7 +193,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
         drain: drain.clone(),
         probes,
-        started: crate::observe::Started::default(),
+        started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
     tokio::spawn(probe::identifiers::follow(Arc::clone(&observer), history.clone()));
@@ -206,14 +206,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ipam: ipam.clone(),
         devices,
         reconcile: reconcile.clone(),
-        wire: Wire::new(config.wire_times()),
+        link_checker: LinkChecker::new(config.link_check_timeouts()),
         metrics: metrics.clone(),
         tracer: telemetry.tracer(),
         readiness_timeout: config.readiness_timeout(),
-        turns: Turns::default(),
+        locks: AttachmentLocks::default(),
     };
 
-    let page = Page::start(config.page, Arc::clone(&observer), &bell);
+    let page = Page::start(config.page, Arc::clone(&observer), &notifier);
     let served = Arc::new(Served { observer: Arc::clone(&observer), page });
     let (address, fault) = (config.http_address, observer.http_fault.clone());
     let limiter = ConnectionLimiter::new(http::LIMITS, metrics.connections().listener("http"));
@@ -227,7 +227,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             tokio::spawn(follow(source, reconcile.clone(), metrics, config.node_labels()))
         }
         Some(parts) => {
-            let beside = source::kube::Beside {
+            let dependencies = source::kube::ClusterDependencies {
                 node,
                 cache: config.kube.cache.clone(),
                 reconcile: reconcile.clone(),
@@ -236,14 +236,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 observer: Arc::clone(&observer),
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
             };
-            tokio::spawn(parts.follow(beside))
+            tokio::spawn(parts.follow(dependencies))
         }
     };
     if let Some(touched) = limits_touched {
         tokio::spawn(pods.clone().keep_limits(touched));
     }
     let requests = TaskTracker::new();
-    let server = tokio::spawn(Server { pods, observer, bell }.serve(lock.bind()?, requests.clone()));
+    let server = tokio::spawn(Server { pods, observer, notifier }.serve(lock.bind()?, requests.clone()));
 
     // What else ends is a fault: better to be started again than to be half an agent.
     let fault = tokio::select! {
@@ -326,7 +326,7 @@ async fn follow(
     let mut context = FolderContext { labels, running: None };
     let mut told: Vec<String> = Vec::new();
     loop {
-        let outcome = match source.look(context.clone()).await {
+        let outcome = match source.read(context.clone()).await {
             Ok(snapshot) => match reconcile.snapshot(snapshot).await {
                 Some(outcome) => outcome,
                 None => return,

@@ -13,11 +13,11 @@ pub mod advice;
 
 use std::time::Duration;
 
-use trunkline_api::control::{CauseKind, CauseSide, Losses, PeerCause};
+use trunkline_api::control::{CauseKind, CauseSide, LossCount, PeerCause};
 use trunkline_bgp::speaker::{self, Cause, Failure, PeerStatus, Side, State};
 
-use crate::reconcile::Waiting;
-use advice::{About, advice};
+use crate::reconcile::UndiscoveredPeer;
+use advice::{AdviceSubject, advice};
 
 /// What an operator sees of a peer's failures.
 #[derive(Debug, Default)]
@@ -29,12 +29,12 @@ pub struct Causes {
     /// Why the last attempt failed.
     pub last_attempt: Option<PeerCause>,
     /// How often the session was lost, by kind.
-    pub losses: Vec<Losses>,
+    pub losses: Vec<LossCount>,
 }
 
 /// The causes of a peer that the speaker has.
 pub fn of(status: &PeerStatus) -> Causes {
-    let about = About::of(status);
+    let about = AdviceSubject::of(status);
     let word = |failure: &Failure| said(failure, &about);
     Causes {
         cause: first(status).as_ref().map(word),
@@ -43,7 +43,7 @@ pub fn of(status: &PeerStatus) -> Causes {
         losses: status
             .losses
             .iter()
-            .map(|(kind, count)| Losses { kind: kind_of(*kind), count: *count })
+            .map(|(kind, count)| LossCount { kind: kind_of(*kind), count: *count })
             .collect(),
     }
 }
@@ -54,7 +54,7 @@ pub fn why(status: &PeerStatus) -> Option<String> {
 }
 
 /// An unnumbered peer that was not found yet.
-pub fn not_found(waiting: &Waiting) -> PeerCause {
+pub fn not_found(waiting: &UndiscoveredPeer) -> PeerCause {
     PeerCause {
         kind: CauseKind::Discovery,
         side: None,
@@ -120,7 +120,7 @@ fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     }
 }
 
-fn said(failure: &Failure, about: &About) -> PeerCause {
+fn said(failure: &Failure, about: &AdviceSubject) -> PeerCause {
     PeerCause {
         kind: kind_of(failure.cause.kind()),
         side: side_of(&failure.cause),

@@ -22,12 +22,12 @@ use trunkline_daemon::logging::Log;
 
 pub use self::probes::ProbeConfig;
 use self::schema::{AddressAndPort, FilePath, Prefix};
+use crate::link_check::CheckTimeouts;
 use crate::page::Access;
 use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
-use crate::wire::Times;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -464,9 +464,9 @@ impl Config {
     }
 
     /// How long things may take on a VLAN.
-    pub fn wire_times(&self) -> Times {
+    pub fn link_check_timeouts(&self) -> CheckTimeouts {
         let VlanCheck { timeout_seconds, duplicate_address_wait_milliseconds } = self.vlan_check;
-        Times {
+        CheckTimeouts {
             duplicate_wait: Duration::from_millis(u64::from(duplicate_address_wait_milliseconds)),
             gateway_timeout: Duration::from_secs(u64::from(timeout_seconds)),
         }

@@ -188,7 +188,7 @@ impl History {
     }
 
     /// What the speaker tells.
-    pub fn heard(&self, event: &Event) {
+    pub fn record_speaker_event(&self, event: &Event) {
         if let Some((kind, peer, prefix, text)) = words(event) {
             self.record(kind, peer.map(|peer| peer.to_string()), prefix, text);
         }
@@ -494,14 +494,14 @@ mod tests {
     fn what_the_speaker_tells_is_kept_in_words() {
         let history = History::default();
         let (peer, address) = (PeerId(0), "192.0.2.1".parse().unwrap());
-        history.heard(&Event::PeerDown {
+        history.record_speaker_event(&Event::PeerDown {
             peer,
             address,
             reason: "hold timer expired".to_owned(),
             cause: trunkline_bgp::speaker::Cause::Closed,
             retained: FamilySet::EMPTY,
         });
-        history.heard(&Event::Advertised { prefix: "10.0.0.0/8".parse().unwrap(), peer });
+        history.record_speaker_event(&Event::Advertised { prefix: "10.0.0.0/8".parse().unwrap(), peer });
         let kept = history.since(0).events;
         assert_eq!(kept.len(), 1, "what only a watch waits for is nobody's news");
         let event = &kept[0];

@@ -18,7 +18,7 @@ const SOCKET_NAME: &str = "hybridnet.sock";
 const LISTENS: u32 = 0x1_0000;
 
 /// Refuses to go on beside a live daemon of hybridnet.
-pub fn refuse_beside() -> anyhow::Result<()> {
+pub fn refuse_if_running() -> anyhow::Result<()> {
     let table = fs::read_to_string(SOCKETS).with_context(|| SOCKETS.to_owned())?;
     if let Some(path) = listening(&table) {
         bail!(
@@ -51,10 +51,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SOCKET_NAME);
         let other = UnixListener::bind(folder.path().join("not-hybridnet.sock")).unwrap();
-        refuse_beside().unwrap();
+        refuse_if_running().unwrap();
 
         let daemon = UnixListener::bind(&path).unwrap();
-        let error = refuse_beside().unwrap_err().to_string();
+        let error = refuse_if_running().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()) && error.contains("--beside-hybridnet"), "{error}");
 
         // Its connections have the same path and do not listen; its file stays when it ends.
@@ -62,7 +62,7 @@ mod tests {
         let _accepted = daemon.accept().unwrap();
         drop(daemon);
         assert!(path.exists());
-        refuse_beside().unwrap();
+        refuse_if_running().unwrap();
         drop(other);
     }
 

@@ -39,7 +39,7 @@ const CONFLIST: &str = r#"{
 
 /// Where plugin and configuration are on this node.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct InstallPaths {
     /// Folder of the plugins that the container runtime runs.
     #[arg(long, value_name = "FOLDER", default_value = "/opt/cni/bin")]
     pub bin_dir: PathBuf,
@@ -56,7 +56,7 @@ pub struct Place {
 pub struct Install {
     /// Where to.
     #[command(flatten)]
-    pub place: Place,
+    pub place: InstallPaths,
     /// The plugin's program; the one beside this program unless said.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub struct Install {
     pub conflist: Option<PathBuf>,
 }
 
-impl Place {
+impl InstallPaths {
     fn configuration(&self) -> anyhow::Result<PathBuf> {
         let name = &self.conf_name;
         let usual = [".conflist", ".conf"].iter().any(|end| name.ends_with(end));
@@ -114,7 +114,7 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
 }
 
 /// The usual configuration: with `portmap` where the node has that plugin.
-fn usual(place: &Place) -> String {
+fn usual(place: &InstallPaths) -> String {
     const END: &str = "\n    }\n  ]";
     const WITH_PORTMAP: &str = "\n    },\n    { \"type\": \"portmap\", \"capabilities\": { \"portMappings\": true }, \"snat\": true }\n  ]";
     let portmap = place.bin_dir.join(PORTMAP);
@@ -130,7 +130,7 @@ fn usual(place: &Place) -> String {
 }
 
 /// Takes both away, as far as they are there.
-pub fn uninstall(place: &Place) -> anyhow::Result<()> {
+pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
     for path in [place.configuration()?, place.bin_dir.join(PLUGIN)] {
         match fs::remove_file(&path) {
             Ok(()) => println!("{} removed", path.display()),
@@ -241,7 +241,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let plugin = folder.path().join("image-plugin");
         fs::write(&plugin, b"\x7fELF one").unwrap();
-        let place = Place {
+        let place = InstallPaths {
             bin_dir: folder.path().join("bin"),
             conf_dir: folder.path().join("net.d"),
             conf_name: "05-trunkline.conflist".to_owned(),
@@ -364,7 +364,7 @@ mod tests {
             assert!(format!("{error:#}").contains(words), "{error:#}");
         }
         for name in ["a/b.conflist", ".x.conflist", "trunkline"] {
-            let place = Place { conf_name: name.to_owned(), ..it.place.clone() };
+            let place = InstallPaths { conf_name: name.to_owned(), ..it.place.clone() };
             assert!(
                 install(&Install { place, ..it.clone() }).unwrap_err().to_string().contains("--conf-name")
             );

@@ -11,16 +11,18 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Agent { config, check: true, .. } => check::check(&config),
         Command::Agent { config, check: false, beside_hybridnet: true } => agent::run(&config),
-        Command::Agent { config, .. } => hybridnet::refuse_beside().and_then(|()| agent::run(&config)),
+        Command::Agent { config, .. } => hybridnet::refuse_if_running().and_then(|()| agent::run(&config)),
         Command::InstallCni { what, beside_hybridnet: true } => install::install(&what),
-        Command::InstallCni { what, .. } => hybridnet::refuse_beside().and_then(|()| install::install(&what)),
+        Command::InstallCni { what, .. } => {
+            hybridnet::refuse_if_running().and_then(|()| install::install(&what))
+        }
         Command::UninstallCni(place) => install::uninstall(&place),
         Command::Completions { shell } => cli::complete(shell),
         Command::SupportBundle(what) => bundle::write(&what),
         Command::Doctor(doctor) => {
             return cli::examine(&doctor).map_or_else(failure, ExitCode::from);
         }
-        question => cli::ask(question),
+        question => cli::run(question),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use trunkline_api::control::{
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
-use trunkline_daemon::metrics::{Standing as Page, counter, histogram, text};
+use trunkline_daemon::metrics::{Exposition as Page, counter, histogram, text};
 
 /// What is counted as it happens.
 #[derive(Clone)]
@@ -34,9 +34,9 @@ pub struct Metrics {
     connections: ConnectionMetrics,
 }
 
-/// How things stand, asked from their owners for one scrape.
+/// The state of all owners, for one scrape.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct ScrapeData {
     /// The agent.
     pub agent: AgentStatus,
     /// Its peers.
@@ -138,19 +138,19 @@ impl Metrics {
     }
 
     /// Everything in Prometheus' text format.
-    pub fn render(&self, standing: &Standing) -> prometheus::Result<String> {
+    pub fn render(&self, data: &ScrapeData) -> prometheus::Result<String> {
         let mut page = Page::default();
-        agent(&mut page, &standing.agent);
-        if let Some(cluster) = &standing.agent.cluster {
-            stand_cluster(&mut page, cluster);
+        agent(&mut page, &data.agent);
+        if let Some(cluster) = &data.agent.cluster {
+            write_cluster(&mut page, cluster);
         }
-        standing.agent.networks.iter().for_each(|network| stand_network(&mut page, network));
-        if let Some(established) = standing.established_peers {
+        data.agent.networks.iter().for_each(|network| write_network(&mut page, network));
+        if let Some(established) = data.established_peers {
             page.put_count(m::ESTABLISHED_PEERS, &[], established as u64);
         }
-        page.put_count(m::REFUSED_CONNECTIONS, &[], standing.refused_connections);
-        standing.peers.iter().for_each(|peer| stand_peer(&mut page, peer));
-        for (reason, packets) in &standing.bfd_refused {
+        page.put_count(m::REFUSED_CONNECTIONS, &[], data.refused_connections);
+        data.peers.iter().for_each(|peer| write_peer(&mut page, peer));
+        for (reason, packets) in &data.bfd_refused {
             page.put_count(m::BFD_REFUSED, &[reason], *packets);
         }
         text(&self.registry, page)
@@ -241,7 +241,7 @@ fn stand_probes(page: &mut Page, router: &ProbedRouter) {
 }
 
 /// What an API server as the source has to show.
-fn stand_cluster(page: &mut Page, cluster: &ClusterStatus) {
+fn write_cluster(page: &mut Page, cluster: &ClusterStatus) {
     page.put_bool(m::CLUSTER_CONNECTED, &[], cluster.connected);
     page.put_count(m::CLUSTER_OUTAGE, &[], cluster.outage_seconds.unwrap_or_default());
     page.put_count(m::CLUSTER_FAULTS, &[], cluster.faults.len() as u64);
@@ -257,7 +257,7 @@ fn stand_cluster(page: &mut Page, cluster: &ClusterStatus) {
     }
 }
 
-fn stand_network(page: &mut Page, network: &NetworkStatus) {
+fn write_network(page: &mut Page, network: &NetworkStatus) {
     let name = network.name.as_str();
     page.put_bool(m::NETWORK_REFUSED, &[name], network.refused.is_some());
     page.put_count(m::NETWORK_ATTACHMENTS, &[name], network.attachments as u64);
@@ -275,7 +275,7 @@ fn stand_network(page: &mut Page, network: &NetworkStatus) {
     }
 }
 
-fn stand_peer(page: &mut Page, peer: &Peer) {
+fn write_peer(page: &mut Page, peer: &Peer) {
     let name = peer.name();
     let name = name.as_str();
     page.put_count(m::PEER_STATE, &[name, &peer.remote_as.to_string()], state_number(&peer.state));
@@ -343,11 +343,11 @@ fn stand_peer(page: &mut Page, peer: &Peer) {
         }
     }
     if let Some(bfd) = &peer.bfd {
-        stand_bfd(page, name, bfd);
+        write_bfd(page, name, bfd);
     }
 }
 
-fn stand_bfd(page: &mut Page, name: &str, bfd: &BfdSession) {
+fn write_bfd(page: &mut Page, name: &str, bfd: &BfdSession) {
     let seconds = |milliseconds: u64| milliseconds as f64 / 1000.0;
     let states = ["AdminDown", "Down", "Init", "Up"];
     let state = states.iter().position(|state| *state == bfd.state).unwrap_or_default();
@@ -390,9 +390,9 @@ mod tests {
 
     use super::*;
 
-    fn standing() -> Standing {
+    fn data() -> ScrapeData {
         let messages = Messages { update: 7, octets: 99, ..Messages::default() };
-        Standing {
+        ScrapeData {
             agent: AgentStatus {
                 node: "n".to_owned(),
                 version: "1.2.3".to_owned(),
@@ -426,7 +426,7 @@ mod tests {
                     local_as: 65001,
                     graceful_shutdown: false,
                     disaggregated: None,
-                    ways_out: vec![WayOut {
+                    ways_out: vec![DefaultRouteStatus {
                         family: "ipv4-unicast".to_owned(),
                         table: 10_000,
                         basis: "advertised".to_owned(),
@@ -571,7 +571,7 @@ mod tests {
                 }),
                 last_attempt: None,
                 last_loss: None,
-                losses: vec![Losses { kind: CauseKind::Bfd, count: 2 }],
+                losses: vec![LossCount { kind: CauseKind::Bfd, count: 2 }],
                 last_down: None,
                 bfd: Some(BfdSession {
                     state: "Up".to_owned(),
@@ -621,7 +621,7 @@ mod tests {
         metrics.otlp_exported("logs", 12);
         metrics.otlp_dropped("logs", "queue", 3);
         metrics.connections().listener("http");
-        metrics.render(&standing()).unwrap()
+        metrics.render(&data()).unwrap()
     }
 
     #[test]

@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
-    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
+    ManifestStatus, NetworkStatus, PacketPath, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
-use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
+use trunkline_bgp::speaker::{Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -31,27 +31,27 @@ use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::kernel::nft::unassigned::Counters;
-use crate::metrics::{Metrics, Standing};
+use crate::metrics::{Metrics, ScrapeData};
+use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::probe::Probes;
-use crate::reconcile::{BgpView, Reconcile, View};
+use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
-use crate::walk::{Question, walk};
 
+mod conversions;
 mod missing;
 mod operate;
 mod retention;
 mod snapshot;
 mod ways_out;
-mod words;
 
-pub use missing::Started;
-use missing::missing;
-use words::{
+use conversions::{
     alternate_paths, bgp_status, guard, peer, route, ruling, stopped_bgp, stopped_peer, waiting_peer,
 };
+pub use missing::StartupState;
+use missing::missing;
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ pub struct Observer {
     /// What probes show.
     pub probes: Probes,
     /// Whether it was ready in this run.
-    pub started: Started,
+    pub started: StartupState,
 }
 
 /// A table's routes on their way to whoever asked for them: see [`trunkline_bgp::speaker::Listing`].
@@ -104,7 +104,7 @@ impl Routes {
 }
 
 impl Observer {
-    async fn view(&self) -> Result<View, Failure> {
+    async fn view(&self) -> Result<ReconcileStatus, Failure> {
         self.reconcile.view().await.ok_or_else(stopping)
     }
 
@@ -112,7 +112,7 @@ impl Observer {
         self.ipam.summary().await.ok_or_else(stopping)
     }
 
-    async fn bgp(&self) -> Result<BgpView, Failure> {
+    async fn bgp(&self) -> Result<SpeakerStatus, Failure> {
         self.view().await?.bgp.ok_or_else(no_speaker)
     }
 
@@ -137,7 +137,7 @@ impl Observer {
 
     /// Everything that `/metrics` shows of how things stand, each owner asked once: while a full table comes in, the speaker answers between
     /// two batches of it.
-    async fn standing(&self) -> Result<Standing, Failure> {
+    async fn scrape_data(&self) -> Result<ScrapeData, Failure> {
         let view = self.view().await?;
         let (statuses, ranges) = tokio::join!(statuses(&view), ranges(&view));
         let agent = self.agent_with(&view, &statuses, &ranges).await?;
@@ -155,7 +155,7 @@ impl Observer {
             Some(bgp) => bgp.speaker.bfd_refused().await.unwrap_or_default(),
             None => Vec::new(),
         };
-        Ok(Standing {
+        Ok(ScrapeData {
             agent,
             peers: peers.unwrap_or_default(),
             established_peers: established_peers(&view, &statuses),
@@ -166,7 +166,7 @@ impl Observer {
 
     async fn agent_with(
         &self,
-        view: &View,
+        view: &ReconcileStatus,
         peers: &[PeerStatus],
         ranges: &[RangeStatus],
     ) -> Result<AgentStatus, Failure> {
@@ -277,7 +277,7 @@ impl Observer {
     }
 
     /// The sessions as the speaker has them, and what the plan says of them; none while no speaker runs.
-    pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, BgpView)> {
+    pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, SpeakerStatus)> {
         let view = self.view().await.ok()?;
         let peers = statuses(&view).await;
         Some((peers, view.bgp?))
@@ -349,7 +349,7 @@ impl Observer {
         filter: RouteFilter,
         limit: usize,
         within: Duration,
-    ) -> Result<(Vec<Route>, Found), Failure> {
+    ) -> Result<(Vec<Route>, SearchResult), Failure> {
         let bgp = self.bgp().await?;
         let mut found = bgp.speaker.search(filter, limit, within).await.map_err(|_| stopping())?;
         let routes = std::mem::take(&mut found.routes);
@@ -385,7 +385,7 @@ impl Observer {
 
     /// The one peer that a text names: a link-local address may do without its interface where no other peer has it, and the
     /// interface of an unnumbered peer does too.
-    async fn only(&self, bgp: &BgpView, text: &str) -> Result<PeerKey, Failure> {
+    async fn only(&self, bgp: &SpeakerStatus, text: &str) -> Result<PeerKey, Failure> {
         let key = text.parse::<PeerKey>();
         let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
         let wanted = |status: &&PeerStatus| match &key {
@@ -496,7 +496,7 @@ impl Observer {
         container_id: &str,
         destination: IpAddr,
         source: Option<IpAddr>,
-    ) -> Result<Walk, Failure> {
+    ) -> Result<PacketPath, Failure> {
         let pods = self.pods().await?;
         let interfaces: BTreeMap<String, String> = pods
             .iter()
@@ -517,28 +517,28 @@ impl Observer {
             return Err(Failure::new(Code::InvalidContent, mixed));
         }
         let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();
-        let question = Question { destination, source, interfaces, pods };
-        let walked = self.devices.look(netns, move |host, pod| walk(host, pod, &question)).await;
-        let mut walk = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-        let Some(source) = walk.source else { return Ok(walk) };
+        let query = PathQuery { destination, source, interfaces, pods };
+        let walked = self.devices.look(netns, move |host, pod| packet_path(host, pod, &query)).await;
+        let mut path = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+        let Some(source) = path.source else { return Ok(path) };
         let nat = self.kernel.nat().await.map_err(|_| stopping())?;
         let inside =
             |prefixes: &BTreeSet<IpNet>, address| prefixes.iter().any(|prefix| prefix.contains(&address));
-        walk.masqueraded = inside(&nat.sources, source) && !inside(&nat.inside, destination);
+        path.masqueraded = inside(&nat.sources, source) && !inside(&nat.inside, destination);
         if let Some(bgp) = self.view().await?.bgp {
             let prefix = IpNet::from(source);
             let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
             let told = explained.peers.iter().filter(|peer| peer.standing == "advertised");
-            walk.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
+            path.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
         }
-        Ok(walk)
+        Ok(path)
     }
 }
 
 impl Probe for Observer {
     async fn metrics(&self) -> String {
-        let Ok(standing) = self.standing().await else { return String::new() };
-        match self.metrics.render(&standing) {
+        let Ok(data) = self.scrape_data().await else { return String::new() };
+        match self.metrics.render(&data) {
             Ok(text) => text,
             Err(error) => {
                 tracing::error!(%error, "the metrics cannot be written");
@@ -605,7 +605,7 @@ fn failed(peer: PeerKey, error: &CommandError) -> Failure {
     }
 }
 
-async fn statuses(view: &View) -> Vec<PeerStatus> {
+async fn statuses(view: &ReconcileStatus) -> Vec<PeerStatus> {
     match &view.bgp {
         Some(bgp) => bgp.speaker.peers().await.unwrap_or_default(),
         None => Vec::new(),
@@ -613,7 +613,7 @@ async fn statuses(view: &View) -> Vec<PeerStatus> {
 }
 
 /// How many sessions are Established, also while no speaker runs although the node is in a BGP network. None where the node has no peers.
-fn established_peers(view: &View, peers: &[PeerStatus]) -> Option<usize> {
+fn established_peers(view: &ReconcileStatus, peers: &[PeerStatus]) -> Option<usize> {
     let in_bgp_network = || {
         let is_bgp = |mode| matches!(mode, Mode::Bgp | Mode::GlobalBgp);
         view.networks.values().any(|network| is_bgp(network.mode) && network.refused.is_none())
@@ -625,7 +625,7 @@ fn established_peers(view: &View, peers: &[PeerStatus]) -> Option<usize> {
     has_peers.then(|| peers.iter().filter(|peer| peer.state == State::Established).count())
 }
 
-async fn ranges(view: &View) -> Vec<RangeStatus> {
+async fn ranges(view: &ReconcileStatus) -> Vec<RangeStatus> {
     match &view.bgp {
         Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
         None => Vec::new(),
@@ -633,7 +633,7 @@ async fn ranges(view: &View) -> Vec<RangeStatus> {
 }
 
 fn networks(
-    view: &View,
+    view: &ReconcileStatus,
     summary: &Summary,
     dropped: Option<&Counters>,
     counts: impl Fn(&str) -> Counts,

@@ -1,6 +1,6 @@
 //! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
 //!
-//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::wire`]) → device in the pod's
+//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::link_check`]) → device in the pod's
 //! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
 //! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
 //! has, and every step can be done again:
@@ -15,7 +15,7 @@
 //! An ADD that fails takes back what it did. One that comes again for the same container and interface runs the same
 //! steps over the record that is there, and so gives the same answer.
 //!
-//! Requests for one attachment are served one after another ([`Turns`]); different ones do not wait for each other.
+//! Requests for one attachment are served one after another ([`AttachmentLocks`]); different ones do not wait for each other.
 //!
 //! [`recover`]: crate::recover
 
@@ -37,16 +37,16 @@ use trunkline_api::attach::{
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
 
-use crate::addresses::{Addresses, Chosen};
+use crate::addresses::{AddressChoice, Addresses};
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
+use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
 use crate::metrics::Metrics;
-use crate::plan::{self, Joined, OnLink, Place, Pod};
-use crate::reconcile::{Gate, PodError, Reconcile};
+use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
+use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
-use crate::wire::{Free, Wire, WireCheck, WireError};
 
 /// The answer must be on its way before the client's own deadline.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -63,7 +63,7 @@ pub struct Pods {
     /// Routes and advertisements.
     pub reconcile: Reconcile,
     /// What is asked and said on VLANs.
-    pub wire: Wire,
+    pub link_checker: LinkChecker,
     /// Durations.
     pub metrics: Metrics,
     /// What becomes of each step, where somebody is told.
@@ -71,12 +71,12 @@ pub struct Pods {
     /// How long an ADD waits for the fabric.
     pub readiness_timeout: Duration,
     /// One after another for each attachment.
-    pub turns: Turns,
+    pub locks: AttachmentLocks,
 }
 
-/// When something was asked for, and where that came from.
+/// The time of a request, and its origin.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestContext {
     /// When the first octet came.
     pub began: Instant,
     /// What the client says of itself.
@@ -89,10 +89,10 @@ impl Pods {
         &self,
         request: Attach,
         netns: Option<OwnedFd>,
-        asked: Asked,
+        context: RequestContext,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
-        let Asked { began, origin } = asked;
+        let RequestContext { began, origin } = context;
         let mut steps = self.tracer.begin("attach", began, origin.as_ref());
         let mut network = String::new();
         let outcome = self.try_attach(request, netns, began, abandoned, &mut network, &mut steps).await;
@@ -128,7 +128,7 @@ impl Pods {
         if let Some(pod) = &request.pod {
             steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
         }
-        let _turn = self.turn(&key, steps).await;
+        let _guard = self.lock(&key, steps).await;
         // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
         self.reconcile.started().map_err(pod_failure)?;
         let (record, new) = match self.ipam.get(key.clone()).await {
@@ -194,7 +194,7 @@ impl Pods {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", asked, took, wanted.as_ref().err());
-        let Chosen { wanted, mac, extra_prefixes } = wanted?;
+        let AddressChoice { wanted, mac, extra_prefixes } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name,
@@ -209,7 +209,7 @@ impl Pods {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
                 tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
                 {
-                    let _turn = self.turns.take(&holder.key).await;
+                    let _guard = self.locks.lock(&holder.key).await;
                     steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
                 }
                 steps.time("record", self.ipam.reserve(reservation)).await.map_err(ipam_failure)
@@ -225,7 +225,7 @@ impl Pods {
             return false;
         }
         let same = holder.pod.namespace == next.pod.namespace && holder.pod.name == next.pod.name;
-        let is_broken = |view: crate::reconcile::View| {
+        let is_broken = |view: crate::reconcile::ReconcileStatus| {
             view.broken.contains(&device::host_ifname(&holder.key.container_id, &holder.key.ifname))
         };
         same || self.reconcile.view().await.is_some_and(is_broken)
@@ -242,18 +242,21 @@ impl Pods {
         steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
         let mut abandoned = pin!(abandoned);
-        let mut joined = steps.time("plan", self.reconcile.join(place(record))).await.map_err(pod_failure)?;
-        let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut(), steps).await?;
-        let spec = spec(record, joined);
+        let mut parameters =
+            steps.time("plan", self.reconcile.join(target(record))).await.map_err(pod_failure)?;
+        let free = self
+            .free(std::mem::take(&mut parameters.link_checks), deadline, abandoned.as_mut(), steps)
+            .await?;
+        let spec = spec(record, parameters);
         let made = steps.time("link", self.devices.attach(netns, spec.clone())).await;
         let device = made.map_err(device_failure)?;
         let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
         let gate = added.map_err(pod_failure)?;
         for address in &free {
-            steps.time("announcement", address.announce()).await.map_err(wire_failure)?;
+            steps.time("announcement", address.announce()).await.map_err(link_check_failure)?;
         }
         let gated = !gate.prefixes.is_empty();
-        self.told(gate, &record.network, deadline, abandoned, steps).await?;
+        self.wait_advertised(gate, &record.network, deadline, abandoned, steps).await?;
         if gated {
             self.metrics.advertised(&record.network, began.elapsed());
         }
@@ -272,22 +275,23 @@ impl Pods {
     /// answers for them yet.
     async fn free(
         &self,
-        checks: Vec<WireCheck>,
+        checks: Vec<LinkCheck>,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
         steps: &mut Steps,
-    ) -> Result<Vec<Free>, Failure> {
+    ) -> Result<Vec<VerifiedAddress>, Failure> {
         if checks.is_empty() {
             return Ok(Vec::new());
         }
         let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
-        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<Free, WireError>)> = JoinSet::new();
+        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
+            JoinSet::new();
         for check in checks {
-            let (wire, metrics) = (self.wire.clone(), self.metrics.clone());
+            let (link_checker, metrics) = (self.link_checker.clone(), self.metrics.clone());
             asked.spawn(async move {
                 let began = Instant::now();
-                let outcome = wire.check(&check).await;
-                let word = outcome.as_ref().map_or_else(WireError::outcome, |_| "ok");
+                let outcome = link_checker.check(&check).await;
+                let word = outcome.as_ref().map_or_else(LinkCheckError::outcome, |_| "ok");
                 let took = began.elapsed();
                 metrics.wire_check(check.address.is_ipv4(), word, took);
                 (check.address, began, took, outcome)
@@ -301,7 +305,7 @@ impl Pods {
                     Ok((address, began, took, outcome)) => {
                         steps.step("wire check", began, took, outcome.as_ref().err());
                         steps.of_step("trunkline.addresses", || vec![address.to_string()]);
-                        free.push(outcome.map_err(wire_failure)?);
+                        free.push(outcome.map_err(link_check_failure)?);
                     }
                     Err(error) => return later(format!("a check on the wire has ended: {error}")),
                 }
@@ -319,9 +323,9 @@ impl Pods {
     }
 
     /// Waits until every prefix was told to an established peer.
-    async fn told(
+    async fn wait_advertised(
         &self,
-        gate: Gate,
+        gate: ReadinessGate,
         network: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
@@ -370,13 +374,13 @@ impl Pods {
         &self,
         request: Detach,
         netns: Option<OwnedFd>,
-        asked: Asked,
+        context: RequestContext,
     ) -> Result<Done, Failure> {
-        let Asked { began, origin } = asked;
+        let RequestContext { began, origin } = context;
         let mut steps = self.tracer.begin("detach", began, origin.as_ref());
         steps.of_interface(&request.interface);
         let key = key_of(&request.interface);
-        let _turn = self.turn(&key, &mut steps).await;
+        let _guard = self.lock(&key, &mut steps).await;
         let outcome = self.remove(&key, netns, &mut steps).await;
         let record = outcome.as_ref().ok().and_then(Option::as_ref);
         let network = record.map(|record| record.network.as_str()).unwrap_or_default();
@@ -429,13 +433,13 @@ impl Pods {
         }
     }
 
-    /// Waits its turn: an ADD or DEL that is under way is no stranger.
+    /// Takes the lock: an ADD or DEL that is under way is no stranger.
     async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
         let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
             return Ok(());
         };
         let key = AttachmentKey { container_id, ifname };
-        let _turn = self.turns.take(&key).await;
+        let _guard = self.locks.lock(&key).await;
         let limits = self.ipam.get(key).await.map(|record| record.bandwidth).unwrap_or_default();
         if limits.is_empty() {
             return Ok(());
@@ -451,12 +455,12 @@ impl Pods {
         Ok(())
     }
 
-    /// Waits for its turn.
-    async fn turn(&self, key: &AttachmentKey, steps: &mut Steps) -> Turn {
+    /// Locks the attachment.
+    async fn lock(&self, key: &AttachmentKey, steps: &mut Steps) -> AttachmentGuard {
         let began = Instant::now();
-        let turn = self.turns.take(key).await;
+        let guard = self.locks.lock(key).await;
         steps.step("turn", began, began.elapsed(), None::<&Failure>);
-        turn
+        guard
     }
 
     async fn take_back(&self, key: &AttachmentKey) {
@@ -468,7 +472,7 @@ impl Pods {
     /// CHECK.
     pub async fn check(&self, request: Check, netns: Option<OwnedFd>) -> Result<Done, Failure> {
         let key = key_of(&request.interface);
-        let _turn = self.turns.take(&key).await;
+        let _guard = self.locks.lock(&key).await;
         let Some(record) = self.ipam.get(key.clone()).await else {
             return Err(Failure::new(
                 Code::UnknownContainer,
@@ -479,8 +483,8 @@ impl Pods {
         let mut said: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
         let missing: Vec<String> = ours
             .filter(|address| {
-                let place = said.iter().position(|said| said == address);
-                place.map(|place| said.swap_remove(place)).is_none()
+                let index = said.iter().position(|said| said == address);
+                index.map(|index| said.swap_remove(index)).is_none()
             })
             .map(|address| address.to_string())
             .collect();
@@ -496,12 +500,12 @@ impl Pods {
         let netns = netns.ok_or_else(|| {
             Failure::new(Code::UnknownContainer, "the network namespace of the container is gone")
         })?;
-        let joined = self.reconcile.join(place(&record)).await.map_err(|error| match error {
+        let parameters = self.reconcile.join(target(&record)).await.map_err(|error| match error {
             PodError::Waits(reason) => Failure::new(Code::CheckFailed, reason),
             error => pod_failure(error),
         })?;
-        let joined = Joined { mtu: record.mtu, ..joined };
-        match self.devices.check(netns, spec(&record, joined)).await {
+        let parameters = LinkParameters { mtu: record.mtu, ..parameters };
+        match self.devices.check(netns, spec(&record, parameters)).await {
             Ok(_) => Ok(Done {}),
             Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
             Err(error) => Err(device_failure(error)),
@@ -519,7 +523,7 @@ impl Pods {
             if record.conf_name != request.conf_name || valid.contains(&record.key) {
                 continue;
             }
-            let _turn = self.turns.take(&record.key).await;
+            let _guard = self.locks.lock(&record.key).await;
             let removed = self.remove(&record.key, None, &mut Steps::none()).await;
             if outcome.is_ok() {
                 outcome = removed.map(|_| Done {});
@@ -571,8 +575,8 @@ fn unsuited(record: &Record, named_mac: bool) -> Option<Failure> {
     ))
 }
 
-fn place(record: &Record) -> Place {
-    Place {
+fn target(record: &Record) -> AttachTarget {
+    AttachTarget {
         network: record.network.clone(),
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         attachment: record.attachment,
@@ -580,16 +584,16 @@ fn place(record: &Record) -> Place {
 }
 
 /// The device that belongs to a record.
-pub fn spec(record: &Record, joined: Joined) -> DeviceSpec {
+pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
     DeviceSpec {
         container_id: record.key.container_id.clone(),
         ifname: record.key.ifname.clone(),
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         mac: Some(record.mac),
-        mtu: joined.mtu,
+        mtu: parameters.mtu,
         bandwidth: record.bandwidth,
-        attachment: joined.attachment,
-        destinations: joined.destinations,
+        attachment: parameters.attachment,
+        destinations: parameters.destinations,
     }
 }
 
@@ -697,10 +701,10 @@ fn device_failure(error: DeviceError) -> Failure {
 }
 
 /// An address that somebody has is not given out again before all others of its subnet: the pool goes on from where it is.
-fn wire_failure(error: WireError) -> Failure {
+fn link_check_failure(error: LinkCheckError) -> Failure {
     let code = match &error {
-        WireError::InUse(..) => Code::AddressNotAvailable,
-        WireError::NoAnswer(..) | WireError::Link { .. } => Code::TryAgainLater,
+        LinkCheckError::InUse(..) => Code::AddressNotAvailable,
+        LinkCheckError::NoAnswer(..) | LinkCheckError::Link { .. } => Code::TryAgainLater,
     };
     Failure::new(code, error.to_string())
 }
@@ -714,39 +718,39 @@ fn pod_failure(error: PodError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// One turn at a time for each attachment.
+/// One lock for each attachment.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
-    places: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
+pub struct AttachmentLocks {
+    locks: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
-/// A turn; it ends when this is dropped.
-pub struct Turn {
-    turns: Turns,
+/// A locked attachment; dropping it releases the lock.
+pub struct AttachmentGuard {
+    locks: AttachmentLocks,
     key: AttachmentKey,
     held: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
-impl Turns {
-    /// Waits until nobody else has a turn at this attachment.
-    pub async fn take(&self, key: &AttachmentKey) -> Turn {
-        let place = {
-            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(places.entry(key.clone()).or_default())
+impl AttachmentLocks {
+    /// Waits until no other request holds the lock of this attachment.
+    pub async fn lock(&self, key: &AttachmentKey) -> AttachmentGuard {
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(locks.entry(key.clone()).or_default())
         };
-        let mut turn = Turn { turns: self.clone(), key: key.clone(), held: None };
-        turn.held = Some(place.lock_owned().await);
-        turn
+        let mut guard = AttachmentGuard { locks: self.clone(), key: key.clone(), held: None };
+        guard.held = Some(lock.lock_owned().await);
+        guard
     }
 }
 
-impl Drop for Turn {
+impl Drop for AttachmentGuard {
     fn drop(&mut self) {
         self.held = None;
-        let mut places = self.turns.places.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's own reference alone: nobody has a turn here or waits for one.
-        if places.get(&self.key).is_some_and(|place| Arc::strong_count(place) == 1) {
-            places.remove(&self.key);
+        let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own reference alone: no request holds the lock or waits for it.
+        if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&self.key);
         }
     }
 }
@@ -763,19 +767,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_at_one_attachment_follow_each_other_and_leave_nothing() {
-        let turns = Turns::default();
+    async fn locks_of_one_attachment_exclude_each_other_and_leave_nothing() {
+        let locks = AttachmentLocks::default();
         let key = |id: &str| AttachmentKey { container_id: id.to_owned(), ifname: "eth0".to_owned() };
-        let first = turns.take(&key("a")).await;
-        let _other = turns.take(&key("b")).await;
-        let waiting = tokio::time::timeout(Duration::from_millis(10), turns.take(&key("a"))).await;
+        let first = locks.lock(&key("a")).await;
+        let _other = locks.lock(&key("b")).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(10), locks.lock(&key("a"))).await;
         assert!(waiting.is_err());
         let second = tokio::spawn({
-            let (turns, key) = (turns.clone(), key("a"));
-            async move { drop(turns.take(&key).await) }
+            let (locks, key) = (locks.clone(), key("a"));
+            async move { drop(locks.lock(&key).await) }
         });
         drop(first);
         second.await.unwrap();
-        assert_eq!(turns.places.lock().unwrap().len(), 1, "only b's");
+        assert_eq!(locks.locks.lock().unwrap().len(), 1, "only b's");
     }
 }

@@ -12,7 +12,7 @@ use crate::attach::device::{Alias, host_ifname};
 use crate::ipam::{AttachmentKey, Phase, Record};
 use crate::kernel::OwnDevice;
 use crate::plan::Pod;
-use crate::reconcile::Unrecorded;
+use crate::reconcile::UnrecordedPod;
 
 /// What is to be done with what was found.
 #[derive(Debug, Default, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Recovery {
     /// Attached records whose device is gone: their addresses stay taken until DEL or GC.
     pub broken: BTreeSet<String>,
     /// Complete devices that no record knows: the store was lost. They go on, and their addresses are given to nobody.
-    pub unrecorded: Vec<Unrecorded>,
+    pub unrecorded: Vec<UnrecordedPod>,
     /// Devices that nobody can use: incomplete, and no record knows them.
     pub leftover: Vec<String>,
     /// Devices of pods that go on with bandwidth limits, which are put in place again.
@@ -97,11 +97,11 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
     }
 }
 
-fn unrecorded(device: &OwnDevice) -> Unrecorded {
+fn unrecorded(device: &OwnDevice) -> UnrecordedPod {
     let Alias { container_id, ifname, kind: attachment, .. } = Alias::read(&device.alias);
     let mut addresses = device.addresses.clone();
     addresses.sort();
-    Unrecorded {
+    UnrecordedPod {
         host_ifname: device.ifname.clone(),
         host_ifindex: device.ifindex,
         container_id: container_id.to_owned(),

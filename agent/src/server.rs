@@ -13,9 +13,9 @@ use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Requ
 use trunkline_api::control::{Query, Table};
 use trunkline_daemon::http::pause_accepting;
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::observe::{Observer, Routes};
-use crate::pods::{Asked, Pods};
+use crate::pods::{Pods, RequestContext};
 use crate::socket;
 
 /// A client has this long to say what it wants.
@@ -30,8 +30,8 @@ pub struct Server {
     pub pods: Pods,
     /// The operator's questions.
     pub observer: Arc<Observer>,
-    /// Rung when a pod has come or gone.
-    pub bell: Bell,
+    /// Notified when a pod has come or gone.
+    pub notifier: ChangeNotifier,
 }
 
 impl Server {
@@ -71,9 +71,9 @@ impl Server {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| full_name(&pod.namespace, &pod.name));
-                let asked = Asked { began, origin };
-                let outcome = self.pods.attach(*attach, descriptor, asked, socket::gone(&stream)).await;
-                self.bell.ring();
+                let context = RequestContext { began, origin };
+                let outcome = self.pods.attach(*attach, descriptor, context, socket::gone(&stream)).await;
+                self.notifier.notify();
                 let ms = began.elapsed().as_micros() as f64 / 1000.0;
                 match &outcome {
                     Ok(attachment) => {
@@ -97,8 +97,8 @@ impl Server {
             }
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
-                let outcome = self.pods.detach(detach, descriptor, Asked { began, origin }).await;
-                self.bell.ring();
+                let outcome = self.pods.detach(detach, descriptor, RequestContext { began, origin }).await;
+                self.notifier.notify();
                 failed("detach", &key, &outcome);
                 answer(&mut stream, outcome).await;
             }
@@ -129,7 +129,7 @@ impl Server {
     }
 
     fn done(&self, command: &str, subject: &str, began: Instant, outcome: &Result<Done, Failure>) {
-        self.bell.ring();
+        self.notifier.notify();
         self.pods.metrics.request(command, "", outcome.is_ok(), began.elapsed());
         failed(command, subject, outcome);
     }
@@ -172,7 +172,7 @@ impl Server {
             }
             Query::Watch { after, run } => {
                 let outcome = tokio::select! {
-                    outcome = observer.snapshot(&self.bell, after, run) => outcome,
+                    outcome = observer.snapshot(&self.notifier, after, run) => outcome,
                     () = socket::gone(stream) => return,
                 };
                 answer(stream, outcome).await;

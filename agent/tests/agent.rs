@@ -10,7 +10,7 @@ use std::fs;
 use trunkline_agent::attach::device::{default_mac, host_ifname};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::ipam::{Assigned, AttachmentKey, Phase, PodName, Record};
-use trunkline_agent::plan::Joined;
+use trunkline_agent::plan::LinkParameters;
 use trunkline_agent::pods;
 use trunkline_api::attach::{Code, Command, Done};
 use trunkline_api::control::{AgentStatus, Query};
@@ -84,7 +84,7 @@ fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
         let half = namespace();
         let record = attaching("no-routes", "10.14.0.101");
         let devices = DeviceWorkers::spawn(1).unwrap();
-        let made = devices.attach(half.try_clone().unwrap(), pods::spec(&record, Joined::default()));
+        let made = devices.attach(half.try_clone().unwrap(), pods::spec(&record, LinkParameters::default()));
         runtime.block_on(made).unwrap();
         host.write(record);
         // ADD, complete, and before the record says so.

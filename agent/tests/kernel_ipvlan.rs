@@ -15,11 +15,11 @@ use tokio::runtime::Runtime;
 use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelHandle};
+use trunkline_agent::link_check::{CheckTimeouts, LinkCheck, LinkChecker};
 use trunkline_agent::plan::{
     Attachment, Hop, Ipvlan, KernelPlan, Neighbour, OnLink, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
     Sysctl,
 };
-use trunkline_agent::wire::{Times, Wire, WireCheck};
 use trunkline_api::attach::Bandwidth;
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -206,7 +206,7 @@ fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
         let netns = namespace();
         node.attach(runtime, &netns, &node.slave("c", 5));
         for (address, gateway) in [("10.10.0.5", "10.10.0.1"), ("fd10::5", "fd10::1")] {
-            let check = WireCheck {
+            let check = LinkCheck {
                 address: address.parse().unwrap(),
                 subnet: "s".to_owned(),
                 gateway: gateway.parse().unwrap(),
@@ -218,7 +218,7 @@ fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
             assert!(inside(&netns, || ping(gateway)));
             let (duplicate_wait, gateway_timeout) = (Duration::from_millis(200), Duration::from_secs(3));
             let outcome = runtime.block_on(async {
-                let wire = Wire::new(Times { duplicate_wait, gateway_timeout });
+                let wire = LinkChecker::new(CheckTimeouts { duplicate_wait, gateway_timeout });
                 wire.check(&check).await.map(drop).map_err(|error| error.to_string())
             });
             assert_eq!(outcome, Ok(()), "{address}");

@@ -14,12 +14,12 @@ use tokio::runtime::Runtime;
 use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_agent::packet_path::{PathQuery, packet_path};
 use trunkline_agent::plan::{
     Attachment, KernelPlan, Mode, NatRules, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
-use trunkline_agent::walk::{Question, walk};
 use trunkline_api::attach::{Bandwidth, RateLimit};
-use trunkline_api::control::{Stage, Walk};
+use trunkline_api::control::{PacketPath, RouteLookup};
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -515,7 +515,7 @@ fn a_second_interface_leaves_the_first_one_alone() {
 }
 
 /// The rules that a packet goes through, and what each means for it.
-fn standings(stage: &Stage) -> Vec<String> {
+fn standings(stage: &RouteLookup) -> Vec<String> {
     stage.rules.iter().map(|rule| format!("{} {}", rule.priority, rule.standing)).collect()
 }
 
@@ -544,20 +544,20 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         let spec_one = spec("one", &["10.1.0.1", "2001:db8::1"]);
         let first = attach(runtime, &node, &one, &spec_one);
         let second = attach(runtime, &node, &two, &spec("two", &["10.1.0.2", "2001:db8::2"]));
-        let walk = |destination: &str| {
-            let question = Question {
+        let path_to = |destination: &str| {
+            let query = PathQuery {
                 destination: destination.parse().unwrap(),
                 source: None,
                 interfaces: [("eth0".to_owned(), first.host_ifname.clone())].into(),
                 pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
             };
-            let look = move |host: &mut _, pod: &mut _| walk(host, pod, &question);
+            let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &query);
             runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
         };
 
         // Out by the router, which answers: then its address is known.
         assert!(inside(&one, || ping("198.51.100.1")));
-        let out = walk("198.51.100.1");
+        let out = path_to("198.51.100.1");
         assert_eq!(out.source, Some("10.1.0.1".parse().unwrap()));
         assert_eq!(out.end, "out by up0 to 192.0.3.1");
         let [pod, host] = &out.forth[..] else { panic!("{out:?}") };
@@ -584,7 +584,7 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
 
         // To the other pod, in both families.
         for (destination, route) in [("10.1.0.2", "10.1.0.2/32"), ("2001:db8::2", "2001:db8::2/128")] {
-            let local = walk(destination);
+            let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
             let host = &local.forth[1];
             assert_eq!(standings(host), ["0 no route", "1000 decides"]);
@@ -595,13 +595,13 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
             assert_eq!(local.back[0].route.as_ref().unwrap().hops[0].interface, first.host_ifname);
         }
         // To the node, and to the pod itself.
-        let own = walk("192.0.2.1");
+        let own = path_to("192.0.2.1");
         assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
-        assert_eq!(walk("10.1.0.1").end, "the pod itself: a local route");
+        assert_eq!(path_to("10.1.0.1").end, "the pod itself: a local route");
 
         // Two hops: both are shown, one is taken.
         ip("route replace default table 10000 nexthop via 192.0.3.1 nexthop via 192.0.3.9");
-        let hops = walk("198.51.100.1").forth[1].route.clone().unwrap().hops;
+        let hops = path_to("198.51.100.1").forth[1].route.clone().unwrap().hops;
         assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
         assert!(hops.iter().any(|hop| hop.neighbour.is_none()), "nobody has spoken to 192.0.3.9: {hops:?}");
 
@@ -610,11 +610,11 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         ip("link set vx9 up");
         ip("route add 10.9.0.0/16 via 10.9.0.1 dev vx9 onlink table 10000");
         ip("neigh add 10.9.0.1 lladdr 02:00:00:00:00:0a dev vx9 nud permanent");
-        let lost = walk("10.9.0.7");
-        let link = |walk: &Walk| walk.forth[1].route.as_ref().unwrap().hops[0].link.clone();
+        let lost = path_to("10.9.0.7");
+        let link = |path: &PacketPath| path.forth[1].route.as_ref().unwrap().hops[0].link.clone();
         assert_eq!((link(&lost).as_deref(), lost.forth.len()), (Some("VXLAN 9, no forwarding entry"), 2));
         run("bridge", "fdb add 02:00:00:00:00:0a dev vx9 dst 192.0.3.1");
-        let tunnelled = walk("10.9.0.7");
+        let tunnelled = path_to("10.9.0.7");
         assert_eq!(link(&tunnelled).as_deref(), Some("VXLAN 9 to 192.0.3.1"));
         let [.., outer] = &tunnelled.forth[..] else { panic!("{tunnelled:?}") };
         assert_eq!(outer.source, Some("192.0.3.2".parse().unwrap()));
@@ -624,11 +624,11 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
 
         // What ends it is said.
         ip("route add blackhole 203.0.113.0/24 table 10000");
-        let dropped = walk("203.0.113.1");
+        let dropped = path_to("203.0.113.1");
         assert_eq!(dropped.end, "it is dropped on the node");
         assert!(dropped.forth[1].refused.as_ref().unwrap().contains("blackhole"), "{dropped:?}");
         inside(&one, || ip("route del default"));
-        let lost = walk("198.51.100.1");
+        let lost = path_to("198.51.100.1");
         assert_eq!(lost.end, "it does not leave the pod");
         assert!(lost.forth[0].refused.as_ref().unwrap().contains("there is no route"), "{lost:?}");
         assert_eq!(node.kernel.status().last_error, None);

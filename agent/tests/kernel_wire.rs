@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::wire::{Free, Times, Wire, WireCheck};
+use trunkline_agent::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
 
 /// Generous: what does not depend on silence ends long before.
-const TIMES: Times =
-    Times { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
+const TIMES: CheckTimeouts =
+    CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
 
 const ROUTER: &str = "02:00:00:00:00:01";
 
@@ -46,10 +46,10 @@ fn usable(link: &serde_json::Value) -> bool {
     })
 }
 
-fn check(address: &str) -> WireCheck {
+fn check(address: &str) -> LinkCheck {
     let address: IpAddr = address.parse().unwrap();
     let gateway = if address.is_ipv4() { "10.10.0.1" } else { "fd00:10::1" };
-    WireCheck {
+    LinkCheck {
         address,
         subnet: "s10".to_owned(),
         gateway: gateway.parse().unwrap(),
@@ -64,12 +64,12 @@ fn mac(device: &str) -> String {
 }
 
 /// Checks; the error in words.
-fn look(runtime: &Runtime, times: Times, check: &WireCheck) -> Result<Free, String> {
-    runtime.block_on(Wire::new(times).check(check)).map_err(|error| error.to_string())
+fn look(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
+    runtime.block_on(LinkChecker::new(times).check(check)).map_err(|error| error.to_string())
 }
 
 /// Checks and announces; the error in words.
-fn ask(runtime: &Runtime, check: &WireCheck) -> Result<(), String> {
+fn ask(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
     let free = look(runtime, TIMES, check)?;
     runtime.block_on(free.announce()).map_err(|error| error.to_string())
 }
@@ -102,7 +102,7 @@ fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
             ask(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
             "gateway 10.10.0.1 of Subnet s10 did not answer ARP on vlan10 within 3 s: check that the switch's trunk to this node carries VLAN 10 and that the gateway is up"
         );
-        let untagged = WireCheck { vlan: 0, ..check("fd00:10::7") };
+        let untagged = LinkCheck { vlan: 0, ..check("fd00:10::7") };
         assert_eq!(
             ask(runtime, &untagged).expect_err("without fd00:10::1"),
             "gateway fd00:10::1 of Subnet s10 did not answer Neighbour Solicitations on vlan10 within 3 s: check that vlan10 is in the untagged network of the Subnet and that the gateway is up"
@@ -183,12 +183,12 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
     isolated("race", |runtime| {
         let rack = rack();
         // Long enough for both to be asking; who hears the other does not wait.
-        let times = Times { duplicate_wait: Duration::from_secs(2), ..TIMES };
+        let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);
             let index = inside(&rack, || ip_json("link show rack")[0]["ifindex"].as_u64().unwrap());
             let there =
-                WireCheck { ifindex: index.try_into().unwrap(), device: "rack".to_owned(), ..here.clone() };
+                LinkCheck { ifindex: index.try_into().unwrap(), device: "rack".to_owned(), ..here.clone() };
             let (ours, theirs) = std::thread::scope(|scope| {
                 let theirs = scope.spawn(|| {
                     inside(&rack, || {
@@ -226,8 +226,8 @@ async fn listening() {
 fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
     isolated("fifty", |runtime| {
         let _rack = rack();
-        let checks: Vec<WireCheck> = (10..60).map(|number| check(&format!("10.10.0.{number}"))).collect();
-        let wire = Wire::new(TIMES);
+        let checks: Vec<LinkCheck> = (10..60).map(|number| check(&format!("10.10.0.{number}"))).collect();
+        let wire = LinkChecker::new(TIMES);
         runtime.block_on(async {
             let tasks: Vec<_> = checks
                 .into_iter()
@@ -255,7 +255,7 @@ fn a_link_that_is_down_or_gone_is_said() {
     isolated("down", |runtime| {
         let _rack = rack();
         let check = check("10.10.0.7");
-        let wire = Wire::new(TIMES);
+        let wire = LinkChecker::new(TIMES);
         let error = runtime.block_on(async {
             let asking = wire.check(&check);
             let cut = async {

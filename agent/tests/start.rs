@@ -13,13 +13,13 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_agent::bell::Bell;
+use trunkline_agent::change_notifier::ChangeNotifier;
 use trunkline_agent::config::Config;
 use trunkline_agent::history::History;
 use trunkline_agent::ipam::{Ipam, Started};
 use trunkline_agent::kernel::{KernelConfig, KernelHandle};
 use trunkline_agent::metrics::Metrics;
-use trunkline_agent::reconcile::{self, Reconcile, Stage, Start, View};
+use trunkline_agent::reconcile::{self, DrainStage, Reconcile, ReconcileDependencies, ReconcileStatus};
 use trunkline_agent::recover::recover;
 use trunkline_agent::source::folder;
 use trunkline_api::control::{EventKind, Events, Peer, Query};
@@ -347,7 +347,7 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
     let Started { ipam, records, .. } = Ipam::start(&host.path("store.redb")).unwrap();
     let recovery = recover(&records, &kernel.devices().await.unwrap());
     let config = Config::read(&host.path("agent.yaml")).unwrap();
-    let (reconcile, _task) = reconcile::spawn(Start {
+    let (reconcile, _task) = reconcile::spawn(ReconcileDependencies {
         node: "n1".to_owned(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
@@ -373,8 +373,8 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: Metrics::new().unwrap(),
-        bell: Bell::default(),
-        stage: Stage::default(),
+        notifier: ChangeNotifier::default(),
+        stage: DrainStage::default(),
     });
     let context = folder::Context { labels: config.node_labels(), running: None };
     let snapshot = folder::read(&host.path("manifests"), &context).unwrap();
@@ -382,7 +382,11 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
     (reconcile, kernel)
 }
 
-async fn view_until(reconcile: &Reconcile, what: &str, holds: impl Fn(&View) -> bool) -> View {
+async fn view_until(
+    reconcile: &Reconcile,
+    what: &str,
+    holds: impl Fn(&ReconcileStatus) -> bool,
+) -> ReconcileStatus {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
         let view = reconcile.view().await.unwrap();
@@ -430,7 +434,8 @@ fn a_speaker_that_ends_costs_no_packet_and_is_started_again() {
         runtime.block_on(async {
             let history = History::default();
             let (reconcile, _kernel) = reconcile(&running.host, 4, &history).await;
-            let converged = |view: &View| view.bgp.as_ref().is_some_and(|bgp| !bgp.converged.is_empty());
+            let converged =
+                |view: &ReconcileStatus| view.bgp.as_ref().is_some_and(|bgp| !bgp.converged.is_empty());
             let view = view_until(&reconcile, "converged", converged).await;
             within_async("learned", learned).await;
             // As after a bug of the speaker's: it ends without an order of the agent's.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use trunkline_api::control::{EventKind, Events, Peer, Query, WayOut};
+use trunkline_api::control::{DefaultRouteStatus, EventKind, Events, Peer, Query};
 use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
 use trunkline_bgp::net::{self, ShellConfig};
 use trunkline_bgp::rib::Origination;
@@ -183,7 +183,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn way_out(host: &Host) -> WayOut {
+fn way_out(host: &Host) -> DefaultRouteStatus {
     host.status().bgp.unwrap().ways_out.into_iter().find(|way| way.family == "ipv4-unicast").unwrap()
 }
 

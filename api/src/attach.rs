@@ -117,8 +117,8 @@ pub struct Attach {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
     /// Values that the request names.
-    #[serde(default, skip_serializing_if = "Wanted::is_empty")]
-    pub wanted: Wanted,
+    #[serde(default, skip_serializing_if = "AttachOptions::is_empty")]
+    pub wanted: AttachOptions,
     /// The client's timeout, in milliseconds from now.
     pub deadline_ms: u64,
 }
@@ -146,7 +146,7 @@ pub fn full_name(namespace: &str, name: &str) -> String {
 
 /// Values that a request names. The agent chooses the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct AttachOptions {
     /// The Network to take addresses from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
@@ -204,10 +204,10 @@ impl RateLimit {
     pub const MAX_BURST: u64 = (1 << 35) - 8;
 }
 
-impl Wanted {
+impl AttachOptions {
     /// Whether the request names no value.
     pub fn is_empty(&self) -> bool {
-        *self == Wanted::default()
+        *self == AttachOptions::default()
     }
 }
 
@@ -497,7 +497,7 @@ mod tests {
                 conf_name: "pods".into(),
                 netns: "/run/netns/c1".into(),
                 pod: Some(Pod { namespace: "default".into(), name: "web-0".into(), uid: String::new() }),
-                wanted: Wanted {
+                wanted: AttachOptions {
                     network: Some("rack1".into()),
                     subnets: vec!["v4".into(), "v6".into()],
                     addresses: vec!["10.14.0.7".parse().unwrap(), "2001:db8::7".parse().unwrap()],

@@ -15,23 +15,23 @@ use crate::attach::{Bandwidth, full_name};
 
 mod bgp;
 mod cause;
+mod default_route;
 mod drain;
 mod history;
 mod path;
 mod probe;
 mod snapshot;
-mod way_out;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
-pub use cause::{CauseKind, CauseSide, Losses, PeerCause};
+pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
+pub use default_route::{DefaultRouteStatus, ExcludedPeer};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
-pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
 };
 pub use snapshot::Snapshot;
-pub use way_out::{LeftOut, WayOut};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub enum Query {
     Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
-    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<Walk>`.
+    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<PacketPath>`.
     Path {
         /// The container.
         container_id: String,
@@ -463,7 +463,7 @@ pub struct Peer {
     pub last_loss: Option<PeerCause>,
     /// How often the session left Established, by kind of cause.
     #[serde(default)]
-    pub losses: Vec<Losses>,
+    pub losses: Vec<LossCount>,
     /// Until the next own attempt to connect.
     pub next_attempt_seconds: Option<u64>,
     /// Administratively down.
@@ -689,7 +689,7 @@ pub struct Explanation {
     pub peers: Vec<ExplainedPeer>,
     /// Where pods' packets go: of a default route, and where no peer has `import` of any prefix that this node does not originate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub way_out: Option<WayOut>,
+    pub way_out: Option<DefaultRouteStatus>,
 }
 
 /// A path and what became of it.
@@ -706,7 +706,7 @@ pub struct ExplainedPath {
     /// The step of the decision that separated it from the best path, in words.
     pub step: Option<String>,
     /// What import policy said of it, if there is one.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// What a peer is told of a prefix.
@@ -722,13 +722,13 @@ pub struct ExplainedPeer {
     /// Why, in words; empty if there is nothing to say.
     pub reason: String,
     /// What export policy said of it, if it was asked.
-    pub export: Option<Ruling>,
+    pub export: Option<PolicyMatch>,
 }
 
 /// What a policy said of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ruling {
+pub struct PolicyMatch {
     /// Whether it accepts the path.
     pub accepted: bool,
     /// The rule that decided, counted from 1; none if no rule did and the policy's default holds.

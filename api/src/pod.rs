@@ -79,7 +79,7 @@ pub fn read_network_type(text: &str) -> Option<NetworkType> {
 /// The source of a pod's addresses, as one object (a pod or a namespace) requests it. Absent values
 /// are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct AddressPreferences {
     /// Name of the Network.
     pub network: Option<String>,
     /// Names of the Subnets, at most two, the IPv4 one first.
@@ -90,7 +90,7 @@ pub struct Wishes {
     pub family: Option<IpFamily>,
 }
 
-impl Wishes {
+impl AddressPreferences {
     /// Parses the annotations and labels of a `Pod` or `Namespace`. Faults name the annotation or
     /// label.
     pub fn read(
@@ -98,21 +98,24 @@ impl Wishes {
         name: &str,
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,
-    ) -> Result<Wishes, Vec<Fault>> {
+    ) -> Result<AddressPreferences, Vec<Fault>> {
         let mut found = Vec::new();
         let mut fault = |field: String, message: String| {
             found.push(Fault { kind, name: name.to_owned(), field, message });
         };
         let either = |annotation: &str, label: &str| {
-            said(annotations, annotation)
+            non_empty(annotations, annotation)
                 .map(|text| (text, annotation_field(annotation)))
-                .or_else(|| said(labels, label).map(|text| (text, format!("metadata.labels[{label}]"))))
+                .or_else(|| non_empty(labels, label).map(|text| (text, format!("metadata.labels[{label}]"))))
         };
         let network = either(annotation::SPECIFIED_NETWORK, label::SPECIFIED_NETWORK);
-        let mut wishes = Wishes { network: network.map(|(text, _)| text.to_owned()), ..Wishes::default() };
+        let mut preferences = AddressPreferences {
+            network: network.map(|(text, _)| text.to_owned()),
+            ..AddressPreferences::default()
+        };
         if let Some((text, field)) = either(annotation::SPECIFIED_SUBNET, label::SPECIFIED_SUBNET) {
-            wishes.subnets = text.split('/').map(|subnet| subnet.trim().to_owned()).collect();
-            let subnets = &wishes.subnets;
+            preferences.subnets = text.split('/').map(|subnet| subnet.trim().to_owned()).collect();
+            let subnets = &preferences.subnets;
             if subnets.len() > 2
                 || subnets.iter().any(String::is_empty)
                 || subnets.get(1) == subnets.first() && subnets.len() == 2
@@ -126,27 +129,27 @@ impl Wishes {
             }
         }
         if let Some((text, field)) = either(annotation::NETWORK_TYPE, label::NETWORK_TYPE) {
-            wishes.network_type = read_network_type(text);
-            if wishes.network_type.is_none() {
+            preferences.network_type = read_network_type(text);
+            if preferences.network_type.is_none() {
                 fault(
                     field,
                     format!("`{text}` is no type of a Network: write Underlay, Overlay or GlobalBGP"),
                 );
             }
         }
-        if let Some(text) = said(annotations, annotation::IP_FAMILY) {
-            wishes.family = IpFamily::read(text);
-            if wishes.family.is_none() {
+        if let Some(text) = non_empty(annotations, annotation::IP_FAMILY) {
+            preferences.family = IpFamily::read(text);
+            if preferences.family.is_none() {
                 let field = annotation_field(annotation::IP_FAMILY);
                 fault(field, format!("`{text}` is no family of addresses: write IPv4, IPv6 or DualStack"));
             }
         }
-        if found.is_empty() { Ok(wishes) } else { Err(found) }
+        if found.is_empty() { Ok(preferences) } else { Err(found) }
     }
 
     /// Whether no value is set. Only then does the next source count, and then as a whole.
     pub fn is_empty(&self) -> bool {
-        *self == Wishes::default()
+        *self == AddressPreferences::default()
     }
 }
 
@@ -279,7 +282,7 @@ pub fn not_allowed<'a>(
 /// Whether a stateful pod keeps its address (`ip-retain`); `default` if the annotation is absent or
 /// invalid.
 pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
-    match said(annotations, annotation::IP_RETAIN) {
+    match non_empty(annotations, annotation::IP_RETAIN) {
         // The values of Go's strconv.ParseBool, which hybridnet uses.
         Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
         Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
@@ -297,7 +300,7 @@ pub fn annotation_field(name: &str) -> String {
     format!("metadata.annotations[{name}]")
 }
 
-fn said<'a>(map: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+fn non_empty<'a>(map: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     map.get(key).map(|text| text.trim()).filter(|text| !text.is_empty())
 }
 
@@ -305,7 +308,7 @@ fn entries<'a>(
     annotations: &'a BTreeMap<String, String>,
     name: &str,
 ) -> impl Iterator<Item = (usize, &'a str)> {
-    said(annotations, name).into_iter().flat_map(|text| text.split(',').map(str::trim).enumerate())
+    non_empty(annotations, name).into_iter().flat_map(|text| text.split(',').map(str::trim).enumerate())
 }
 
 fn pool_entry(entry: &str) -> Result<Vec<IpAddr>, String> {
@@ -333,15 +336,19 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn wishes(annotations: &[(&str, &str)], labels: &[(&str, &str)]) -> Result<Wishes, String> {
-        Wishes::read("Pod", "web-0", &map(annotations), &map(labels)).map_err(|faults| faults[0].to_string())
+    fn preferences(
+        annotations: &[(&str, &str)],
+        labels: &[(&str, &str)],
+    ) -> Result<AddressPreferences, String> {
+        AddressPreferences::read("Pod", "web-0", &map(annotations), &map(labels))
+            .map_err(|faults| faults[0].to_string())
     }
 
     #[test]
     fn wishes_are_read_from_annotations_before_labels() {
-        assert!(wishes(&[], &[]).unwrap().is_empty());
-        assert!(wishes(&[(annotation::SPECIFIED_NETWORK, "")], &[]).unwrap().is_empty());
-        let both = wishes(
+        assert!(preferences(&[], &[]).unwrap().is_empty());
+        assert!(preferences(&[(annotation::SPECIFIED_NETWORK, "")], &[]).unwrap().is_empty());
+        let both = preferences(
             &[(annotation::SPECIFIED_NETWORK, "rack1"), (annotation::IP_FAMILY, "dualstack")],
             &[
                 (label::SPECIFIED_NETWORK, "rack2"),
@@ -354,9 +361,12 @@ mod tests {
         assert_eq!(both.subnets, ["a", "b"]);
         assert_eq!(both.network_type, Some(NetworkType::GlobalBGP));
         assert_eq!(both.family, Some(IpFamily::DualStack));
-        assert_eq!(wishes(&[(annotation::IP_FAMILY, "IPv6Only")], &[]).unwrap().family, Some(IpFamily::V6));
+        assert_eq!(
+            preferences(&[(annotation::IP_FAMILY, "IPv6Only")], &[]).unwrap().family,
+            Some(IpFamily::V6)
+        );
         // hybridnet has no label for the family.
-        assert!(wishes(&[], &[(annotation::IP_FAMILY, "IPv6")]).unwrap().is_empty());
+        assert!(preferences(&[], &[(annotation::IP_FAMILY, "IPv6")]).unwrap().is_empty());
     }
 
     #[test]
@@ -374,10 +384,10 @@ mod tests {
                 "`v4` is no family of addresses: write IPv4, IPv6 or DualStack",
             ),
         ] {
-            let error = wishes(&annotations, &[]).unwrap_err();
+            let error = preferences(&annotations, &[]).unwrap_err();
             assert!(error.contains(field), "{error}");
         }
-        let error = wishes(&[], &[(label::NETWORK_TYPE, "x")]).unwrap_err();
+        let error = preferences(&[], &[(label::NETWORK_TYPE, "x")]).unwrap_err();
         assert!(error.contains("metadata.labels[networking.alibaba.com/network-type]"), "{error}");
     }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use ipnet::Ipv4Net;
-use trunkline_bgp::policy::{Policy, Verdict};
+use trunkline_bgp::policy::{Policy, PolicyResult};
 use trunkline_bgp::rib::{Rib, RibPeer, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, Ipv4, NextHop, PeerId};
 use trunkline_bgp::wire::{
@@ -156,7 +156,7 @@ fn case<T>(
 }
 
 fn nothing() -> Policy {
-    Policy { rules: Vec::new(), default: Verdict::Reject }
+    Policy { rules: Vec::new(), default: PolicyResult::Reject }
 }
 
 fn main() {

@@ -38,7 +38,7 @@ pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use listing::{Listed, Listing};
 pub use route::Route;
-pub use search::{Fate, Found, RouteFilter, Search, Source};
+pub use search::{PathStatus, RouteFilter, Search, SearchResult, Source};
 pub use status::{
     BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
     SessionStatus, State, Traffic,
@@ -241,7 +241,7 @@ impl Speaker {
     /// Calls after the first do nothing.
     pub fn originations_complete(&mut self, now: Instant) {
         self.deferral.originations_complete();
-        self.hub.rib.tell_originated();
+        self.hub.rib.advertise_originated();
         self.after(now);
     }
 
@@ -281,7 +281,7 @@ impl Speaker {
     }
 
     /// Whether every Established peer has been written all that there is to tell it.
-    pub fn has_told_all(&self) -> bool {
+    pub fn has_advertised_all(&self) -> bool {
         let mut established =
             self.peers.iter().flatten().filter(|peer| peer.session().is_some()).map(Peer::id);
         !established.any(|id| self.hub.rib.pending(id))
@@ -485,8 +485,8 @@ impl Speaker {
 
     /// Every prefix that [`Speaker::route_changes`] has told a path of has changed, whether it has or not: whoever was told has lost
     /// them.
-    pub fn tell_routes_again(&mut self) {
-        self.hub.rib.tell_routes_again();
+    pub fn resend_routes(&mut self) {
+        self.hub.rib.resend_routes();
     }
 
     /// Whether [`Speaker::route_changes`] has something to say.

@@ -49,12 +49,12 @@ impl Role {
     }
 
     /// Whether routes advertised to the other side may then go to customers only (RFC 9234 §5).
-    pub(crate) fn tells_downwards(self) -> bool {
+    pub(crate) fn adds_otc_on_egress(self) -> bool {
         matches!(self, Role::Provider | Role::RouteServer | Role::Peer)
     }
 
     /// Whether routes received from the other side may be advertised to customers only.
-    pub(crate) fn hears_from_above(self) -> bool {
+    pub(crate) fn adds_otc_on_ingress(self) -> bool {
         matches!(self, Role::Customer | Role::RouteServerClient | Role::Peer)
     }
 }

@@ -5,25 +5,27 @@
 mod rib_support;
 
 use rib_support::{Bench, net, path, session};
-use trunkline_bgp::policy::{Actions, Conditions, Policy, PrefixMatch, Rule, Verdict};
-use trunkline_bgp::rib::{ExplainedExport, Filtered, NotAdvertised, Origination, Ruling, Standing, Step};
+use trunkline_bgp::policy::{Actions, Conditions, Policy, PolicyResult, PrefixMatch, Rule};
+use trunkline_bgp::rib::{
+    ExplainedExport, Filtered, NotAdvertised, Origination, PolicyMatch, SelectionResult, Step,
+};
 use trunkline_bgp::types::{Community, Family, FamilySet, PeerId};
 use trunkline_bgp::wire::PathAttributes;
 
 const PREFIX: &str = "10.1.0.0/16";
 
 /// By peer: the result for its path, with the path that it was compared with.
-fn standings(bench: &Bench) -> Vec<(Option<u32>, Standing)> {
+fn selections(bench: &Bench) -> Vec<(Option<u32>, SelectionResult)> {
     let explained = bench.rib.explain(&net(PREFIX));
-    explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.standing)).collect()
+    explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.selection)).collect()
 }
 
 /// The step that removed a peer's path or ordered it behind another, its value there, and the other
 /// path's.
 fn separated(bench: &Bench, peer: u32) -> (Step, String, String, Option<u32>) {
-    let standing = standings(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
-    match standing {
-        Standing::Lost(by) | Standing::Used(by) => {
+    let selection = selections(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
+    match selection {
+        SelectionResult::NotSelected(by) | SelectionResult::Used(by) => {
             (by.step, by.own, by.other, by.other_peer.map(|peer| peer.0))
         }
         other => panic!("{other:?}"),
@@ -36,8 +38,8 @@ fn export(bench: &mut Bench, peer: u32) -> ExplainedExport {
     explained.remove(0)
 }
 
-fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
-    Some(Ruling { accepted, rule, name: None })
+fn ruling(accepted: bool, rule: Option<usize>) -> Option<PolicyMatch> {
+    Some(PolicyMatch { accepted, rule, name: None })
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn the_deciding_step_is_reported_with_both_values() {
         bench.announce(1, PREFIX, &path(&[65001]));
         bench.announce(peer, PREFIX, &attributes);
         assert_eq!(separated(&bench, peer), (step, own, other, Some(1)));
-        assert_eq!(standings(&bench)[0], (Some(1), Standing::Best));
+        assert_eq!(selections(&bench)[0], (Some(1), SelectionResult::Best));
     }
 }
 
@@ -72,9 +74,9 @@ fn equal_paths_are_used_or_lost_to_the_limit() {
         bench.announce(2, PREFIX, &path(&[65002]));
         let identifiers = (Step::RouterId, "10.0.0.2".to_owned(), "10.0.0.1".to_owned(), Some(1));
         assert_eq!(separated(&bench, 2), identifiers);
-        match &standings(&bench)[1].1 {
-            Standing::Used(by) => assert!(used && by.limit.is_none()),
-            Standing::Lost(by) => assert!(!used && by.limit == Some(1)),
+        match &selections(&bench)[1].1 {
+            SelectionResult::Used(by) => assert!(used && by.limit.is_none()),
+            SelectionResult::NotSelected(by) => assert!(!used && by.limit == Some(1)),
             other => panic!("{other:?}"),
         }
     }
@@ -97,7 +99,7 @@ fn rejected_paths_report_the_rule_or_the_loop() {
         ..Rule::reject(Conditions { prefixes, ..Conditions::default() })
     };
     let first = Rule { set: Actions { med: Some(1), ..Actions::default() }, ..Rule::default() };
-    let policy = Policy { rules: vec![first, named], default: Verdict::Accept };
+    let policy = Policy { rules: vec![first, named], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     bench.rib.set_policy(PeerId(3), &Policy::reject_all(), &Policy::accept_all());
     bench.announce(1, PREFIX, &path(&[65001]));
@@ -106,12 +108,12 @@ fn rejected_paths_report_the_rule_or_the_loop() {
     let explained = bench.rib.explain(&net(PREFIX));
     let refused = |peer: u32| {
         let path = explained.iter().find(|path| path.entry.peer == Some(PeerId(peer))).unwrap();
-        (path.standing.clone(), path.import.clone())
+        (path.selection.clone(), path.import.clone())
     };
-    let by_name = Ruling { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
-    assert_eq!(refused(1), (Standing::Refused(Filtered::Policy), Some(by_name)));
-    assert_eq!(refused(2), (Standing::Refused(Filtered::AsLoop), None), "policy was not asked");
-    assert_eq!(refused(3), (Standing::Refused(Filtered::Policy), ruling(false, None)), "by default");
+    let by_name = PolicyMatch { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
+    assert_eq!(refused(1), (SelectionResult::Refused(Filtered::Policy), Some(by_name)));
+    assert_eq!(refused(2), (SelectionResult::Refused(Filtered::AsLoop), None), "policy was not asked");
+    assert_eq!(refused(3), (SelectionResult::Refused(Filtered::Policy), ruling(false, None)), "by default");
 }
 
 #[test]
@@ -190,8 +192,8 @@ fn a_held_family_has_no_decision() {
     bench.up(1);
     bench.up(2);
     bench.announce(1, PREFIX, &path(&[65001]));
-    assert_eq!(standings(&bench), [(Some(1), Standing::Waiting)]);
+    assert_eq!(selections(&bench), [(Some(1), SelectionResult::Waiting)]);
     assert_eq!(export(&mut bench, 2).refused, Some(NotAdvertised::Held));
     bench.rib.release(Family::Ipv4Unicast);
-    assert_eq!(standings(&bench), [(Some(1), Standing::Best)]);
+    assert_eq!(selections(&bench), [(Some(1), SelectionResult::Best)]);
 }

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
 use trunkline_bgp::config::{LocalAs, PathRules};
-use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PolicyResult, PrefixMatch, Rule};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
 use trunkline_bgp::wire::PathAttributes;
@@ -43,7 +43,7 @@ enum Step {
     Refresh { peer: u32, demarcated: bool },
     Hold { v6: bool },
     Release { v6: bool },
-    TellOriginated,
+    AdvertiseOriginated,
     Write { peer: u32, budget: usize },
     Fib { max: usize },
 }
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
-        1 => Just(Step::TellOriginated),
+        1 => Just(Step::AdvertiseOriginated),
         6 => (peer(), 1..200usize).prop_map(|(peer, budget)| Step::Write { peer, budget }),
         2 => (1..4usize).prop_map(|max| Step::Fib { max }),
     ]
@@ -152,7 +152,7 @@ fn policy(number: usize) -> Policy {
         0 => Policy::accept_all(),
         1 => Policy::reject_all(),
         2 => Policy::originated_only(),
-        3 => Policy { rules: vec![Rule::reject(long())], default: Verdict::Accept },
+        3 => Policy { rules: vec![Rule::reject(long())], default: PolicyResult::Accept },
         4 => Policy {
             rules: vec![
                 Rule {
@@ -170,14 +170,14 @@ fn policy(number: usize) -> Policy {
                 },
                 Rule::reject(tagged()),
             ],
-            default: Verdict::Accept,
+            default: PolicyResult::Accept,
         },
         _ => Policy {
             rules: vec![Rule {
                 set: Actions { prepend: 2, med: Some(77), ..Actions::default() },
                 ..Rule::accept(long())
             }],
-            default: Verdict::Accept,
+            default: PolicyResult::Accept,
         },
     }
 }
@@ -477,7 +477,7 @@ fn run(steps: &[Step]) {
             }
             Step::Hold { v6 } => bench.rib.hold([family(v6)].into_iter().collect()),
             Step::Release { v6 } => bench.rib.release(family(v6)),
-            Step::TellOriginated => bench.rib.tell_originated(),
+            Step::AdvertiseOriginated => bench.rib.advertise_originated(),
             Step::Write { peer, budget } => {
                 if model.up.contains(&peer) {
                     bench.write(peer, budget);

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::{Bench, net, path};
 use trunkline_bgp::policy::{
-    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
+    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PolicyResult, PrefixMatch, PrefixSet, Rule,
 };
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination};
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity, PeerId};
@@ -132,7 +132,7 @@ fn originated(originated: bool) -> Conditions {
 }
 
 fn only(when: Conditions) -> Policy {
-    Policy { rules: vec![Rule::accept(when)], default: Verdict::Reject }
+    Policy { rules: vec![Rule::accept(when)], default: PolicyResult::Reject }
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn every_condition_matches_exactly_its_paths() {
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
         let reason = (!holds).then_some(NotAdvertised::Policy);
         assert_eq!(bench.rib.not_advertised(PeerId(2), &net(PREFIX)), reason, "export: {what}");
-        assert_eq!(bench.told_of(2, PREFIX).is_some(), *holds, "export: {what}");
+        assert_eq!(bench.advertised_path(2, PREFIX).is_some(), *holds, "export: {what}");
     }
 }
 
@@ -165,7 +165,7 @@ fn originated_paths_have_no_as_path_and_no_next_hop() {
     for (when, holds) in rows {
         let policy = only(when);
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
-        assert_eq!(bench.told_of(2, PREFIX).is_some(), holds, "{policy:?}");
+        assert_eq!(bench.advertised_path(2, PREFIX).is_some(), holds, "{policy:?}");
     }
 }
 
@@ -182,19 +182,19 @@ fn list_edits_replace_then_remove_then_add() {
         extended_communities: Edit { remove: vec![target(1)], add: vec![target(3)], ..Edit::default() },
         ..Actions::default()
     };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &announced());
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
-    let (_, told) = bench.told_of(2, PREFIX).unwrap();
+    let (_, told) = bench.advertised_path(2, PREFIX).unwrap();
     assert_eq!(told.communities, [Community(7), Community(9)]);
     assert_eq!(told.large_communities, [large(2)]);
     assert_eq!(told.extended_communities, [target(2), target(3)]);
     let set =
         Actions { communities: Edit { replace: Some(Vec::new()), ..Edit::default() }, ..Actions::default() };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
-    assert!(bench.told_of(2, PREFIX).unwrap().1.communities.is_empty());
+    assert!(bench.advertised_path(2, PREFIX).unwrap().1.communities.is_empty());
 }
 
 /// RFC 4360 §6: at the edge of the AS, unless that peer's own policy adds them.
@@ -204,11 +204,11 @@ fn non_transitive_communities_stay_within_the_as() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let extended_communities = vec![target(1), bandwidth];
     bench.announce(1, PREFIX, &PathAttributes { extended_communities, ..path(&[65001]) });
-    let told = |bench: &mut Bench, to| bench.told_of(to, PREFIX).unwrap().1.extended_communities;
+    let told = |bench: &mut Bench, to| bench.advertised_path(to, PREFIX).unwrap().1.extended_communities;
     assert_eq!(told(&mut bench, 4), [target(1), bandwidth]);
     assert_eq!(told(&mut bench, 2), [target(1)]);
     let set = Actions { extended_communities: Edit::add([bandwidth]), ..Actions::default() };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
     assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
 }
@@ -225,16 +225,16 @@ fn one_attribute_set_follows_the_rules_of_each_prefix() {
     let tagged = Conditions { communities: vec![Community(11)].into(), ..Conditions::default() };
     let policy = Policy {
         rules: vec![tag("10.1.0.0/16", 11), tag("10.2.0.0/16", 12), Rule::reject(tagged)],
-        default: Verdict::Accept,
+        default: PolicyResult::Accept,
     };
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     for prefix in ["10.1.1.0/24", "10.2.1.0/24", "10.3.1.0/24"] {
         bench.announce(1, prefix, &path(&[65001, 7]));
     }
-    assert!(bench.told_of(2, "10.1.1.0/24").is_none());
-    assert_eq!(bench.told_of(2, "10.2.1.0/24").unwrap().1.communities, [Community(12)]);
-    assert!(bench.told_of(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
+    assert!(bench.advertised_path(2, "10.1.1.0/24").is_none());
+    assert_eq!(bench.advertised_path(2, "10.2.1.0/24").unwrap().1.communities, [Community(12)]);
+    assert!(bench.advertised_path(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
 }
 
 /// Prefixes close together, so some cover others.

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use rib_support::*;
 use trunkline_bgp::config::{LocalAs, NextHopRule, PathRules, RemovePrivateAs};
-use trunkline_bgp::policy::{Actions, Edit, Policy, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Edit, Policy, PolicyResult, Rule};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
 use trunkline_bgp::wire::PathAttributes;
@@ -34,13 +34,13 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     let going = PathAttributes { communities: vec![Community::GRACEFUL_SHUTDOWN], ..path(&[65001]) };
     bench.announce(1, PREFIX, &going);
     assert_eq!(bench.fib(PREFIX), [address(1)], "as long as there is no other");
-    let (_, told) = bench.told_of(4, PREFIX).unwrap();
+    let (_, told) = bench.advertised_path(4, PREFIX).unwrap();
     assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
     // Import policy's LOCAL_PREF does not keep the path in use; removing the community does.
-    let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(2)]);
@@ -62,7 +62,8 @@ fn graceful_shutdown_marks_paths_in_both_directions() {
     bench.announce(1, PREFIX, &path(&[65001]));
     bench.announce(2, PREFIX, &path(&[65002, 7]));
     assert_eq!(bench.fib(PREFIX), [address(1)]);
-    let communities = |bench: &mut Bench, number| bench.told_of(number, "10.9.0.0/16").unwrap().1.communities;
+    let communities =
+        |bench: &mut Bench, number| bench.advertised_path(number, "10.9.0.0/16").unwrap().1.communities;
     assert!(communities(&mut bench, 1).is_empty());
 
     bench.rib.set_rules(PeerId(1), shutting());
@@ -70,7 +71,7 @@ fn graceful_shutdown_marks_paths_in_both_directions() {
     assert_eq!(communities(&mut bench, 1), [Community::GRACEFUL_SHUTDOWN]);
     assert!(communities(&mut bench, 2).is_empty(), "that session stays");
     bench.rib.set_rules(PeerId(4), shutting());
-    let (_, told) = bench.told_of(4, "10.9.0.0/16").unwrap();
+    let (_, told) = bench.advertised_path(4, "10.9.0.0/16").unwrap();
     assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
 
     bench.rib.set_rules(PeerId(1), PathRules::default());
@@ -97,7 +98,7 @@ fn client_paths_are_reflected_to_and_from_all_peers() {
         let attributes = if from == 6 { path(&[65006, 7]) } else { internal() };
         bench.announce(from, PREFIX, &attributes);
         let told: Vec<u32> =
-            [1, 2, 4, 5, 6].into_iter().filter(|to| bench.told_of(*to, PREFIX).is_some()).collect();
+            [1, 2, 4, 5, 6].into_iter().filter(|to| bench.advertised_path(*to, PREFIX).is_some()).collect();
         assert_eq!(told, expected, "from {from}");
         let reason = bench.rib.not_advertised(PeerId(5), &net(PREFIX));
         assert_eq!(reason, (from == 4).then_some(NotAdvertised::InternalToInternal), "from {from}");
@@ -108,7 +109,7 @@ fn client_paths_are_reflected_to_and_from_all_peers() {
 fn reflection_adds_originator_and_cluster_only() {
     let mut bench = reflector();
     bench.announce(1, PREFIX, &internal());
-    let (hop, told) = bench.told_of(4, PREFIX).unwrap();
+    let (hop, told) = bench.advertised_path(4, PREFIX).unwrap();
     assert_eq!(hop, next_hop(1, &net(PREFIX)));
     let reflected = PathAttributes {
         originator_id: Some(Ipv4Addr::new(10, 0, 0, 1)),
@@ -116,7 +117,7 @@ fn reflection_adds_originator_and_cluster_only() {
         ..internal()
     };
     assert_eq!(told, reflected);
-    let (_, outside) = bench.told_of(6, PREFIX).unwrap();
+    let (_, outside) = bench.advertised_path(6, PREFIX).unwrap();
     assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
 
     // Reflected a second time: the originator stays, the cluster is prepended.
@@ -127,7 +128,7 @@ fn reflection_adds_originator_and_cluster_only() {
         ..internal()
     };
     bench.announce(1, PREFIX, &far);
-    let (_, told) = bench.told_of(2, PREFIX).unwrap();
+    let (_, told) = bench.advertised_path(2, PREFIX).unwrap();
     assert_eq!(told.originator_id, Some(other));
     assert_eq!(told.cluster_list, [ROUTER_ID, Ipv4Addr::new(8, 8, 8, 8)]);
 
@@ -155,12 +156,12 @@ fn the_client_setting_can_be_changed() {
 fn reflection_follows_a_client_with_a_new_identifier() {
     let mut bench = reflector();
     bench.announce(1, PREFIX, &internal());
-    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(Ipv4Addr::new(10, 0, 0, 1)));
+    assert_eq!(bench.advertised_path(2, PREFIX).unwrap().1.originator_id, Some(Ipv4Addr::new(10, 0, 0, 1)));
     bench.lose(1, FamilySet::ALL);
     let renamed = Ipv4Addr::new(10, 7, 7, 7);
     bench.up_with(1, SessionFacts { router_id: renamed, ..session(1) });
     bench.announce(1, PREFIX, &internal());
-    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(renamed));
+    assert_eq!(bench.advertised_path(2, PREFIX).unwrap().1.originator_id, Some(renamed));
 }
 
 fn role(role: Role) -> PathRules {
@@ -194,7 +195,7 @@ fn only_to_customer_is_checked_and_set_on_import() {
         let mut bench = Bench::new(1, &[(1, true), (4, false)]);
         bench.rib.set_rules(PeerId(1), role(local));
         bench.announce(1, PREFIX, &marked(1, came));
-        let told = bench.told_of(4, PREFIX).map(|(_, path)| path.only_to_customer.map(|asn| asn.0));
+        let told = bench.advertised_path(4, PREFIX).map(|(_, path)| path.only_to_customer.map(|asn| asn.0));
         assert_eq!((filtered(&bench, 1), told), (expected.err(), expected.ok()), "{local} {came:?}");
     }
 }
@@ -220,7 +221,7 @@ fn only_to_customer_is_checked_and_set_on_export() {
         bench.rib.set_rules(PeerId(2), role(local));
         bench.announce(1, PREFIX, &marked(1, came));
         let told = |bench: &mut Bench, prefix| {
-            bench.told_of(2, prefix).map(|(_, path)| path.only_to_customer.map(|asn| asn.0))
+            bench.advertised_path(2, prefix).map(|(_, path)| path.only_to_customer.map(|asn| asn.0))
         };
         assert_eq!(told(&mut bench, PREFIX), expected, "{local} {came:?}");
         let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
@@ -244,9 +245,12 @@ fn no_peer_paths_are_not_advertised_to_bilateral_peers() {
         bench.rib.originate(net("10.9.0.0/16"), &Origination { communities, ..Origination::default() });
         let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
         assert_eq!(reason, (local == Role::Peer).then_some(NotAdvertised::NoPeer), "{local}");
-        assert_eq!(bench.told_of(2, PREFIX).is_none(), local == Role::Peer, "{local}");
-        assert!(bench.told_of(3, PREFIX).is_some(), "who has no role is told");
-        assert!(bench.told_of(2, "10.9.0.0/16").is_some(), "{local}: what begins here is meant for the peer");
+        assert_eq!(bench.advertised_path(2, PREFIX).is_none(), local == Role::Peer, "{local}");
+        assert!(bench.advertised_path(3, PREFIX).is_some(), "who has no role is told");
+        assert!(
+            bench.advertised_path(2, "10.9.0.0/16").is_some(),
+            "{local}: what begins here is meant for the peer"
+        );
     }
 }
 
@@ -254,7 +258,7 @@ fn no_peer_paths_are_not_advertised_to_bilateral_peers() {
 fn without_a_role_only_to_customer_is_passed_on() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &marked(1, Some(9)));
-    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.only_to_customer, Some(Asn(9)));
+    assert_eq!(bench.advertised_path(2, PREFIX).unwrap().1.only_to_customer, Some(Asn(9)));
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn private_as_numbers_are_removed_or_replaced() {
         let remove_private_as = Some(RemovePrivateAs { all, replace });
         bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
         bench.announce(1, PREFIX, &path(came));
-        let told = |bench: &mut Bench, number| bench.told_of(number, PREFIX).unwrap().1.as_path;
+        let told = |bench: &mut Bench, number| bench.advertised_path(number, PREFIX).unwrap().1.as_path;
         assert_eq!(told(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
         assert_eq!(told(&mut bench, 3), path(&[&[65000], &came[..]].concat()).as_path, "others hear it all");
     }
@@ -298,10 +302,10 @@ fn private_as_numbers_are_removed_or_replaced() {
     let remove_private_as = Some(RemovePrivateAs::default());
     bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
     let set = Actions { prepend: 2, ..Actions::default() };
-    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepend);
     bench.announce(1, PREFIX, &path(&private));
-    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
+    assert_eq!(bench.advertised_path(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
 }
 
 /// Peer 1 sees this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 sees 65000.
@@ -311,9 +315,10 @@ fn local_as(no_prepend: bool, replace_as: bool) -> PathRules {
 
 #[test]
 fn a_local_as_is_prepended_in_both_directions() {
-    let as_path = |bench: &mut Bench, number, prefix| bench.told_of(number, prefix).unwrap().1.as_path;
+    let as_path =
+        |bench: &mut Bench, number, prefix| bench.advertised_path(number, prefix).unwrap().1.as_path;
     let set = Actions { prepend: 1, ..Actions::default() };
-    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     for (no_prepend, replace_as, told, passed_on, prepended) in [
         (false, false, vec![64999, 65000], vec![64999, 65001], vec![64999, 65000, 65000]),
         (true, false, vec![64999, 65000], vec![65001], vec![64999, 65000, 65000]),
@@ -365,10 +370,10 @@ fn a_local_as_is_used_in_otc_and_private_as_removal() {
     bench.announce(2, PREFIX, &path(&[64512]));
     let rules = PathRules { local_role: Some(Role::Peer), ..local_as(false, false) };
     bench.rib.set_rules(PeerId(1), rules);
-    assert_eq!(bench.told_of(1, PREFIX).unwrap().1.only_to_customer, Some(Asn(64999)));
+    assert_eq!(bench.advertised_path(1, PREFIX).unwrap().1.only_to_customer, Some(Asn(64999)));
     let remove_private_as = Some(RemovePrivateAs { all: true, replace: true });
     bench.rib.set_rules(PeerId(1), PathRules { remove_private_as, ..local_as(true, true) });
-    assert_eq!(bench.told_of(1, PREFIX).unwrap().1.as_path, path(&[64999, 64999]).as_path);
+    assert_eq!(bench.advertised_path(1, PREFIX).unwrap().1.as_path, path(&[64999, 64999]).as_path);
 }
 
 #[test]
@@ -376,7 +381,7 @@ fn next_hops_follow_the_next_hop_rule() {
     let rule = |next_hop| PathRules { next_hop, ..PathRules::default() };
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false), (5, false)]);
     bench.announce(1, PREFIX, &path(&[65001]));
-    let hop = |bench: &mut Bench, number| bench.told_of(number, PREFIX).unwrap().0;
+    let hop = |bench: &mut Bench, number| bench.advertised_path(number, PREFIX).unwrap().0;
     let came = next_hop(1, &net(PREFIX));
     assert_eq!((hop(&mut bench, 2), hop(&mut bench, 4)), (own_v4(2), came));
     bench.rib.set_rules(PeerId(2), rule(NextHopRule::Unchanged));
@@ -387,7 +392,7 @@ fn next_hops_follow_the_next_hop_rule() {
     bench.rib.set_rules(PeerId(4), own);
     bench.announce(5, "198.51.100.0/24", &internal());
     let reflected = net("198.51.100.0/24");
-    assert_eq!(bench.told_of(4, "198.51.100.0/24").unwrap().0, next_hop(5, &reflected));
+    assert_eq!(bench.advertised_path(4, "198.51.100.0/24").unwrap().0, next_hop(5, &reflected));
 }
 
 /// RFC 9494 §4.2: NO_LLGR counts as sent by the peer or as the result of a configured policy.
@@ -396,7 +401,7 @@ fn a_policy_may_exclude_paths_from_long_lived_retention() {
     let mut bench = Bench::new(1, &[(1, true)]);
     let communities = Edit::add([Community::NO_LLGR]);
     let rule = Rule { set: Actions { communities, ..Actions::default() }, ..Rule::default() };
-    let import = Policy { rules: vec![rule], default: Verdict::Accept };
+    let import = Policy { rules: vec![rule], default: PolicyResult::Accept };
     for (import, outcome) in [(Policy::accept_all(), (1, 0)), (import, (0, 1))] {
         bench.rib.set_policy(PeerId(1), &import, &Policy::accept_all());
         bench.announce(1, PREFIX, &path(&[65001]));

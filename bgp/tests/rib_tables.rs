@@ -6,7 +6,7 @@ mod rib_support;
 use std::net::Ipv4Addr;
 
 use rib_support::*;
-use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, PrefixSet, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PolicyResult, PrefixMatch, PrefixSet, Rule};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Community, Family, FamilySet, LargeCommunity, NextHop, PeerId};
 use trunkline_bgp::wire::{Origin, PathAttributes, UnknownAttribute};
@@ -133,7 +133,7 @@ fn re_reporting_to_the_fib_covers_exactly_its_routes() {
         bench.withdraw(1, prefix);
     }
     assert_eq!(bench.rib.route_changes(99).len(), 99);
-    bench.rib.tell_routes_again();
+    bench.rib.resend_routes();
     let again = bench.rib.route_changes(1000);
     assert_eq!(again.iter().filter(|change| change.paths.len() == 1).count(), 100);
     assert_eq!(again.iter().filter(|change| change.paths.is_empty()).count(), 1);
@@ -188,9 +188,9 @@ fn attributes_towards_external_and_internal_peers() {
     };
     bench.announce(1, PREFIX, &sent);
     let to_external = PathAttributes { med: None, as_path: path(&[65000, 65001, 7]).as_path, ..sent.clone() };
-    assert_eq!(bench.told_of(2, PREFIX), Some((own_v4(2), to_external)));
+    assert_eq!(bench.advertised_path(2, PREFIX), Some((own_v4(2), to_external)));
     let to_internal = PathAttributes { local_pref: Some(100), ..sent };
-    assert_eq!(bench.told_of(3, PREFIX), Some((next_hop(1, &net(PREFIX)), to_internal)));
+    assert_eq!(bench.advertised_path(3, PREFIX), Some((next_hop(1, &net(PREFIX)), to_internal)));
 
     // From an internal peer: LOCAL_PREF and the reflectors' attributes stay inside the AS.
     let inside = PathAttributes {
@@ -200,7 +200,7 @@ fn attributes_towards_external_and_internal_peers() {
         ..path(&[])
     };
     bench.announce(4, "2001:db8:1::/48", &inside);
-    assert_eq!(bench.told_of(2, "2001:db8:1::/48"), Some((own_v6(2), path(&[65000]))));
+    assert_eq!(bench.advertised_path(2, "2001:db8:1::/48"), Some((own_v6(2), path(&[65000]))));
 
     let origination = Origination {
         communities: vec![Community(5)],
@@ -208,20 +208,20 @@ fn attributes_towards_external_and_internal_peers() {
         med: Some(9),
     };
     bench.rib.originate(net("10.9.0.0/16"), &origination);
-    let (hop, told) = bench.told_of(2, "10.9.0.0/16").unwrap();
+    let (hop, told) = bench.advertised_path(2, "10.9.0.0/16").unwrap();
     assert_eq!((hop, told.med, told.as_path.len()), (own_v4(2), Some(9), 1));
     assert_eq!(told.large_communities, origination.large_communities);
-    let (hop, told) = bench.told_of(3, "10.9.0.0/16").unwrap();
+    let (hop, told) = bench.advertised_path(3, "10.9.0.0/16").unwrap();
     assert_eq!((hop, told.med, told.as_path.len(), told.local_pref), (own_v4(3), Some(9), 0, Some(100)));
     // Originating the same again changes nothing; a changed community is sent.
     let announced = bench.receivers[&2].announced;
     bench.rib.originate(net("10.9.0.0/16"), &origination);
     assert!(!bench.rib.pending(PeerId(2)));
     bench.rib.originate(net("10.9.0.0/16"), &Origination { med: Some(9), ..Origination::default() });
-    assert!(bench.told_of(2, "10.9.0.0/16").unwrap().1.communities.is_empty());
+    assert!(bench.advertised_path(2, "10.9.0.0/16").unwrap().1.communities.is_empty());
     assert_eq!(bench.receivers[&2].announced, announced + 1);
     assert!(bench.rib.withdraw(net("10.9.0.0/16")) && !bench.rib.withdraw(net("10.9.0.0/16")));
-    assert_eq!(bench.told_of(2, "10.9.0.0/16"), None);
+    assert_eq!(bench.advertised_path(2, "10.9.0.0/16"), None);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn prefix_matches() {
     }
 }
 
-fn prefix_rule(text: &str, ge: u8, verdict: Verdict) -> Rule {
+fn prefix_rule(text: &str, ge: u8, verdict: PolicyResult) -> Rule {
     let prefixes = vec![PrefixMatch { prefix: net(text), ge: Some(ge), le: None }].into();
     Rule { when: Conditions { prefixes, ..Conditions::default() }, verdict: Some(verdict), ..Rule::default() }
 }
@@ -279,13 +279,13 @@ fn a_new_import_policy_applies_to_kept_paths() {
         ..Rule::default()
     };
     let policy = Policy {
-        rules: vec![prefer, prefix_rule("10.2.0.0/15", 16, Verdict::Reject)],
-        default: Verdict::Accept,
+        rules: vec![prefer, prefix_rule("10.2.0.0/15", 16, PolicyResult::Reject)],
+        default: PolicyResult::Accept,
     };
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     assert_eq!(bench.fib("10.1.0.0/24"), [address(1)]);
     assert!(bench.fib("10.2.0.0/16").is_empty());
-    let (_, told) = bench.told_of(3, "10.1.0.0/24").unwrap();
+    let (_, told) = bench.advertised_path(3, "10.1.0.0/24").unwrap();
     assert_eq!(told.communities, [Community(1), Community(3)]);
     assert_eq!(told.large_communities.len(), 1);
     assert_eq!(told.as_path, path(&[65000, 65001, 65001, 65001, 7]).as_path);
@@ -313,8 +313,8 @@ fn an_export_edit_sends_only_its_changes() {
     }
     assert_eq!(bench.told(2).len(), 20);
     // Other rules with the same result: rows are examined, nothing is sent.
-    let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
-    let same = Policy { rules: vec![accept], default: Verdict::Reject };
+    let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
+    let same = Policy { rules: vec![accept], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &same);
     assert_eq!(bench.told(2).len(), 20);
     assert_eq!(bench.receivers[&2].announced, 20);
@@ -327,9 +327,9 @@ fn an_export_edit_sends_only_its_changes() {
 
     let set = Actions { prepend: 2, med: Some(4), ..Actions::default() };
     let prepending =
-        Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: Verdict::Reject };
+        Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepending);
-    let (_, told) = bench.told_of(2, "10.0.0.0/24").unwrap();
+    let (_, told) = bench.advertised_path(2, "10.0.0.0/24").unwrap();
     assert_eq!((told.as_path, told.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
     assert_eq!(bench.receivers[&2].announced, 21);
     assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, 1);
@@ -353,8 +353,8 @@ fn looped_paths_are_kept_but_not_used() {
     assert_eq!(bench.rib.counts(PeerId(1), V4).received, 2);
     assert_eq!(bench.rib.counts(PeerId(1), V4).accepted, 0);
     // A policy that accepts everything does not accept a loop.
-    let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
-    let policy = Policy { rules: vec![accept], default: Verdict::Accept };
+    let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
+    let policy = Policy { rules: vec![accept], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(1), &policy, &policy);
     assert_eq!(reason(&bench, "10.1.0.0/16"), Some(Filtered::AsLoop));
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 7]));
@@ -445,7 +445,7 @@ fn originations_may_be_advertised_during_a_hold() {
     bench.up(3);
     bench.rib.originate(net("10.0.0.0/16"), &Origination::default());
     assert!(bench.told(3).is_empty());
-    bench.rib.tell_originated();
+    bench.rib.advertise_originated();
     assert_eq!(bench.told(3), ["10.0.0.0/16"]);
 
     bench.up(1);
@@ -606,11 +606,11 @@ fn refresh_and_new_next_hops_send_routes_again() {
 
     let other = NextHop::V4(Ipv4Addr::new(10, 0, 200, 1));
     bench.rib.set_next_hops(PeerId(2), Some(other), Some(own_v6(2)));
-    assert_eq!(bench.told_of(2, "10.1.0.0/16").unwrap().0, other);
+    assert_eq!(bench.advertised_path(2, "10.1.0.0/16").unwrap().0, other);
     assert_eq!(announced(&bench, 2), 7);
     bench.rib.set_next_hops(PeerId(3), Some(other), Some(own_v6(3)));
-    assert_eq!(bench.told_of(3, "10.1.0.0/16").unwrap().0, next_hop(1, &net("10.1.0.0/16")));
-    assert_eq!(bench.told_of(3, "10.2.0.0/16").unwrap().0, other);
+    assert_eq!(bench.advertised_path(3, "10.1.0.0/16").unwrap().0, next_hop(1, &net("10.1.0.0/16")));
+    assert_eq!(bench.advertised_path(3, "10.2.0.0/16").unwrap().0, other);
     assert_eq!(announced(&bench, 3), 4, "only what carries our own next hop");
     let shown: Vec<_> = bench.rib.advertised(PeerId(3), V4).map(|route| route.next_hop).collect();
     assert!(shown.contains(&Some(other)) && shown.len() == 2);
@@ -633,7 +633,7 @@ fn next_hops_of_the_other_family_need_the_capability() {
     bench.up_with(3, SessionFacts { families: only(V4), ..session(3) });
     bench.rib.originate(net("10.1.0.0/16"), &Origination::default());
     bench.rib.originate(net("2001:db8:1::/48"), &Origination::default());
-    assert_eq!(bench.told_of(1, "10.1.0.0/16").unwrap().0, own_v6(1));
+    assert_eq!(bench.advertised_path(1, "10.1.0.0/16").unwrap().0, own_v6(1));
     assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
     assert_eq!(bench.told(3), ["10.1.0.0/16"]);
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("2001:db8:1::/48")), Some(NotAdvertised::NoFamily));

@@ -24,17 +24,17 @@ use crate::configuration::Configuration;
 use crate::namespace::Namespace;
 
 /// Reason for which a request was not successful.
-pub(crate) enum AskError {
+pub(crate) enum AgentError {
     /// The agent could not be reached, or did not answer.
     OutOfReach(Failure),
     /// The agent refused or failed.
     Refused(Failure),
 }
 
-impl From<AskError> for Failure {
-    fn from(error: AskError) -> Self {
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Self {
         match error {
-            AskError::OutOfReach(failure) | AskError::Refused(failure) => failure,
+            AgentError::OutOfReach(failure) | AgentError::Refused(failure) => failure,
         }
     }
 }
@@ -83,14 +83,14 @@ impl<'a> Agent<'a> {
     }
 
     /// Sends one request and reads its reply.
-    pub(crate) fn ask<T: DeserializeOwned>(
+    pub(crate) fn request<T: DeserializeOwned>(
         &self,
         command: Command,
         namespace: Option<&Namespace>,
-    ) -> Result<T, AskError> {
-        let reply = self.exchange(command, namespace).map_err(AskError::OutOfReach)?;
-        let reply = decode_reply(&reply).map_err(|error| AskError::OutOfReach(error.into()))?;
-        Result::from(reply).map_err(AskError::Refused)
+    ) -> Result<T, AgentError> {
+        let reply = self.exchange(command, namespace).map_err(AgentError::OutOfReach)?;
+        let reply = decode_reply(&reply).map_err(|error| AgentError::OutOfReach(error.into()))?;
+        Result::from(reply).map_err(AgentError::Refused)
     }
 
     fn exchange(&self, command: Command, namespace: Option<&Namespace>) -> Result<Vec<u8>, Failure> {

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use trunkline_api::attach::{Attach, Attachment, Check, Code, Command, Detach, Done, Failure, Gc};
 
-use crate::agent::{Agent, AskError};
+use crate::agent::{Agent, AgentError};
 use crate::configuration::{Configuration, NEWEST, VERSIONS, version_of};
 use crate::environment::{Arguments, container};
 use crate::namespace::{self, Namespace};
-use crate::wanted::wanted;
+use crate::options::options;
 use crate::{environment, result};
 
 /// The commands of the specification.
@@ -40,11 +40,11 @@ fn add(configuration: &Configuration) -> Result<Value, Failure> {
     }
     let namespace = Namespace::open(&path)?;
     let agent = Agent::new(configuration);
-    let attachment: Attachment = agent.ask(
+    let attachment: Attachment = agent.request(
         Command::Attach(Box::new(Attach {
             conf_name: configuration.name().to_owned(),
             netns: path.clone(),
-            wanted: wanted(configuration, &arguments)?,
+            wanted: options(configuration, &arguments)?,
             pod: arguments.pod(),
             deadline_ms: agent.deadline_ms(),
             interface: interface.clone(),
@@ -61,7 +61,7 @@ fn delete(configuration: &Configuration) -> Result<(), Failure> {
     let namespace = path.and_then(|path| namespace::open_if_there(&path));
     let conf_name = configuration.name().to_owned();
     let agent = Agent::new(configuration);
-    let Done {} = agent.ask(Command::Detach(Detach { interface, conf_name }), namespace.as_ref())?;
+    let Done {} = agent.request(Command::Detach(Detach { interface, conf_name }), namespace.as_ref())?;
     Ok(())
 }
 
@@ -79,24 +79,24 @@ fn check(configuration: &Configuration) -> Result<(), Failure> {
     let namespace = Namespace::open(&path)?;
     let conf_name = configuration.name().to_owned();
     let Done {} = Agent::new(configuration)
-        .ask(Command::Check(Check { interface, conf_name, addresses }), Some(&namespace))?;
+        .request(Command::Check(Check { interface, conf_name, addresses }), Some(&namespace))?;
     Ok(())
 }
 
 fn garbage_collect(configuration: &Configuration) -> Result<(), Failure> {
     let valid = configuration.valid_attachments()?;
     let conf_name = configuration.name().to_owned();
-    let Done {} = Agent::new(configuration).ask(Command::Gc(Gc { conf_name, valid }), None)?;
+    let Done {} = Agent::new(configuration).request(Command::Gc(Gc { conf_name, valid }), None)?;
     Ok(())
 }
 
 /// Without an agent nothing can be attached; STATUS has its own code for that.
 fn status(configuration: &Configuration) -> Result<(), Failure> {
     configuration.refuse_unsupported()?;
-    match Agent::new(configuration).ask(Command::Status, None) {
+    match Agent::new(configuration).request(Command::Status, None) {
         Ok(Done {}) => Ok(()),
-        Err(AskError::OutOfReach(failure)) => Err(Failure { code: Code::NotAvailable, ..failure }),
-        Err(AskError::Refused(failure)) => Err(failure),
+        Err(AgentError::OutOfReach(failure)) => Err(Failure { code: Code::NotAvailable, ..failure }),
+        Err(AgentError::Refused(failure)) => Err(failure),
     }
 }
 

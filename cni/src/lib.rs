@@ -21,8 +21,8 @@ mod command;
 mod configuration;
 mod environment;
 mod namespace;
+mod options;
 mod result;
-mod wanted;
 
 use std::io::{Read, Write};
 use std::process::ExitCode;

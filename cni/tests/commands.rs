@@ -47,8 +47,8 @@ fn add_sends_the_namespace_and_prints_each_version() {
         });
         assert_eq!(result, expected);
 
-        let asked = agent.asked();
-        let Command::Attach(attach) = asked.request.command else { panic!("{}", asked.line) };
+        let received = agent.received();
+        let Command::Attach(attach) = received.request.command else { panic!("{}", received.line) };
         assert_eq!(
             (attach.interface.container_id.as_str(), attach.interface.ifname.as_str()),
             ("c1", "eth0")
@@ -59,8 +59,9 @@ fn add_sends_the_namespace_and_prints_each_version() {
         assert!(attach.wanted.is_empty());
         assert_eq!(attach.deadline_ms, 19_000, "a little less than timeoutSeconds");
 
-        assert_eq!(asked.descriptors.len(), 1, "the namespace, once");
-        let received = std::fs::File::from(asked.descriptors.into_iter().next().unwrap()).metadata().unwrap();
+        assert_eq!(received.descriptors.len(), 1, "the namespace, once");
+        let received =
+            std::fs::File::from(received.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();
         assert_eq!((received.dev(), received.ino()), (own.dev(), own.ino()), "it is the container's");
     }
@@ -77,7 +78,7 @@ fn request_has_start_time_and_trace() {
     {
         let before = now();
         assert!(run("DEL", &agent.configuration("1.0.0", json!({})), &variables).success);
-        let origin = agent.asked().request.origin.expect("where it came from");
+        let origin = agent.received().request.origin.expect("where it came from");
         assert!((before..=now()).contains(&origin.started_unix_nano), "{origin:?}");
         assert_eq!(origin.traceparent, expected);
     }
@@ -141,7 +142,7 @@ fn named_values_come_from_the_first_source() {
     let agent = Agent::start(Act::Answer(attachment()));
     let wanted = |more: Value, arguments: &str| {
         run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)]).result();
-        match agent.asked().request.command {
+        match agent.received().request.command {
             Command::Attach(attach) => serde_json::to_value(attach.wanted).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -196,7 +197,7 @@ fn bandwidth_comes_from_capability_or_annotations() {
     let wanted = |runtime: Value| {
         let configuration = agent.configuration("1.0.0", json!({"runtimeConfig": runtime}));
         run("ADD", &configuration, &[]).result();
-        match agent.asked().request.command {
+        match agent.received().request.command {
             Command::Attach(attach) => serde_json::to_value(attach.wanted).unwrap()["bandwidth"].clone(),
             other => panic!("{other:?}"),
         }
@@ -256,9 +257,9 @@ fn del_passes_on_the_namespace_if_there_is_one() {
     let leftover = file.path().to_str().unwrap();
     for (netns, descriptors) in [(NETNS, 1), ("", 0), ("/run/netns/is-not-there", 0), (leftover, 0)] {
         run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS", netns)]).silence();
-        let asked = agent.asked();
-        assert_eq!(asked.descriptors.len(), descriptors, "{netns}");
-        let Command::Detach(detach) = asked.request.command else { panic!("{}", asked.line) };
+        let received = agent.received();
+        assert_eq!(received.descriptors.len(), descriptors, "{netns}");
+        let Command::Detach(detach) = received.request.command else { panic!("{}", received.line) };
         assert_eq!(
             (detach.interface.container_id.as_str(), detach.interface.ifname.as_str()),
             ("c1", "eth0")
@@ -267,7 +268,7 @@ fn del_passes_on_the_namespace_if_there_is_one() {
     }
     // The plugin's own namespace is never used, and DEL works without it.
     run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS_OVERRIDE", "")]).silence();
-    assert_eq!(agent.asked().descriptors.len(), 0);
+    assert_eq!(agent.received().descriptors.len(), 0);
 }
 
 #[test]
@@ -288,9 +289,9 @@ fn check_sends_the_addresses_of_add() {
 
         let checking = Agent::start(Act::Answer(done()));
         run("CHECK", &checking.configuration(version, json!({"prevResult": result})), &[]).silence();
-        let asked = checking.asked();
-        assert_eq!(asked.descriptors.len(), 1);
-        let Command::Check(check) = asked.request.command else { panic!("{}", asked.line) };
+        let received = checking.received();
+        assert_eq!(received.descriptors.len(), 1);
+        let Command::Check(check) = received.request.command else { panic!("{}", received.line) };
         let addresses: Vec<String> = check.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.14.0.7/32", "2001:db8:14::7/128"], "not those of others");
     }
@@ -319,8 +320,8 @@ fn gc_sends_the_attachments_to_keep() {
         let variables = [("CNI_COMMAND".to_owned(), "GC".to_owned())].into();
         plugin(&variables, agent.configuration("1.1.0", json!({key: valid})).to_string().as_bytes())
             .silence();
-        let asked = agent.asked();
-        let Command::Gc(gc) = asked.request.command else { panic!("{}", asked.line) };
+        let received = agent.received();
+        let Command::Gc(gc) = received.request.command else { panic!("{}", received.line) };
         assert_eq!(gc.conf_name, "pods");
         let names: Vec<String> =
             gc.valid.iter().map(|one| format!("{} {}", one.container_id, one.ifname)).collect();
@@ -330,7 +331,7 @@ fn gc_sends_the_attachments_to_keep() {
     let mut configuration = agent.configuration("1.1.0", json!({}));
     configuration["cni.dev/valid-attachments"] = Value::Null;
     run("GC", &configuration, &[]).silence();
-    let Command::Gc(gc) = agent.asked().request.command else { panic!("gc") };
+    let Command::Gc(gc) = agent.received().request.command else { panic!("gc") };
     assert_eq!(gc.valid, []);
 }
 
@@ -351,7 +352,7 @@ fn large_gc_is_sent_completely() {
     let valid: Vec<Value> =
         (0..20_000).map(|number| json!({"containerID": format!("{number:064}"), "ifname": "eth0"})).collect();
     run("GC", &agent.configuration("1.1.0", json!({"cni.dev/valid-attachments": valid})), &[]).silence();
-    let Command::Gc(gc) = agent.asked().request.command else { panic!("gc") };
+    let Command::Gc(gc) = agent.received().request.command else { panic!("gc") };
     assert_eq!(gc.valid.len(), 20_000);
     assert_eq!(gc.valid[19_999].container_id, format!("{:064}", 19_999));
 }
@@ -362,7 +363,7 @@ fn status_passes_on_the_agents_answer() {
     let variables = [("CNI_COMMAND".to_owned(), "STATUS".to_owned())].into();
     let configuration = agent.configuration("1.1.0", json!({}));
     plugin(&variables, configuration.to_string().as_bytes()).silence();
-    assert_eq!(agent.asked().request.command, Command::Status);
+    assert_eq!(agent.received().request.command, Command::Status);
 
     for code in [50, 51] {
         let answer = json!({"error": {"code": code, "message": "no session is established", "details": "10.0.0.1: Active"}});

@@ -75,7 +75,7 @@ fn silent_agent_times_out_at_the_deadline() {
         run(command, &configuration, &[]).failure(code, &["gave no answer within 1 s", "timeoutSeconds"]);
         let waited = started.elapsed().as_secs_f64();
         assert!((1.0..5.0).contains(&waited), "{waited} s");
-        agent.asked();
+        agent.received();
     }
 }
 

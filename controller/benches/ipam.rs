@@ -21,8 +21,8 @@ use serde_json::json;
 use trunkline_api::kube::Lenient;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::IPInstanceSpec;
-use trunkline_controller::books::Books;
-use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen, instance_name};
+use trunkline_controller::ipam::{AddressRequest, Allocation, InstanceState, Ipam, instance_name};
+use trunkline_controller::state::ControllerState;
 use trunkline_controller::watch::Watched as _;
 
 /// Size of the /12, without its first and last address.
@@ -66,7 +66,8 @@ fn random(number: u32) -> u32 {
 fn adopt(ipam: &mut Ipam, number: u32, address: IpAddr, namespaces: &[String]) {
     let [_, a, b, c] = random(number).to_be_bytes();
     let namespace = &namespaces[number as usize % namespaces.len()];
-    ipam.adopt(&Allocation { address, namespace, mac: [2, 0x12, 0x34, a, b, c], seen: Seen::Bound }).unwrap();
+    ipam.adopt(&Allocation { address, namespace, mac: [2, 0x12, 0x34, a, b, c], seen: InstanceState::Bound })
+        .unwrap();
 }
 
 /// Octets per pod for 10,000 nodes and 300,000 pods in sixteen /16 subnets.
@@ -91,9 +92,9 @@ fn cluster(namespaces: &[String]) -> usize {
 /// pod.
 fn rows(namespaces: &[String]) -> f64 {
     const COUNT: u32 = 100_000;
-    let mut books = Books::default();
+    let mut state = ControllerState::default();
     let held = counting::held(|| {
-        Lenient::<IPInstanceSpec>::begin(&mut books);
+        Lenient::<IPInstanceSpec>::begin(&mut state);
         for number in 0..COUNT {
             let address = address(Ipv4Addr::new(10, 0, 0, 1), number);
             let namespace = &namespaces[number as usize % namespaces.len()];
@@ -119,11 +120,11 @@ fn rows(namespaces: &[String]) -> f64 {
                 },
             });
             let object: Lenient<IPInstanceSpec> = serde_json::from_value(object).unwrap();
-            object.apply(&mut books);
+            object.apply(&mut state);
         }
-        Lenient::<IPInstanceSpec>::end(&mut books);
+        Lenient::<IPInstanceSpec>::end(&mut state);
     });
-    assert_eq!(books.cluster.instances().count(), COUNT as usize);
+    assert_eq!(state.cluster.instances().count(), COUNT as usize);
     held as f64 / f64::from(COUNT)
 }
 
@@ -162,7 +163,8 @@ fn main() {
                 let start = Instant::now();
                 for number in 0..BATCH {
                     let namespace = &namespaces[number as usize % namespaces.len()];
-                    let request = Request { namespace, network: "network", ..Request::default() };
+                    let request =
+                        AddressRequest { namespace, network: "network", ..AddressRequest::default() };
                     drawn += 1;
                     granted.push(black_box(ipam.allocate(black_box(&request), random(drawn))).unwrap());
                 }
@@ -171,7 +173,7 @@ fn main() {
                 for (number, granted) in granted.drain(..).enumerate() {
                     let namespace = &namespaces[number % namespaces.len()];
                     let (address, mac) = (granted.addresses[0].address.addr(), granted.mac);
-                    ipam.adopt(&Allocation { address, namespace, mac, seen: Seen::Bound }).unwrap();
+                    ipam.adopt(&Allocation { address, namespace, mac, seen: InstanceState::Bound }).unwrap();
                 }
                 let mut left = 0;
                 while left < BATCH {

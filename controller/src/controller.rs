@@ -17,14 +17,14 @@ use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
 
-use crate::books::Shared;
 use crate::config::Config;
 use crate::events::Events;
 use crate::leader;
 use crate::metrics::{self, Metrics};
-use crate::term::{Lead, lead};
+use crate::state::SharedState;
+use crate::term::{TermDependencies, lead};
 use crate::watch::{Relist, Watched, follow};
-use crate::webhook::{self, View as _};
+use crate::webhook::{self, ClusterReader as _};
 
 /// Runs until a termination signal.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -47,7 +47,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .context("finding the API server: set KUBECONFIG, or run in a pod with a service account")?;
     let client = apiserver::client(api_server).context("the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("making the metrics")?);
-    let shared = Shared::new(Arc::clone(&metrics));
+    let shared = SharedState::new(Arc::clone(&metrics));
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
         (Paths::Probes, "probes", bind("--probe-address", config.probe_address).await?),
@@ -68,7 +68,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
 
     let events = Events::start(client.clone(), config.identity.clone(), metrics);
-    let leading = Lead {
+    let leading = TermDependencies {
         client: client.clone(),
         shared,
         policy: Arc::new(config.policy()),
@@ -107,7 +107,7 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 async fn admit(
     config: &Config,
     client: Client,
-    leading: &Lead,
+    leading: &TermDependencies,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     for relist in leading.others.iter().chain([&leading.instances]) {
@@ -132,7 +132,7 @@ async fn admit(
 
 struct Watches {
     client: Client,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Watches {
@@ -146,7 +146,7 @@ impl Watches {
 
 /// Source of the health probes' answers.
 struct Probes {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Probe for Probes {
@@ -160,7 +160,7 @@ impl Probe for Probes {
     }
 
     async fn unready(&self) -> Vec<String> {
-        let missing = self.shared.look(|cluster| cluster.unlisted());
+        let missing = self.shared.with_cluster(|cluster| cluster.unlisted());
         missing
             .into_iter()
             .map(|kind| format!("{kind} were not listed yet: does the API server answer, and allow it?"))

@@ -47,7 +47,7 @@ pub mod reason {
     pub const NODE_NETWORK: &str = "NodeNetwork";
 }
 
-struct Told {
+struct QueuedEvent {
     warning: bool,
     reason: &'static str,
     text: String,
@@ -57,7 +57,7 @@ struct Told {
 /// Queue of events to write.
 #[derive(Clone)]
 pub struct Events {
-    sender: mpsc::Sender<Told>,
+    sender: mpsc::Sender<QueuedEvent>,
     metrics: Arc<Metrics>,
 }
 
@@ -71,40 +71,45 @@ impl Events {
 
     /// Reports a success.
     pub fn normal(&self, about: ObjectReference, reason: &'static str, text: String) {
-        self.tell(Told { warning: false, reason, text, about });
+        self.send(QueuedEvent { warning: false, reason, text, about });
     }
 
     /// Reports a failure.
     pub fn warning(&self, about: ObjectReference, reason: &'static str, text: String) {
-        self.tell(Told { warning: true, reason, text, about });
+        self.send(QueuedEvent { warning: true, reason, text, about });
     }
 
-    fn tell(&self, told: Told) {
-        if self.sender.try_send(told).is_err() {
+    fn send(&self, queued: QueuedEvent) {
+        if self.sender.try_send(queued).is_err() {
             self.metrics.event_dropped();
         }
     }
 }
 
-async fn write(client: Client, identity: String, mut receiver: mpsc::Receiver<Told>, metrics: Arc<Metrics>) {
-    let mut said: HashMap<(Option<String>, String), Instant> = HashMap::new();
+async fn write(
+    client: Client,
+    identity: String,
+    mut receiver: mpsc::Receiver<QueuedEvent>,
+    metrics: Arc<Metrics>,
+) {
+    let mut reported: HashMap<(Option<String>, String), Instant> = HashMap::new();
     let mut swept = Instant::now();
-    while let Some(told) = receiver.recv().await {
-        if told.warning {
+    while let Some(queued) = receiver.recv().await {
+        if queued.warning {
             let now = Instant::now();
             // Remove all expired entries at once, now and then.
             if now.duration_since(swept) >= REPEAT {
-                said.retain(|_, at| now.duration_since(*at) < REPEAT);
+                reported.retain(|_, at| now.duration_since(*at) < REPEAT);
                 swept = now;
             }
-            let key = (told.about.uid.clone(), told.text.clone());
-            if said.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT) {
+            let key = (queued.about.uid.clone(), queued.text.clone());
+            if reported.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT) {
                 continue;
             }
-            said.insert(key, now);
+            reported.insert(key, now);
         }
-        let namespace = told.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let event = event(told, &namespace, &identity, Timestamp::now());
+        let namespace = queued.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let event = event(queued, &namespace, &identity, Timestamp::now());
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
@@ -117,9 +122,9 @@ async fn write(client: Client, identity: String, mut receiver: mpsc::Receiver<To
     }
 }
 
-fn event(told: Told, namespace: &str, identity: &str, now: Timestamp) -> Event {
+fn event(queued: QueuedEvent, namespace: &str, identity: &str, now: Timestamp) -> Event {
     // At most 1,024 octets, cut at a character boundary.
-    let mut note = told.text;
+    let mut note = queued.text;
     let mut end = note.len().min(1024);
     while !note.is_char_boundary(end) {
         end -= 1;
@@ -129,7 +134,7 @@ fn event(told: Told, namespace: &str, identity: &str, now: Timestamp) -> Event {
         metadata: ObjectMeta {
             name: Some(format!(
                 "{}.{:x}",
-                told.about.name.as_deref().unwrap_or(REPORTER),
+                queued.about.name.as_deref().unwrap_or(REPORTER),
                 now.as_nanosecond()
             )),
             namespace: Some(namespace.to_owned()),
@@ -138,11 +143,11 @@ fn event(told: Told, namespace: &str, identity: &str, now: Timestamp) -> Event {
         action: Some("Addresses".to_owned()),
         event_time: Some(MicroTime(now)),
         note: Some(note),
-        reason: Some(told.reason.to_owned()),
-        regarding: Some(told.about),
+        reason: Some(queued.reason.to_owned()),
+        regarding: Some(queued.about),
         reporting_controller: Some(REPORTER.to_owned()),
         reporting_instance: Some(identity.to_owned()),
-        type_: Some(if told.warning { "Warning" } else { "Normal" }.to_owned()),
+        type_: Some(if queued.warning { "Warning" } else { "Normal" }.to_owned()),
         ..Event::default()
     }
 }

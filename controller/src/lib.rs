@@ -9,14 +9,14 @@
 //!           watch tasks ◄────────────────┘                     reconcilers, a bounded number at once
 //!                 │ rows                                          ▲ keys        │ plan, outcome
 //!                 ▼                                               │             ▼
-//!   ┌─ books, one lock ───────────────────────────────────────────┴──────────────────┐
+//!   ┌─ state, one lock ───────────────────────────────────────────┴──────────────────┐
 //!   │  cluster (every replica) ── changes ──► term (leader): queues, ipam             │
 //!   └──────────────────────────────────────────────────────────────────────────────────┘
 //!                 ▲ look                         ▲ scrape
 //!          webhook task                   http task (/metrics, /healthz, /readyz)       leader task (Lease)
 //! ```
 //!
-//! - [`watch`] turns the API server's objects into rows ([`cluster`]); [`books`] keeps them, and
+//! - [`watch`] turns the API server's objects into rows ([`cluster`]); [`state`] keeps them, and
 //!   decides what an event affects.
 //! - [`queue`] schedules the work; [`reconcile`] does it; [`ipam`] chooses the next address.
 //! - [`term`]: starts with leadership and ends with it.
@@ -33,7 +33,6 @@
 //! ends, the Lease is released, the process ends. Nothing must be written at the end: the next
 //! leader finds the unfinished work.
 
-pub mod books;
 pub mod cluster;
 pub mod config;
 pub mod controller;
@@ -44,6 +43,7 @@ pub mod metrics;
 pub mod queue;
 pub mod reconcile;
 pub mod selection;
+pub mod state;
 pub mod term;
 pub mod watch;
 pub mod webhook;

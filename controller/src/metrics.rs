@@ -9,9 +9,9 @@ use std::time::Duration;
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::metrics::of_controller as m;
 use trunkline_daemon::connections::ConnectionMetrics;
-use trunkline_daemon::metrics::{Standing, counter, histogram};
+use trunkline_daemon::metrics::{Exposition, counter, histogram};
 
-use crate::books::{Books, Queues, Shared};
+use crate::state::{ControllerState, Queues, SharedState};
 
 /// Counters, incremented as things happen.
 pub struct Metrics {
@@ -82,9 +82,9 @@ impl Metrics {
 }
 
 /// All metrics in Prometheus' text format.
-pub fn text(shared: &Shared) -> String {
-    let mut page = Standing::default();
-    stand(&mut page, &shared.lock());
+pub fn text(shared: &SharedState) -> String {
+    let mut page = Exposition::default();
+    write_state(&mut page, &shared.lock());
     match trunkline_daemon::metrics::text(&shared.metrics().registry, page) {
         Ok(text) => text,
         Err(error) => {
@@ -94,11 +94,11 @@ pub fn text(shared: &Shared) -> String {
     }
 }
 
-fn stand(page: &mut Standing, books: &Books) {
-    let term = books.term.as_ref();
+fn write_state(page: &mut Exposition, state: &ControllerState) {
+    let term = state.term.as_ref();
     page.put_bool(m::LEADER, &[], term.is_some());
     page.put_bool(m::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], true);
-    let cluster = &books.cluster;
+    let cluster = &state.cluster;
     page.put_count(m::IPINSTANCES, &[], cluster.instances.len() as u64);
     let Some(term) = term else { return };
     page.put_count(m::PODS, &[], cluster.pods.len() as u64);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_metric_of_the_catalogue_is_exported() {
-        let shared = Shared::new(Arc::new(Metrics::new().unwrap()));
+        let shared = SharedState::new(Arc::new(Metrics::new().unwrap()));
         crate::webhook::Metrics::register(shared.metrics().registry()).unwrap().touch();
         let network = serde_json::from_value(serde_json::json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": "n"}, "spec": {},

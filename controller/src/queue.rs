@@ -33,7 +33,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// Result of the work on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReconcileResult {
     /// Nothing to do until something changes.
     Done,
     /// Failed, to be repeated after a delay.
@@ -166,7 +166,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub async fn work<F, Job>(&self, at_once: usize, mut job: F) -> Infallible
     where
         F: FnMut(K) -> Job,
-        Job: Future<Output = Outcome>,
+        Job: Future<Output = ReconcileResult>,
     {
         let mut running = FuturesUnordered::new();
         loop {
@@ -205,12 +205,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    fn finish(&self, key: K, outcome: Outcome) {
+    fn finish(&self, key: K, outcome: ReconcileResult) {
         let mut inner = self.lock();
         let Some(entry) = inner.entries.get_mut(&key) else { return };
         let again = matches!(entry.state, State::Working { again: true });
         match outcome {
-            Outcome::Done => {
+            ReconcileResult::Done => {
                 entry.backoff = None;
                 if !self.gap.is_zero() {
                     let timer = inner.start_timer(Instant::now() + self.gap, key.clone());
@@ -222,12 +222,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     inner.entries.remove(&key);
                 }
             }
-            Outcome::Failed if again => {
+            ReconcileResult::Failed if again => {
                 // The change may have removed the cause.
                 entry.state = State::Ready;
                 inner.ready.push_back(key);
             }
-            Outcome::Failed => {
+            ReconcileResult::Failed => {
                 let delay = entry.backoff.get_or_insert_with(backoff).next().unwrap_or(LONGEST_DELAY);
                 let timer = inner.start_timer(Instant::now() + delay, key.clone());
                 inner.set(&key, State::BackingOff(timer));
@@ -308,10 +308,10 @@ mod tests {
         // Added during its work: once more afterwards, and not at the same time.
         queue.add(1);
         assert!(none_left(&queue).await);
-        queue.finish(1, Outcome::Done);
+        queue.finish(1, ReconcileResult::Done);
         assert_eq!(queue.next().await, 1);
-        queue.finish(1, Outcome::Done);
-        queue.finish(2, Outcome::Done);
+        queue.finish(1, ReconcileResult::Done);
+        queue.finish(2, ReconcileResult::Done);
         assert!(none_left(&queue).await);
         assert!(queue.lock().entries.is_empty(), "what is done costs nothing");
     }
@@ -325,7 +325,7 @@ mod tests {
             let began = Instant::now();
             assert_eq!(queue.next().await, 7);
             waits.push(began.elapsed());
-            queue.finish(7, Outcome::Failed);
+            queue.finish(7, ReconcileResult::Failed);
             assert_eq!(queue.failing(), 1);
         }
         assert!(waits[1] >= FIRST_DELAY && waits[1] <= FIRST_DELAY * 3, "{waits:?}");
@@ -334,12 +334,12 @@ mod tests {
         queue.add(7);
         assert_eq!(queue.next().await, 7);
         assert_eq!(began.elapsed(), Duration::ZERO);
-        queue.finish(7, Outcome::Done);
+        queue.finish(7, ReconcileResult::Done);
         assert_eq!(queue.failing(), 0);
         // The end of an outage does the same, and only for failed keys.
         queue.add(7);
         assert_eq!(queue.next().await, 7);
-        queue.finish(7, Outcome::Failed);
+        queue.finish(7, ReconcileResult::Failed);
         queue.add(8);
         assert_eq!(queue.next().await, 8);
         let began = Instant::now();
@@ -347,8 +347,8 @@ mod tests {
         assert_eq!(queue.next().await, 7);
         assert_eq!(began.elapsed(), Duration::ZERO);
         assert!(none_left(&queue).await);
-        queue.finish(7, Outcome::Done);
-        queue.finish(8, Outcome::Done);
+        queue.finish(7, ReconcileResult::Done);
+        queue.finish(8, ReconcileResult::Done);
         // A superseded timer wakes no task.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);
@@ -360,14 +360,14 @@ mod tests {
         let queue = Queue::new(gap);
         queue.add(1);
         assert_eq!(queue.next().await, 1);
-        queue.finish(1, Outcome::Done);
+        queue.finish(1, ReconcileResult::Done);
         let rested = Instant::now();
         for _ in 0..1000 {
             queue.add(1);
         }
         assert_eq!(queue.next().await, 1);
         assert_eq!(rested.elapsed(), gap);
-        queue.finish(1, Outcome::Done);
+        queue.finish(1, ReconcileResult::Done);
         tokio::time::advance(gap).await;
         assert!(none_left(&queue).await);
         assert!(queue.lock().entries.is_empty());
@@ -394,7 +394,7 @@ mod tests {
                 if *done.borrow() == 10 {
                     stop.notify_one();
                 }
-                Outcome::Done
+                ReconcileResult::Done
             }
         });
         tokio::select! {

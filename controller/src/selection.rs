@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
 use trunkline_api::names::label;
-use trunkline_api::pod::{IpFamily, Wishes, annotation_field, retains};
+use trunkline_api::pod::{AddressPreferences, IpFamily, annotation_field, retains};
 use trunkline_api::resources::{IpVersion, Network, NetworkType};
 use trunkline_api::validate::Fault;
 
@@ -69,15 +69,15 @@ pub fn select(
     if let Some(kept) = retained.then(|| kept(cluster, pod)).flatten() {
         return Ok(kept);
     }
-    let own = Wishes::read("Pod", &pod.name, annotations, labels)?;
+    let own = AddressPreferences::read("Pod", &pod.name, annotations, labels)?;
     if !own.is_empty() {
         return resolve(cluster, "Pod", &pod.name, own, policy);
     }
-    let wishes = match cluster.namespace(&pod.namespace) {
-        Some(said) => Wishes::read("Namespace", &pod.namespace, &said.annotations, &said.labels)?,
-        None => Wishes::default(),
+    let preferences = match cluster.namespace(&pod.namespace) {
+        Some(said) => AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels)?,
+        None => AddressPreferences::default(),
     };
-    resolve(cluster, "Namespace", &pod.namespace, wishes, policy)
+    resolve(cluster, "Namespace", &pod.namespace, preferences, policy)
 }
 
 /// The selection by the addresses that are retained for a pod.
@@ -103,20 +103,20 @@ fn resolve(
     cluster: &Cluster,
     kind: &'static str,
     name: &str,
-    wishes: Wishes,
+    preferences: AddressPreferences,
     policy: &Policy,
 ) -> Result<Selection, Vec<Fault>> {
     let fault = |field: &str, message: String| {
         vec![Fault { kind, name: name.to_owned(), field: annotation_field(field), message }]
     };
-    let mut network = wishes.network;
-    for (position, subnet_name) in wishes.subnets.iter().enumerate() {
+    let mut network = preferences.network;
+    for (position, subnet_name) in preferences.subnets.iter().enumerate() {
         let Some(subnet) = cluster.subnet(subnet_name) else {
             let message = format!("there is no Subnet {subnet_name}: name one that is there, or make it");
             return Err(fault(SPECIFIED_SUBNET, message));
         };
         let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
-        if wishes.subnets.len() == 2 && subnet.spec.range.version != expected {
+        if preferences.subnets.len() == 2 && subnet.spec.range.version != expected {
             let message = format!(
                 "of two Subnets the first is the IPv4 one and the second the IPv6 one, and {subnet_name} is not: \
                  write `v4-subnet/v6-subnet`"
@@ -135,14 +135,14 @@ fn resolve(
             }
         }
     }
-    let mut network_type = wishes.network_type.unwrap_or(policy.network_type);
+    let mut network_type = preferences.network_type.unwrap_or(policy.network_type);
     if let Some(network_name) = &network {
         let Some(network) = cluster.network(network_name) else {
             let message = format!("there is no Network {network_name}: name one that is there, or make it");
             return Err(fault(SPECIFIED_NETWORK, message));
         };
         let is = network.network_type();
-        if wishes.network_type.is_some_and(|wanted| wanted != is) {
+        if preferences.network_type.is_some_and(|wanted| wanted != is) {
             let message = format!(
                 "Network {network_name} is of type {is:?}, and {network_type:?} is asked for: \
                  leave out one of the two annotations"
@@ -153,9 +153,9 @@ fn resolve(
     }
     Ok(Selection {
         network,
-        subnets: wishes.subnets,
+        subnets: preferences.subnets,
         network_type,
-        family: wishes.family.unwrap_or(policy.family),
+        family: preferences.family.unwrap_or(policy.family),
         retained: false,
     })
 }

@@ -9,14 +9,14 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use trunkline_api::kube::NodeInfoObject;
 
-use crate::books::{Queues, Shared};
 use crate::events::Events;
 use crate::leader::Fence;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, pod, subnet};
 use crate::selection::Policy;
+use crate::state::{Queues, SharedState};
 use crate::watch::pod::Pod;
 use crate::watch::{Relist, follow};
-use crate::webhook::View as _;
+use crate::webhook::ClusterReader as _;
 
 /// Number of IPInstances whose finalizers are removed at the same time.
 const INSTANCE_WORKERS: usize = 32;
@@ -27,11 +27,11 @@ const PAGE: u32 = 500;
 
 /// Inputs of a term.
 #[derive(Clone)]
-pub struct Lead {
+pub struct TermDependencies {
     /// Client of the API server.
     pub client: Client,
     /// The shared state.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     /// The defaults for pods without annotations.
     pub policy: Arc<Policy>,
     /// Queue of events to write.
@@ -49,7 +49,7 @@ pub struct Lead {
 }
 
 /// Leads for as long as the fence is valid.
-pub async fn lead(lead: Lead, fence: Fence) {
+pub async fn lead(lead: TermDependencies, fence: Fence) {
     tokio::select! {
         // Wait for the answers, so that every write is settled before the next leader lists.
         () = fence.ended() => {}
@@ -58,7 +58,7 @@ pub async fn lead(lead: Lead, fence: Fence) {
     lead.shared.lock().end_term();
 }
 
-async fn serve(lead: &Lead, fence: &Fence) {
+async fn serve(lead: &TermDependencies, fence: &Fence) {
     for relist in &lead.others {
         relist.listed().await;
     }
@@ -79,7 +79,7 @@ async fn serve(lead: &Lead, fence: &Fence) {
     }
 }
 
-async fn work(lead: &Lead, fence: &Fence) {
+async fn work(lead: &TermDependencies, fence: &Fence) {
     let context = &Context {
         client: lead.client.clone(),
         shared: Arc::clone(&lead.shared),
@@ -90,9 +90,9 @@ async fn work(lead: &Lead, fence: &Fence) {
     };
     let queues = Queues::new(lead.status_interval);
     {
-        let mut books = context.shared.lock();
-        books.begin_term(Arc::clone(&queues));
-        let cluster = &books.cluster;
+        let mut state = context.shared.lock();
+        state.begin_term(Arc::clone(&queues));
+        let cluster = &state.cluster;
         tracing::info!(
             ipinstances = cluster.instances().count(),
             networks = cluster.networks().count(),
@@ -127,7 +127,7 @@ async fn find_orphans(context: &Context, queues: &Queues) {
         };
         for info in &page.items {
             let Some(name) = info.metadata.name.as_deref() else { continue };
-            if context.shared.look(|cluster| cluster.node(name).is_none()) {
+            if context.shared.with_cluster(|cluster| cluster.node(name).is_none()) {
                 queues.nodes.add(name.into());
             }
         }

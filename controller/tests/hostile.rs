@@ -22,9 +22,9 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::sync::CancellationToken;
-use trunkline_controller::books::Shared;
 use trunkline_controller::config::Config;
 use trunkline_controller::metrics::Metrics;
+use trunkline_controller::state::SharedState;
 use trunkline_controller::webhook;
 use trunkline_daemon::connections::raise_descriptor_limit;
 
@@ -109,7 +109,7 @@ impl Webhook {
         }
         let config = Config::parse_from(flags);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let shared = Shared::new(Arc::clone(&metrics));
+        let shared = SharedState::new(Arc::clone(&metrics));
         let api_server = Arc::new(ApiServer::default());
         let shutdown = CancellationToken::new();
         let (client, ended, counted) = (api_server.client(), shutdown.clone(), Arc::clone(&metrics));

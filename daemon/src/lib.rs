@@ -5,7 +5,7 @@
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
-//! - [`outward`]: requests to other servers, over the same sockets.
+//! - [`outbound`]: requests to other servers, over the same sockets.
 //! - [`panics`]: the reaction to a panic.
 
 pub mod apiserver;
@@ -13,5 +13,5 @@ pub mod connections;
 pub mod http;
 pub mod logging;
 pub mod metrics;
-pub mod outward;
+pub mod outbound;
 pub mod panics;

@@ -2,7 +2,7 @@
 //!
 //! There are two kinds of metrics. **Events** are counted in a registry as they happen
 //! ([`counter`], [`histogram`]). **State** is read from its owners at each scrape and written once
-//! ([`Standing`]): no gauge can become stale, and deleted objects have no series left.
+//! ([`Exposition`]): no gauge can become stale, and deleted objects have no series left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,11 +49,11 @@ pub fn histogram(registry: &Registry, metric: &Metric) -> Result<HistogramVec> {
 
 /// Samples of the state, for one scrape.
 #[derive(Default)]
-pub struct Standing {
+pub struct Exposition {
     samples: BTreeMap<&'static str, (Metric, Vec<String>)>,
 }
 
-impl Standing {
+impl Exposition {
     /// Adds one series. The values of the labels are in the order of the metric's own.
     pub fn put(&mut self, metric: Metric, labels: &[&str], value: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
@@ -83,11 +83,11 @@ impl Standing {
 }
 
 /// Counters and state in Prometheus' text format.
-pub fn text(counted: &Registry, standing: Standing) -> Result<String> {
+pub fn text(counted: &Registry, exposition: Exposition) -> Result<String> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&counted.gather(), &mut text)?;
     let mut text = String::from_utf8_lossy(&text).into_owned();
-    for (name, (metric, lines)) in standing.samples {
+    for (name, (metric, lines)) in exposition.samples {
         let help = metric.help.replace('\\', "\\\\");
         // Writing into a String cannot fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind.word());
@@ -114,10 +114,10 @@ mod tests {
         let total = Metric { name: "c_total", kind: Kind::Counter, ..gauge("", &[]) };
         let registry = Registry::new();
         counter(&registry, &total).unwrap();
-        let mut standing = Standing::default();
-        standing.put(gauge("b", &["x", "y"]), &["with \"quotes\"\n", ""], 0.05);
-        standing.put_bool(gauge("a", &[]), &[], true);
-        standing.put_count(gauge("b", &["x", "y"]), &["second", "z"], 1_000_000);
+        let mut exposition = Exposition::default();
+        exposition.put(gauge("b", &["x", "y"]), &["with \"quotes\"\n", ""], 0.05);
+        exposition.put_bool(gauge("a", &[]), &[], true);
+        exposition.put_count(gauge("b", &["x", "y"]), &["second", "z"], 1_000_000);
         let expected = "\
 # HELP c_total a help with a \\\\ in it
 # TYPE c_total counter
@@ -130,6 +130,6 @@ a 1
 b{x=\"with \\\"quotes\\\"\\n\",y=\"\"} 0.05
 b{x=\"second\",y=\"z\"} 1000000
 ";
-        assert_eq!(text(&registry, standing).unwrap(), expected);
+        assert_eq!(text(&registry, exposition).unwrap(), expected);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
-use trunkline_api::control::{AgentStatus, Explanation, Peer, PodStatus, Route, Walk};
+use trunkline_api::control::{AgentStatus, Explanation, PacketPath, Peer, PodStatus, Route};
 
 use crate::daemons;
 use crate::host::Host;
@@ -37,7 +37,7 @@ pub(crate) fn pods(host: &Host) -> Result<Vec<PodStatus>> {
     ask(host, &["pods"])
 }
 
-pub(crate) fn path(host: &Host, pod: &str, destination: IpAddr) -> Result<Walk> {
+pub(crate) fn path(host: &Host, pod: &str, destination: IpAddr) -> Result<PacketPath> {
     ask(host, &["pods", pod, "--path", &destination.to_string()])
 }
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
-use crate::link_faults::Suffered;
-use crate::pinger::{Flow, Outcome, Pinger, some, unreachable};
+use crate::link_faults::FaultImpact;
+use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
@@ -56,7 +56,7 @@ pub(crate) struct Summary {
     /// Lost when it came back.
     pub silent_tor_return_lost_packets: usize,
     /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault stands for two seconds and more.
-    pub link_faults: Vec<Suffered>,
+    pub link_faults: Vec<FaultImpact>,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -384,7 +384,7 @@ impl<'a> Tour<'a> {
 
     /// Ends an agent, leaves it away for two seconds, starts it, and waits until all is as before, with pings between
     /// all of its pods and a pod of every other node all the while.
-    fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<Outcome>, usize)> {
+    fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<FlowResult>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;
         let sessions: Vec<(&str, String)> = self.tors_of(node)?;
@@ -568,11 +568,11 @@ fn packets(host: &crate::host::Host, interface: &str) -> Result<u64> {
     count("rx").zip(count("tx")).map(|(rx, tx)| rx + tx).with_context(|| format!("no counters in {text}"))
 }
 
-fn count(outcomes: &[Outcome]) -> (usize, usize) {
+fn count(outcomes: &[FlowResult]) -> (usize, usize) {
     (outcomes.iter().map(|o| o.sent).sum(), outcomes.iter().map(|o| o.lost.len()).sum())
 }
 
-fn words_of_loss((outcomes, routes): &(Vec<Outcome>, usize)) -> String {
+fn words_of_loss((outcomes, routes): &(Vec<FlowResult>, usize)) -> String {
     let (sent, lost) = count(outcomes);
     let slowest = outcomes.iter().map(|o| o.slowest).max().unwrap_or_default();
     let of: Vec<&str> = outcomes.iter().filter(|o| !o.lost.is_empty()).map(|o| o.name.as_str()).collect();
@@ -597,7 +597,7 @@ mod tests {
             spine_pod_routes_expected: 48,
             restart_sent_packets: 9000,
             kill_sent_packets: 9000,
-            link_faults: vec![Suffered::default(); LINK_FAULTS],
+            link_faults: vec![FaultImpact::default(); LINK_FAULTS],
             ..Summary::default()
         }
     }

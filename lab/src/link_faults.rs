@@ -22,7 +22,7 @@ pub(crate) use list::{CABLE_CUT, CROSSED, LINK_FAULTS, NODE_FAULTS, PODS_REFUSED
 use crate::cni::{self, Sandbox};
 use crate::fabric::Fabric;
 use crate::netns::Namespace;
-use crate::pinger::{Flow, Outcome, Pinger};
+use crate::pinger::{Flow, FlowResult, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::{client, routers};
 
@@ -40,7 +40,7 @@ pub(crate) struct Fault {
     pub name: &'static str,
     pub begin: &'static [Action],
     pub end: &'static [Action],
-    pub notice: Notice,
+    pub notice: FaultSignal,
     pub cost: Cost,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Action {
 
 /// How a fault shows before its loss is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum FaultSignal {
     /// A session of [`NODE`] ends, or [`NEIGHBOUR`] forwards by an alternate path.
     SessionOrAlternate,
     /// By nothing that is waited for.
@@ -77,7 +77,7 @@ pub(crate) enum Cost {
 
 /// A pod with its place in the results.
 #[derive(Debug, Clone)]
-pub(crate) struct End {
+pub(crate) struct PodEndpoint {
     /// `rack`: of a BGP network. `global`: of the GlobalBGP network.
     pub kind: &'static str,
     pub name: String,
@@ -85,9 +85,9 @@ pub(crate) struct End {
     pub addresses: Vec<IpAddr>,
 }
 
-impl End {
+impl PodEndpoint {
     /// Makes a pod in a network of two-racks and attaches it.
-    pub(crate) fn attach(fabric: &Fabric, node: &str, kind: &'static str, name: &str) -> Result<End> {
+    pub(crate) fn attach(fabric: &Fabric, node: &str, kind: &'static str, name: &str) -> Result<PodEndpoint> {
         let network = match (kind, node.starts_with("node1")) {
             ("global", _) => "global",
             (_, true) => "rack1",
@@ -95,7 +95,7 @@ impl End {
         };
         let sandbox = Sandbox::create(fabric, node, name)?;
         let attached = cni::add(fabric, &cni::trunkline(Some(network)), &sandbox)?;
-        Ok(End {
+        Ok(PodEndpoint {
             kind,
             name: format!("{name} on {node}"),
             ns: sandbox.ns.clone(),
@@ -119,7 +119,7 @@ pub(crate) struct Loss {
 
 /// What a fault did.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Suffered {
+pub(crate) struct FaultImpact {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
     /// Lost on all flows while the fault ends: the link or the router comes back.
@@ -129,7 +129,7 @@ pub(crate) struct Suffered {
     pub doctor: String,
 }
 
-impl Suffered {
+impl FaultImpact {
     pub(crate) fn lost(&self) -> usize {
         self.flows.iter().map(|flow| flow.lost_packets).sum()
     }
@@ -150,8 +150,8 @@ impl Suffered {
 }
 
 /// Both directions of each pair, in each family. The kind of a flow is that of the pod at the fault.
-pub(crate) fn flows(inside: &[End], others: &[End]) -> Vec<Flow> {
-    let one = |kind: String, from: &End, to: &End| -> Vec<Flow> {
+pub(crate) fn flows(inside: &[PodEndpoint], others: &[PodEndpoint]) -> Vec<Flow> {
+    let one = |kind: String, from: &PodEndpoint, to: &PodEndpoint| -> Vec<Flow> {
         let flow = |address| Flow {
             name: format!("{kind}: {} to {} {address}", from.name, to.name),
             from: from.ns.clone(),
@@ -159,7 +159,7 @@ pub(crate) fn flows(inside: &[End], others: &[End]) -> Vec<Flow> {
         };
         to.addresses.iter().copied().map(flow).collect()
     };
-    let both = |pod: &End, other: &End| {
+    let both = |pod: &PodEndpoint, other: &PodEndpoint| {
         let inbound = one(format!("{} to", pod.kind), other, pod);
         let outbound = one(format!("{} from", pod.kind), pod, other);
         [inbound, outbound].concat()
@@ -167,7 +167,7 @@ pub(crate) fn flows(inside: &[End], others: &[End]) -> Vec<Flow> {
     inside.iter().flat_map(|pod| others.iter().flat_map(move |other| both(pod, other))).collect()
 }
 
-fn losses(outcomes: &[Outcome]) -> Vec<Loss> {
+fn losses(outcomes: &[FlowResult]) -> Vec<Loss> {
     let mut kinds: BTreeMap<&str, Loss> = BTreeMap::new();
     for outcome in outcomes {
         let kind = outcome.name.split(": ").next().unwrap_or_default();
@@ -189,7 +189,7 @@ pub(crate) fn forwarded(fabric: &Fabric) -> Result<u64> {
 
 /// Waits until a node notices the fault.
 fn noticed(fabric: &Fabric, fault: &Fault, before: u64, patience: Duration) -> Result<()> {
-    if fault.notice == Notice::Nothing {
+    if fault.notice == FaultSignal::Nothing {
         return Ok(());
     }
     wait_for(&format!("a node to notice: {}", fault.name), patience, || {
@@ -244,10 +244,10 @@ fn mended(fabric: &Fabric, fault: &Fault, patience: Duration) -> Result<()> {
 pub(crate) fn suffer(
     fabric: &Fabric,
     fault: &Fault,
-    inside: &[End],
-    others: &[End],
+    inside: &[PodEndpoint],
+    others: &[PodEndpoint],
     patience: Duration,
-) -> Result<Suffered> {
+) -> Result<FaultImpact> {
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(patience)?;
     let before = forwarded(fabric)?;
@@ -272,7 +272,7 @@ pub(crate) fn suffer(
             pinger.finish()?.iter().map(|outcome| outcome.lost.len()).sum()
         }
     };
-    let suffered = Suffered { fault: fault.name, flows: losses(&outcomes), end_lost_packets, doctor };
+    let suffered = FaultImpact { fault: fault.name, flows: losses(&outcomes), end_lost_packets, doctor };
     ensure!(fault.cost != Cost::Nothing || suffered.lost() == 0, "{}: {}", fault.name, suffered.words());
     Ok(suffered)
 }
@@ -281,9 +281,9 @@ pub(crate) fn suffer(
 mod tests {
     use super::*;
 
-    fn end(kind: &'static str, name: &str, addresses: &[&str]) -> End {
+    fn end(kind: &'static str, name: &str, addresses: &[&str]) -> PodEndpoint {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        End { kind, name: name.to_owned(), ns: Namespace::named(name), addresses }
+        PodEndpoint { kind, name: name.to_owned(), ns: Namespace::named(name), addresses }
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn losses_are_summed_by_kind_and_direction() {
-        let outcome = |name: &str, lost: usize, gap: u64| Outcome {
+        let outcome = |name: &str, lost: usize, gap: u64| FlowResult {
             name: name.to_owned(),
             sent: 100,
             lost: vec![std::time::Instant::now(); lost],
@@ -316,7 +316,7 @@ mod tests {
             outcome("rack to: b to a fd00::1", 3, 15),
             outcome("rack from: a to b 10.0.0.2", 0, 0),
         ]);
-        let suffered = Suffered { fault: "x", flows: found, end_lost_packets: 3, doctor: String::new() };
+        let suffered = FaultImpact { fault: "x", flows: found, end_lost_packets: 3, doctor: String::new() };
         assert_eq!(
             suffered.words(),
             "from rack pods 0 of 100, 0 ms; to rack pods 5 of 200, 15 ms; 3 when it ended"

@@ -82,7 +82,7 @@ pub(crate) struct Pinger {
 
 /// Result of one flow.
 #[derive(Debug, Clone)]
-pub(crate) struct Outcome {
+pub(crate) struct FlowResult {
     pub name: String,
     pub sent: usize,
     /// The time of each lost request.
@@ -156,7 +156,7 @@ impl Pinger {
     }
 
     /// Stops sending, waits for answers under way, and counts.
-    pub(crate) fn finish(mut self) -> Result<Vec<Outcome>> {
+    pub(crate) fn finish(mut self) -> Result<Vec<FlowResult>> {
         self.stop.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -166,7 +166,7 @@ impl Pinger {
             log.sent.retain(|(sent, _)| *sent >= self.counted_from);
             let took =
                 log.sent.iter().filter_map(|(sent, answer)| Some(answer.as_ref()?.duration_since(*sent)));
-            Outcome {
+            FlowResult {
                 name: flow.name.clone(),
                 sent: log.sent.len(),
                 lost: log.sent.iter().filter(|(_, a)| a.is_none()).map(|(sent, _)| *sent).collect(),

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
 use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
-use super::inside::Inside;
+use super::namespace::NamespaceConfig;
 use super::second::Pair;
 use super::{bandwidth, ipvlan, second, veth};
 use crate::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
@@ -28,11 +28,11 @@ pub(super) fn check_device(
     let pair = veth::find(pod, &pair_name)?.ok_or_else(|| absent(&pair_name))?;
     let mut faults = Vec::new();
     let (inside, interface) = match &spec.attachment {
-        Attachment::Veth => (Inside::veth(spec, pair.index), pair.clone()),
+        Attachment::Veth => (NamespaceConfig::veth(spec, pair.index), pair.clone()),
         Attachment::Ipvlan(ipvlan) => {
             let slave = veth::find(pod, &spec.ifname)?.ok_or_else(|| absent(&spec.ifname))?;
             check_slave(&slave, ipvlan, &mut faults);
-            (Inside::ipvlan(ipvlan, slave.index, pair.index), slave)
+            (NamespaceConfig::ipvlan(ipvlan, slave.index, pair.index), slave)
         }
     };
     let inside = second::settle(pod, inside, Pair { index: pair.index, new: false }, &spec.destinations)?;
@@ -89,7 +89,7 @@ fn check_up(link: &LinkInfo, faults: &mut Vec<String>) {
 fn check_inside(
     pod: &mut Connection,
     ifname: &str,
-    inside: &Inside,
+    inside: &NamespaceConfig,
     faults: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
     let there = addresses(pod)?;

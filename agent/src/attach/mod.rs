@@ -4,14 +4,14 @@
 //! what the rest of the agent knows a pod by, its name and alias say whose it is, and its queues limit how fast the pod may be
 //! ([`bandwidth`]). In a VLAN the interface itself may be a slave of the VLAN's device (`ipvlan`), and the pair stands beside it. What
 //! the namespace should have (addresses, neighbours,
-//! routes) is a value, `inside::Inside`: ADD puts it there and [`check`](self) looks for the same value, so that the two cannot
+//! routes) is a value, `namespace::NamespaceConfig`: ADD puts it there and [`check`](self) looks for the same value, so that the two cannot
 //! differ.
 
 pub mod bandwidth;
 mod check;
 pub mod device;
-mod inside;
 mod ipvlan;
+mod namespace;
 pub mod netns;
 mod second;
 mod veth;

@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
 use super::device::{DeviceError, Step};
-use super::inside::Inside;
+use super::namespace::NamespaceConfig;
 use crate::kernel::netlink::objects::{self, MAIN_TABLE, PROTOCOL};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::{Hop, RouteTarget, Rule};
@@ -43,10 +43,10 @@ pub(super) struct Pair {
 /// What an interface should have where it may not be the first. `destinations`: the subnets of its Network.
 pub(super) fn settle(
     pod: &mut Connection,
-    inside: Inside,
+    inside: NamespaceConfig,
     pair: Pair,
     destinations: &[IpNet],
-) -> Result<Inside, DeviceError> {
+) -> Result<NamespaceConfig, DeviceError> {
     let table = FIRST_TABLE + pair.index;
     let mut second = Vec::new();
     for family in inside.families() {

@@ -21,7 +21,7 @@ use trunkline_api::resources::AttachmentKind;
 use super::device::{ALIAS_PREFIX, Alias, DeviceError, HOST_MAC, Step};
 use super::{bandwidth, ipvlan};
 use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
-use crate::kernel::netlink::{Batch, Connection, Outcome};
+use crate::kernel::netlink::{Batch, BatchResult, Connection};
 
 /// Makes the pair, or finds what an earlier attempt left of it. Answers the host's end, and whether it is new; both ends may be down.
 pub(super) fn make(
@@ -129,12 +129,12 @@ pub(super) fn find_all(connection: &mut Connection, names: &[&str]) -> Result<Ve
     Ok(links(&outcome).collect())
 }
 
-pub(super) fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
+pub(super) fn first_link(outcome: &BatchResult) -> Option<LinkInfo> {
     links(outcome).next()
 }
 
 /// The links that requests were answered with.
-pub(super) fn links(outcome: &Outcome) -> impl Iterator<Item = LinkInfo> {
+pub(super) fn links(outcome: &BatchResult) -> impl Iterator<Item = LinkInfo> {
     let replies = outcome.replies.iter().filter(|(_, kind, _)| *kind == libc::RTM_NEWLINK);
     replies.filter_map(|(_, _, body)| objects::read_link(body))
 }

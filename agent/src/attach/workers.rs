@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, oneshot};
 use trunkline_api::attach::Bandwidth;
 
 use super::device::{ALIAS_PREFIX, Alias, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
-use super::inside::Inside;
+use super::namespace::NamespaceConfig;
 use super::second::Pair;
 use super::{bandwidth, check, ipvlan, netns, second, veth};
 use crate::kernel::netlink::objects::Veth;
@@ -184,7 +184,7 @@ fn attach_device(
     let pair = link.peer.unwrap_or_default();
     batch.clear();
     let (inside, mac, mtu) = match &spec.attachment {
-        Attachment::Veth => (Inside::veth(spec, pair), pair_mac, link.mtu),
+        Attachment::Veth => (NamespaceConfig::veth(spec, pair), pair_mac, link.mtu),
         Attachment::Ipvlan(ipvlan) => {
             let slave = ipvlan::make(host, netns, &link, spec, ipvlan)?;
             ipvlan::refuse_advertisements(&slave)?;
@@ -195,7 +195,7 @@ fn attach_device(
                 batch.set_pod_link(index, &alias);
             }
             batch.set_up(slave.index);
-            (Inside::ipvlan(ipvlan, slave.index, pair), slave.mac.unwrap_or_default(), slave.mtu)
+            (NamespaceConfig::ipvlan(ipvlan, slave.index, pair), slave.mac.unwrap_or_default(), slave.mtu)
         }
     };
     batch.set_up(pair);

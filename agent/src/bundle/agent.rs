@@ -32,7 +32,7 @@ pub(super) fn collect<W: Write>(
 ) -> io::Result<Option<AgentStatus>> {
     let path = socket.to_owned();
     let status = collection.step("agent: status", ANSWER, move |sink| {
-        let status: AgentStatus = client::ask_within(&path, Query::Agent, patience)?;
+        let status: AgentStatus = client::query_within(&path, Query::Agent, patience)?;
         sink.text("agent/status.txt", show::agent(&status))?;
         sink.json("agent/status.json", &status)?;
         Ok(status)
@@ -72,7 +72,7 @@ pub(super) fn collect<W: Write>(
 }
 
 fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<Peer>> {
-    let peers: Vec<Peer> = client::ask_within(socket, Query::Peers { address: None }, patience)?;
+    let peers: Vec<Peer> = client::query_within(socket, Query::Peers { address: None }, patience)?;
     sink.text("agent/peers.txt", show::peers(&peers))?;
     sink.json("agent/peers.json", &peers)?;
     for peer in peers.iter().take(DETAILED) {
@@ -87,13 +87,13 @@ fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<P
 
 fn history(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
     let all = Query::Events { after: 0, run: None, wait: false };
-    let kept: Events = client::ask_within(socket, all, patience)?;
+    let kept: Events = client::query_within(socket, all, patience)?;
     sink.text("agent/events.txt", events::table(&kept))?;
     sink.json("agent/events.json", &kept)
 }
 
 fn pods(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
-    let pods: Vec<PodStatus> = client::ask_within(socket, Query::Pods, patience)?;
+    let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, patience)?;
     sink.text("agent/pods.txt", show::pods(&pods))?;
     sink.json("agent/pods.json", &pods)
 }
@@ -103,7 +103,7 @@ fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow
     let mut chunks = Chunks { name: "agent/routes".to_owned(), sink, count: 0, routes: Vec::new() };
     let (mut prefixes, mut last) = (0, None);
     let table = Table::First { prefixes: most.saturating_add(1) };
-    client::ask_each(socket, Query::Routes { table }, patience, |route: Route| {
+    client::query_each(socket, Query::Routes { table }, patience, |route: Route| {
         if last != Some(route.prefix) {
             (prefixes, last) = (prefixes + 1, Some(route.prefix));
         }
@@ -139,7 +139,7 @@ fn advertised(
             Chunks { name: format!("agent/advertised/{name}"), sink, count: 0, routes: Vec::new() };
         let table = Table::Advertised { peer: name.clone() };
         let outcome =
-            client::ask_each(socket, Query::Routes { table }, patience, |route: Route| chunks.add(route));
+            client::query_each(socket, Query::Routes { table }, patience, |route: Route| chunks.add(route));
         match outcome {
             Ok(()) => chunks.flush()?,
             Err(error) => sink.missing(format!("routes advertised to {name}"), format!("{error:#}"))?,

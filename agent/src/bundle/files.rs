@@ -12,7 +12,7 @@ use rustix::fs::statvfs;
 use serde_json::Value;
 
 use super::archive::{Content, LARGEST};
-use super::redact::{self, Place, Secrets};
+use super::redact::{self, SecretLocation, Secrets};
 use super::shapes;
 use super::step::{Missing, Sink};
 use crate::config::Config;
@@ -225,10 +225,12 @@ fn documents(path: &Path) -> Result<Vec<Value>, String> {
 }
 
 /// A header's value. A variable is looked for in this process's environment: in a container that is the agent's too.
-fn at(place: Place<'_>) -> Result<String, String> {
+fn at(place: SecretLocation<'_>) -> Result<String, String> {
     match place {
-        Place::File(path) => read(Path::new(path)),
-        Place::Variable(name) => std::env::var(name).map_err(|error| format!("variable {name}: {error}")),
+        SecretLocation::File(path) => read(Path::new(path)),
+        SecretLocation::Variable(name) => {
+            std::env::var(name).map_err(|error| format!("variable {name}: {error}"))
+        }
     }
 }
 

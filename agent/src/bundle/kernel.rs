@@ -152,7 +152,7 @@ struct Listed {
     counts: BTreeMap<(u32, u8), usize>,
 }
 
-fn show_route(text: &mut String, links: &Links, found: &lookup::Found, metric: u32, protocol: u8) {
+fn show_route(text: &mut String, links: &Links, found: &lookup::FoundRoute, metric: u32, protocol: u8) {
     let kind = match found.kind {
         RouteType::Unicast => String::new(),
         kind => format!("{} ", kind_name(kind)),

@@ -72,8 +72,8 @@ impl Secrets {
             Value::Object(fields) => {
                 for (name, inner) in fields {
                     match kept(name, inner) {
-                        Kept::Nothing => self.learn_all(inner),
-                        Kept::Headers => match inner {
+                        Redaction::Nothing => self.learn_all(inner),
+                        Redaction::Headers => match inner {
                             Value::Object(headers) => {
                                 headers
                                     .values()
@@ -82,8 +82,8 @@ impl Secrets {
                             }
                             inner => self.learn_all(inner),
                         },
-                        Kept::Text | Kept::Reference => {}
-                        Kept::Fields => self.learn(inner),
+                        Redaction::Text | Redaction::Reference => {}
+                        Redaction::Fields => self.learn(inner),
                     }
                 }
             }
@@ -122,10 +122,10 @@ impl Secrets {
                     .into_iter()
                     .map(|(name, inner)| {
                         let inner = match kept(&name, &inner) {
-                            Kept::Nothing => hidden(inner),
-                            Kept::Text | Kept::Fields => self.clean(inner),
-                            Kept::Reference => self.reference(inner),
-                            Kept::Headers => self.headers(inner),
+                            Redaction::Nothing => hidden(inner),
+                            Redaction::Text | Redaction::Fields => self.clean(inner),
+                            Redaction::Reference => self.reference(inner),
+                            Redaction::Headers => self.headers(inner),
                         };
                         (self.clean_text(&name), inner)
                     })
@@ -167,7 +167,7 @@ fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
 }
 
 /// What may be shown of a field.
-enum Kept {
+enum Redaction {
     Nothing,
     /// It is no secret, whatever its name.
     Text,
@@ -179,20 +179,20 @@ enum Kept {
     Fields,
 }
 
-fn kept(name: &str, value: &Value) -> Kept {
+fn kept(name: &str, value: &Value) -> Redaction {
     match (name, value) {
         // A key that somebody wrote where its file belongs is no path.
-        ("passwordFile", Value::String(path)) if path.starts_with('/') => Kept::Text,
-        ("passwordSecretRef", Value::Object(_)) => Kept::Reference,
-        ("headers", _) => Kept::Headers,
-        _ if is_secret(name) => Kept::Nothing,
-        _ => Kept::Fields,
+        ("passwordFile", Value::String(path)) if path.starts_with('/') => Redaction::Text,
+        ("passwordSecretRef", Value::Object(_)) => Redaction::Reference,
+        ("headers", _) => Redaction::Headers,
+        _ if is_secret(name) => Redaction::Nothing,
+        _ => Redaction::Fields,
     }
 }
 
 /// Where a header's value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum SecretLocation<'a> {
     /// In this file.
     File(&'a str),
     /// In this variable of the environment.
@@ -200,15 +200,15 @@ pub(super) enum Place<'a> {
 }
 
 /// `{file: /a/path}` or `{env: NAME}`, and nothing else beside it.
-pub(super) fn place(value: &Value) -> Option<Place<'_>> {
+pub(super) fn place(value: &Value) -> Option<SecretLocation<'_>> {
     let mut fields = value.as_object()?.iter();
     let (field, text) = fields.next().filter(|_| fields.len() == 0)?;
     let (kind, text) = (field.as_str(), text.as_str()?);
     let is_variable =
         |text: &str| text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_');
     match kind {
-        "file" if text.starts_with('/') => Some(Place::File(text)),
-        "env" if is_variable(text) => Some(Place::Variable(text)),
+        "file" if text.starts_with('/') => Some(SecretLocation::File(text)),
+        "env" if is_variable(text) => Some(SecretLocation::Variable(text)),
         _ => None,
     }
 }

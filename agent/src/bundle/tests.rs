@@ -11,7 +11,7 @@ use trunkline_api::attach::{Code, Command, Failure, Reply, Request, encode};
 use trunkline_api::control::Query;
 
 use super::*;
-use crate::install::Place;
+use crate::install::InstallPaths;
 
 /// Part of every secret here, and of nothing else.
 const MARK: &str = "hunter2";
@@ -85,7 +85,7 @@ impl Node {
             "net.d/05-trunkline.conflist",
             "{\"plugins\": [{\"type\": \"trunkline-cni\"}, {\"type\": \"other\", \"apiToken\": \"hunter2-conflist-token\"}]}".to_owned(),
         );
-        let place = Place {
+        let place = InstallPaths {
             bin_dir: at("bin"),
             conf_dir: at("net.d"),
             conf_name: "05-trunkline.conflist".to_owned(),

@@ -9,7 +9,7 @@ pub(super) const SPEAKER: &str =
 
 /// What advice names of a peer.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct AdviceSubject {
     /// The peer as `trunkline peers` takes it.
     pub name: String,
     /// Its address.
@@ -20,10 +20,10 @@ pub struct About {
     pub remote_as: u32,
 }
 
-impl About {
+impl AdviceSubject {
     /// Of this peer.
-    pub fn of(status: &PeerStatus) -> About {
-        About {
+    pub fn of(status: &PeerStatus) -> AdviceSubject {
+        AdviceSubject {
             name: status.key().to_string(),
             address: status.address.to_string(),
             local_as: status.local_as.0,
@@ -33,8 +33,8 @@ impl About {
 }
 
 /// What to do about this cause.
-pub fn advice(cause: &Cause, about: &About) -> String {
-    let About { name, address, local_as, remote_as } = about;
+pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
+    let AdviceSubject { name, address, local_as, remote_as } = about;
     match cause {
         Cause::Carrier { interface } => {
             format!("check the cable of {interface} and the router's port: `ip link show {interface}`")
@@ -146,7 +146,7 @@ mod tests {
 
     /// Every advice as `docs/alerts.md` has it.
     fn table() -> String {
-        let about = About {
+        let about = AdviceSubject {
             name: "10.1.0.1".to_owned(),
             address: "10.1.0.1".to_owned(),
             local_as: 65101,

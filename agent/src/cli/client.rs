@@ -19,19 +19,23 @@ use super::list;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the agent behind this socket.
-pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
-    ask_within(socket, query, TIMEOUT)
+pub fn query<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
+    query_within(socket, query, TIMEOUT)
 }
 
 /// Likewise, with so much patience between what comes.
-pub fn ask_within<T: DeserializeOwned>(socket: &Path, query: Query, patience: Duration) -> anyhow::Result<T> {
+pub fn query_within<T: DeserializeOwned>(
+    socket: &Path,
+    query: Query,
+    patience: Duration,
+) -> anyhow::Result<T> {
     let stream = connect(socket)?;
     stream.set_read_timeout(Some(patience))?;
     exchange(stream, query, None)
 }
 
 /// Asks for a list and hands over its items one by one as they come: the whole of it is held nowhere.
-pub fn ask_each<T: DeserializeOwned>(
+pub fn query_each<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
     patience: Duration,
@@ -45,13 +49,17 @@ pub fn ask_each<T: DeserializeOwned>(
 }
 
 /// Asks for something that the agent answers once it happens. There is no time limit.
-pub fn ask_when<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
+pub fn query_when<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
     exchange(connect(socket)?, query, None)
 }
 
 /// Asks for something that the agent writes into `file`. There is no time limit: how long that takes is the file's
 /// affair. The agent stops when this process ends.
-pub fn ask_into<T: DeserializeOwned>(socket: &Path, query: Query, file: BorrowedFd<'_>) -> anyhow::Result<T> {
+pub fn query_into<T: DeserializeOwned>(
+    socket: &Path,
+    query: Query,
+    file: BorrowedFd<'_>,
+) -> anyhow::Result<T> {
     exchange(connect(socket)?, query, Some(file))
 }
 

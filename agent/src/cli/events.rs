@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 
 use trunkline_api::control::{Event, Events, Query, Severity};
 
-use super::{Ask, Output, client};
+use super::{ClientArgs, Output, client};
 
 /// One line an event, oldest first.
 pub(crate) fn table(events: &Events) -> String {
@@ -37,8 +37,8 @@ fn line(event: &Event) -> String {
 }
 
 /// Prints what is kept, then what happens, until the agent or whoever reads goes away.
-pub(super) fn follow(ask: &Ask) -> anyhow::Result<()> {
-    let mut kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+pub(super) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
+    let mut kept: Events = client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
     let mut after = 0;
     loop {
         after = kept.events.last().map_or(after, |last| last.number);
@@ -54,7 +54,7 @@ pub(super) fn follow(ask: &Ask) -> anyhow::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             outcome => outcome?,
         }
-        kept = client::ask_when(&ask.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
+        kept = client::query_when(&ask.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
     }
 }
 

@@ -42,13 +42,13 @@ impl<'de, S: DeserializeSeed<'de, Value = ()>> Visitor<'de> for Answer<S> {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "lowercase")]
-        enum Which {
+        enum ListKind {
             Ok,
             Error,
         }
         match map.next_key()? {
-            Some(Which::Ok) => map.next_value_seed(self.0).map(|()| None),
-            Some(Which::Error) => map.next_value().map(Some),
+            Some(ListKind::Ok) => map.next_value_seed(self.0).map(|()| None),
+            Some(ListKind::Error) => map.next_value().map(Some),
             None => Err(M::Error::custom("it is empty")),
         }
     }

@@ -7,10 +7,10 @@ pub mod client;
 pub mod completions;
 pub(crate) mod events;
 mod list;
+pub mod packet_path;
 mod probes;
 pub mod show;
 pub mod table;
-pub mod walk;
 pub mod watch;
 mod ways_out;
 
@@ -26,8 +26,8 @@ use ipnet::IpNet;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
-    AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, Peer, PeerDone,
-    PodStatus, Query, Route, Table, Walk,
+    AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
+    PeerDone, PodStatus, Query, Route, Table,
 };
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
@@ -35,7 +35,7 @@ use trunkline_bgp::wire::Notification;
 use self::completions::Shell;
 use crate::bundle::SupportBundle;
 use crate::doctor::{self, Doctor};
-use crate::install::{Install, Place};
+use crate::install::{Install, InstallPaths};
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
 #[derive(Debug, Parser)]
@@ -71,7 +71,7 @@ pub enum Command {
         beside_hybridnet: bool,
     },
     /// Take them away.
-    UninstallCni(Place),
+    UninstallCni(InstallPaths),
     /// The agent at a glance: is it ready, its networks, subnets and peers.
     Status {
         /// Say nothing where the agent serves this node, and end with exit code 1 and what is missing where it does not: for the readiness probe of
@@ -80,20 +80,20 @@ pub enum Command {
         probe: bool,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// BGP peers, or everything about one; or do something with the session of one.
     #[command(args_conflicts_with_subcommands = true)]
     Peers {
         /// What to do with it.
         #[command(subcommand)]
-        act: Option<PeerAct>,
+        act: Option<PeerCommand>,
         /// Only this peer, with its session, messages and last errors; an unnumbered one also by its interface.
         #[arg(value_name = "ADDRESS")]
         peer: Option<String>,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// Routes: the paths in use, those that one peer told, or those that one was told.
     Routes {
@@ -112,7 +112,7 @@ pub enum Command {
         mrt: Option<PathBuf>,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// Attached pods and their addresses.
     Pods {
@@ -131,7 +131,7 @@ pub enum Command {
         netns: Option<PathBuf>,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// What happened lately: the last session and route events, those of earlier runs of the agent included.
     Events {
@@ -140,7 +140,7 @@ pub enum Command {
         follow: bool,
         /// How to ask. With --follow, `-o json` prints one event a line.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// Peers, networks, pods and events in this terminal, live.
     ///
@@ -171,10 +171,10 @@ pub enum Command {
         message: String,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// Come back into the fabric, or go no further out of it.
-    Undrain(Ask),
+    Undrain(ClientArgs),
     /// Print what a shell needs to complete this command line.
     Completions {
         /// For this shell.
@@ -185,7 +185,7 @@ pub enum Command {
 
 /// What to do with a peer's session.
 #[derive(Debug, Subcommand)]
-pub enum PeerAct {
+pub enum PeerCommand {
     /// End the session and begin a new one; a wait after an error ends too. The peer is told (Administrative Reset).
     Reset {
         /// The peer, by address; an unnumbered one also by its interface.
@@ -199,7 +199,7 @@ pub enum PeerAct {
         message: String,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
     /// Have everything told again without ending the session (ROUTE-REFRESH, RFC 2918).
     SoftRefresh {
@@ -207,17 +207,17 @@ pub enum PeerAct {
         #[arg(value_name = "PEER")]
         peer: String,
         /// Who tells everything again.
-        #[arg(value_enum, default_value_t = Way::In)]
-        way: Way,
+        #[arg(value_enum, default_value_t = RefreshDirection::In)]
+        way: RefreshDirection,
         /// How to ask.
         #[command(flatten)]
-        ask: Ask,
+        ask: ClientArgs,
     },
 }
 
 /// Which way routes are told again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum RefreshDirection {
     /// The peer.
     In,
     /// This node.
@@ -226,7 +226,7 @@ pub enum Way {
 
 /// How to ask the agent.
 #[derive(Debug, Args)]
-pub struct Ask {
+pub struct ClientArgs {
     /// The agent's socket.
     #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
     pub socket: PathBuf,
@@ -245,7 +245,7 @@ pub enum Output {
 }
 
 /// Asks and prints. Nothing but the answer goes to standard output.
-pub fn ask(command: Command) -> anyhow::Result<()> {
+pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Agent { .. }
         | Command::InstallCni { .. }
@@ -256,28 +256,28 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             anyhow::bail!("no question to the agent")
         }
         Command::Status { probe: true, ask } => {
-            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
             anyhow::ensure!(status.not_serving.is_empty(), "{}", status.not_serving.join("; "));
             Ok(())
         }
         Command::Status { probe: false, ask } => {
-            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
             print(ask.output, &status, show::agent)
         }
-        Command::Peers { act: Some(PeerAct::Reset { peer, hard, message, ask }), .. } => {
-            let done: PeerDone = client::ask(&ask.socket, Query::ResetPeer { peer, hard, message })?;
+        Command::Peers { act: Some(PeerCommand::Reset { peer, hard, message, ask }), .. } => {
+            let done: PeerDone = client::query(&ask.socket, Query::ResetPeer { peer, hard, message })?;
             print(ask.output, &done, show::peer_done)
         }
-        Command::Peers { act: Some(PeerAct::SoftRefresh { peer, way, ask }), .. } => {
+        Command::Peers { act: Some(PeerCommand::SoftRefresh { peer, way, ask }), .. } => {
             let direction = match way {
-                Way::In => Direction::In,
-                Way::Out => Direction::Out,
+                RefreshDirection::In => Direction::In,
+                RefreshDirection::Out => Direction::Out,
             };
-            let done: PeerDone = client::ask(&ask.socket, Query::RefreshPeer { peer, direction })?;
+            let done: PeerDone = client::query(&ask.socket, Query::RefreshPeer { peer, direction })?;
             print(ask.output, &done, show::peer_done)
         }
         Command::Peers { act: None, peer, ask } => {
-            let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer.clone() })?;
+            let peers: Vec<Peer> = client::query(&ask.socket, Query::Peers { address: peer.clone() })?;
             match peer {
                 Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
                 None => print(ask.output, &peers, |peers| show::peers(peers)),
@@ -285,7 +285,7 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         }
         Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
         Command::Routes { explain: Some(prefix), ask, .. } => {
-            let explanation: Explanation = client::ask(&ask.socket, Query::Explain { prefix })?;
+            let explanation: Explanation = client::query(&ask.socket, Query::Explain { prefix })?;
             print(ask.output, &explanation, show::explanation)
         }
         Command::Routes { received, advertised, mrt: None, explain: None, ask } => {
@@ -294,15 +294,15 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
-            let mut routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
+            let mut routes: Vec<Route> = client::query(&ask.socket, Query::Routes { table })?;
             // They come in the agent's order; those of one prefix stay in theirs.
             routes.sort_by_key(|route| route.prefix);
             print(ask.output, &routes, |routes| show::routes(routes))
         }
         Command::Drain { wait, message, ask } => {
-            let mut status: DrainStatus = client::ask(&ask.socket, Query::Drain { message })?;
+            let mut status: DrainStatus = client::query(&ask.socket, Query::Drain { message })?;
             if wait {
-                status = client::ask_when(&ask.socket, Query::DrainStatus { wait })?;
+                status = client::query_when(&ask.socket, Query::DrainStatus { wait })?;
                 if status.phase != DrainPhase::Drained {
                     anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
                 }
@@ -310,24 +310,25 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &status, show::drain)
         }
         Command::Undrain(ask) => {
-            let status: DrainStatus = client::ask(&ask.socket, Query::Undrain)?;
+            let status: DrainStatus = client::query(&ask.socket, Query::Undrain)?;
             print(ask.output, &status, show::drain)
         }
         Command::Events { follow: true, ask } => events::follow(&ask),
         Command::Events { follow: false, ask } => {
-            let kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+            let kept: Events =
+                client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
             print(ask.output, &kept, events::table)
         }
         Command::Watch { socket } => watch::watch(&socket),
         Command::Pods { pod, path, from, netns, ask } => {
-            let mut pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
+            let mut pods: Vec<PodStatus> = client::query(&ask.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
             match (path, pod) {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: Walk = client::ask_into(&ask.socket, question, netns.as_fd())?;
-                    print(ask.output, &walked, walk::walk)
+                    let walked: PacketPath = client::query_into(&ask.socket, question, netns.as_fd())?;
+                    print(ask.output, &walked, packet_path::show)
                 }
                 _ => print(ask.output, &pods, |pods| show::pods(pods)),
             }
@@ -402,13 +403,13 @@ fn message(text: &str) -> Result<String, String> {
 
 /// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
 /// output.
-fn dump(path: &Path, ask: &Ask) -> anyhow::Result<()> {
+fn dump(path: &Path, ask: &ClientArgs) -> anyhow::Result<()> {
     let stdout = path.as_os_str() == "-";
     let done: DumpDone = if stdout {
-        client::ask_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
+        client::query_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
     } else {
         let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
-        client::ask_into(&ask.socket, Query::Dump, file.as_fd())?
+        client::query_into(&ask.socket, Query::Dump, file.as_fd())?
     };
     if !stdout {
         return print(ask.output, &done, |done| show::dump(path, done));

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use trunkline_api::control::WayOut;
+use trunkline_api::control::DefaultRouteStatus;
 
 /// Lines of `status`, each with what stands before it.
-pub(super) fn lines(way: &WayOut) -> Vec<(&'static str, String)> {
+pub(super) fn lines(way: &DefaultRouteStatus) -> Vec<(&'static str, String)> {
     let mut lines =
         vec![("way out", format!("{} by {}: {}", way.family, list(&way.installed), basis(&way.basis)))];
     lines.extend(differs(way).map(|text| ("", text)));
@@ -15,7 +15,7 @@ pub(super) fn lines(way: &WayOut) -> Vec<(&'static str, String)> {
 }
 
 /// What `routes --explain` says of a default route besides BGP's view.
-pub(super) fn explanation(way: &WayOut) -> String {
+pub(super) fn explanation(way: &DefaultRouteStatus) -> String {
     let mut text = format!(
         "next hops of pods' packets in the kernel (table {}): {}\n{}\n",
         way.table,
@@ -37,12 +37,12 @@ fn basis(basis: &str) -> &'static str {
     }
 }
 
-fn differs(way: &WayOut) -> Option<String> {
+fn differs(way: &DefaultRouteStatus) -> Option<String> {
     let wanted = || format!("NOT AS WANTED: the agent wants {}", list(&way.wanted));
     (way.wanted != way.installed).then(wanted)
 }
 
-fn left_out(way: &WayOut) -> impl Iterator<Item = String> {
+fn left_out(way: &DefaultRouteStatus) -> impl Iterator<Item = String> {
     way.left_out.iter().map(|out| format!("not by {}: it {}", out.peer, out.reason))
 }
 
@@ -55,20 +55,20 @@ fn list(hops: &[IpAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_api::control::LeftOut;
+    use trunkline_api::control::ExcludedPeer;
 
     use super::*;
 
     #[test]
     fn a_peer_that_is_left_out_is_named_with_its_cause() {
-        let way = WayOut {
+        let way = DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,
             basis: "advertised".to_owned(),
             peers: vec!["10.11.0.1".to_owned()],
             wanted: vec!["10.11.0.1".parse().unwrap()],
             installed: vec!["10.11.0.1".parse().unwrap()],
-            left_out: vec![LeftOut {
+            left_out: vec![ExcludedPeer {
                 peer: "10.12.0.1".to_owned(),
                 cause: "withdrawn".to_owned(),
                 reason: "withdrew its default route".to_owned(),
@@ -83,7 +83,7 @@ mod tests {
                 "|not by 10.12.0.1: it withdrew its default route"
             ]
         );
-        let both = WayOut { installed: Vec::new(), left_out: Vec::new(), ..way };
+        let both = DefaultRouteStatus { installed: Vec::new(), left_out: Vec::new(), ..way };
         assert_eq!(
             explanation(&both),
             "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that advertise a default route\n\

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::Finding;
 use crate::config::Config;
 use crate::hybridnet;
-use crate::install::{self, Place};
+use crate::install::{self, InstallPaths};
 use crate::kernel::netlink::{Batch, Connection, objects};
 use crate::source::kube::SourceKind;
 
@@ -24,9 +24,9 @@ const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Looks at the runtime's folders, at hybridnet's daemon, and for other networks' links.
-pub(super) fn check(place: &Place, config: Option<&Config>) -> Vec<Finding> {
+pub(super) fn check(place: &InstallPaths, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = runtime(place, config.is_some_and(|config| config.source == SourceKind::Kube));
-    if let Err(error) = hybridnet::refuse_beside() {
+    if let Err(error) = hybridnet::refuse_if_running() {
         let fix = "take the node out of the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
         findings.push(Finding::error("hybridnet", error.to_string(), fix));
     }
@@ -67,7 +67,7 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
 
 /// A host without the folder has no runtime that goes by it, and one without our configuration may use it elsewhere; that of a
 /// cluster may not.
-fn runtime(place: &Place, cluster: bool) -> Vec<Finding> {
+fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);
     let install = "`trunkline install-cni` puts both in place";
@@ -99,7 +99,7 @@ fn runtime(place: &Place, cluster: bool) -> Vec<Finding> {
 }
 
 /// Without `portmap` behind it the kubelet reports no error, and a hostPort simply leads nowhere.
-fn port_mappings(place: &Place, ours: &Path, cluster: bool) -> Option<Finding> {
+fn port_mappings(place: &InstallPaths, ours: &Path, cluster: bool) -> Option<Finding> {
     let list: serde_json::Value = serde_json::from_str(&fs::read_to_string(ours).ok()?).ok()?;
     let plugins = list["plugins"].as_array()?;
     let listed = plugins.iter().any(|plugin| plugin["type"] == install::PORTMAP);
@@ -145,7 +145,7 @@ mod tests {
     fn the_runtimes_folders() {
         let folder = tempfile::tempdir().unwrap();
         let (bin_dir, conf_dir) = (folder.path().join("bin"), folder.path().join("net.d"));
-        let place = Place { bin_dir, conf_dir, conf_name: "05-trunkline.conflist".to_owned() };
+        let place = InstallPaths { bin_dir, conf_dir, conf_name: "05-trunkline.conflist".to_owned() };
         assert_eq!(names(&runtime(&place, false)), [""; 0], "no runtime goes by it");
         assert_eq!(names(&runtime(&place, true)), ["cni-configuration"]);
         fs::create_dir_all(&place.conf_dir).unwrap();

@@ -66,27 +66,27 @@ fn version(release: &str) -> Option<Finding> {
 }
 
 /// A sysctl with the value that pods need.
-struct Wanted {
+struct RequiredSysctl {
     path: &'static str,
     good: &'static str,
     otherwise: &'static str,
     is_ipv6: bool,
 }
 
-const WANTED: [Wanted; 3] = [
-    Wanted {
+const WANTED: [RequiredSysctl; 3] = [
+    RequiredSysctl {
         path: "net/ipv4/ip_forward",
         good: "1",
         otherwise: "packets of pods are not forwarded (IPv4)",
         is_ipv6: false,
     },
-    Wanted {
+    RequiredSysctl {
         path: "net/ipv6/conf/all/forwarding",
         good: "1",
         otherwise: "packets of pods are not forwarded (IPv6)",
         is_ipv6: true,
     },
-    Wanted {
+    RequiredSysctl {
         path: "net/ipv6/conf/all/disable_ipv6",
         good: "0",
         otherwise: "IPv6 is switched off on this host",
@@ -94,7 +94,7 @@ const WANTED: [Wanted; 3] = [
     },
 ];
 
-impl Wanted {
+impl RequiredSysctl {
     /// `ipv6`: whether the node has peers or Subnets of IPv6, where that is known.
     fn check(&self, found: Option<&str>, ipv6: Option<bool>) -> Option<Finding> {
         let name = self.path.replace('/', ".");
@@ -336,7 +336,7 @@ mod tests {
     fn ipv6_forwarding_matters_where_there_is_ipv6() {
         let [ipv4, forwarding, disabled] = WANTED;
         let severity =
-            |wanted: &Wanted, found, ipv6| wanted.check(found, ipv6).map(|finding| finding.severity);
+            |wanted: &RequiredSysctl, found, ipv6| wanted.check(found, ipv6).map(|finding| finding.severity);
         for (ipv6, expected) in
             [(Some(true), Some(Severity::Error)), (Some(false), None), (None, Some(Severity::Warning))]
         {

@@ -35,7 +35,7 @@ use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 
 use crate::cli::{Output, client};
 use crate::config::Config;
-use crate::install::Place;
+use crate::install::InstallPaths;
 
 /// Where to look.
 #[derive(Clone, Debug, Args)]
@@ -48,7 +48,7 @@ pub struct Where {
     pub socket: Option<PathBuf>,
     /// Where plugin and configuration of the container runtime are.
     #[command(flatten)]
-    pub place: Place,
+    pub place: InstallPaths,
 }
 
 /// Where to look, and how to say what was found.
@@ -126,7 +126,7 @@ impl Where {
                 None
             }
         };
-        let agent = match ask(&self.socket(config.as_ref()), patience) {
+        let agent = match query_agent(&self.socket(config.as_ref()), patience) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
@@ -151,11 +151,11 @@ impl Where {
     }
 }
 
-fn ask(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
+fn query_agent(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
     Ok(Agent {
-        status: client::ask_within(socket, Query::Agent, patience)?,
-        peers: client::ask_within(socket, Query::Peers { address: None }, patience)?,
-        pods: client::ask_within(socket, Query::Pods, patience)?,
+        status: client::query_within(socket, Query::Agent, patience)?,
+        peers: client::query_within(socket, Query::Peers { address: None }, patience)?,
+        pods: client::query_within(socket, Query::Pods, patience)?,
     })
 }
 

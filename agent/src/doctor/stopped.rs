@@ -17,7 +17,7 @@ const UNIT: &str = "trunkline.service";
 
 /// What to do, and by when. `store` is the agent's, if its configuration can be read.
 pub(super) fn fix(store: Option<&Path>) -> String {
-    let run = store.and_then(|store| LastRun::read(&last_run::beside(store)));
+    let run = store.and_then(|store| LastRun::read(&last_run::path_for_store(store)));
     format!("{START}. {}", deadline(run.as_ref(), exit_by_systemd(), Timestamp::now()))
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use trunkline_api::control::{AgentStatus, WayOut};
+use trunkline_api::control::{AgentStatus, DefaultRouteStatus};
 use trunkline_bgp::types::Family;
 
 use super::Finding;
@@ -21,7 +21,7 @@ pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     .collect()
 }
 
-fn left_out(way: &WayOut) -> Vec<Finding> {
+fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
     let others = || list(&way.wanted);
     let finding = |peer: &str, reason: &str| {
         Finding::warning(
@@ -40,7 +40,7 @@ fn left_out(way: &WayOut) -> Vec<Finding> {
     out.map(|out| finding(&out.peer, &out.reason)).collect()
 }
 
-fn differs(way: &WayOut, there: &[IpAddr]) -> Option<Finding> {
+fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
     (way.wanted != there).then(|| {
         Finding::error(
             "way-out",
@@ -57,7 +57,7 @@ fn differs(way: &WayOut, there: &[IpAddr]) -> Option<Finding> {
 }
 
 /// The gateways of the default route in the kernel.
-fn next_hops(way: &WayOut) -> Result<Vec<IpAddr>, NetlinkError> {
+fn next_hops(way: &DefaultRouteStatus) -> Result<Vec<IpAddr>, NetlinkError> {
     let Some(family) = Family::ALL.into_iter().find(|family| family.to_string() == way.family) else {
         return Ok(way.wanted.clone());
     };
@@ -80,18 +80,18 @@ fn list(hops: &[IpAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_api::control::LeftOut;
+    use trunkline_api::control::ExcludedPeer;
 
     use super::*;
 
     #[test]
     fn a_peer_that_is_left_out_and_a_kernel_that_differs_are_findings() {
-        let out = |cause: &str| LeftOut {
+        let out = |cause: &str| ExcludedPeer {
             peer: "10.12.0.1".to_owned(),
             cause: cause.to_owned(),
             reason: "withdrew its default route".to_owned(),
         };
-        let way = |cause| WayOut {
+        let way = |cause| DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,
             basis: "advertised".to_owned(),

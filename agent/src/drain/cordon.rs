@@ -30,7 +30,7 @@ pub enum Cordon {
 
 /// What is to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum CordonAction {
     Nothing,
     /// Leave the fabric.
     Drain,
@@ -46,13 +46,13 @@ pub(super) fn decide(
     phase: DrainPhase,
     cause: Option<DrainCause>,
     is_overruled: bool,
-) -> Next {
+) -> CordonAction {
     match (cordon, phase) {
-        (Cordon::No, DrainPhase::Undrained) if is_overruled => Next::Forget,
-        (Cordon::No, DrainPhase::Undrained) => Next::Nothing,
-        (Cordon::No, _) if cause == Some(DrainCause::Cordon) => Next::Undrain,
-        (Cordon::Yes { left: 0 }, DrainPhase::Undrained) if !is_overruled => Next::Drain,
-        _ => Next::Nothing,
+        (Cordon::No, DrainPhase::Undrained) if is_overruled => CordonAction::Forget,
+        (Cordon::No, DrainPhase::Undrained) => CordonAction::Nothing,
+        (Cordon::No, _) if cause == Some(DrainCause::Cordon) => CordonAction::Undrain,
+        (Cordon::Yes { left: 0 }, DrainPhase::Undrained) if !is_overruled => CordonAction::Drain,
+        _ => CordonAction::Nothing,
     }
 }
 
@@ -77,25 +77,25 @@ mod tests {
         let busy = Cordon::Yes { left: 1 };
         for (cordon, phase, cause, is_overruled, next) in [
             // A cordon alone cuts nobody off.
-            (busy, Undrained, None, false, Next::Nothing),
-            (empty, Undrained, None, false, Next::Drain),
-            (Cordon::No, Undrained, None, false, Next::Nothing),
+            (busy, Undrained, None, false, CordonAction::Nothing),
+            (empty, Undrained, None, false, CordonAction::Drain),
+            (Cordon::No, Undrained, None, false, CordonAction::Nothing),
             // On the way, pods or none, it goes on.
-            (empty, Announcing, Some(ByCordon), false, Next::Nothing),
-            (busy, Withdrawing, Some(ByCordon), false, Next::Nothing),
-            (busy, Drained, Some(ByCordon), false, Next::Nothing),
+            (empty, Announcing, Some(ByCordon), false, CordonAction::Nothing),
+            (busy, Withdrawing, Some(ByCordon), false, CordonAction::Nothing),
+            (busy, Drained, Some(ByCordon), false, CordonAction::Nothing),
             // And back, from wherever it is.
-            (Cordon::No, Announcing, Some(ByCordon), false, Next::Undrain),
-            (Cordon::No, Withdrawing, Some(ByCordon), false, Next::Undrain),
-            (Cordon::No, Drained, Some(ByCordon), false, Next::Undrain),
+            (Cordon::No, Announcing, Some(ByCordon), false, CordonAction::Undrain),
+            (Cordon::No, Withdrawing, Some(ByCordon), false, CordonAction::Undrain),
+            (Cordon::No, Drained, Some(ByCordon), false, CordonAction::Undrain),
             // What an operator has done, an operator undoes.
-            (Cordon::No, Drained, Some(Operator), false, Next::Nothing),
-            (Cordon::No, Announcing, Some(Operator), false, Next::Nothing),
-            (empty, Drained, Some(Operator), false, Next::Nothing),
+            (Cordon::No, Drained, Some(Operator), false, CordonAction::Nothing),
+            (Cordon::No, Announcing, Some(Operator), false, CordonAction::Nothing),
+            (empty, Drained, Some(Operator), false, CordonAction::Nothing),
             // Brought back by an operator: that lasts as long as this cordon.
-            (empty, Undrained, None, true, Next::Nothing),
-            (busy, Undrained, None, true, Next::Nothing),
-            (Cordon::No, Undrained, None, true, Next::Forget),
+            (empty, Undrained, None, true, CordonAction::Nothing),
+            (busy, Undrained, None, true, CordonAction::Nothing),
+            (Cordon::No, Undrained, None, true, CordonAction::Forget),
         ] {
             assert_eq!(
                 decide(cordon, phase, cause, is_overruled),

@@ -19,7 +19,7 @@ const KEPT: usize = LIMIT as usize / 2;
 const TEXT: usize = 2048;
 
 /// Where the events of an agent with this store are.
-pub fn beside(store: &Path) -> PathBuf {
+pub fn path_for_store(store: &Path) -> PathBuf {
     store.with_file_name("events.jsonl")
 }
 
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn events_are_read_back_and_only_root_can_read_them() {
         let folder = tempfile::tempdir().unwrap();
-        let path = beside(&folder.path().join("state/store.redb"));
+        let path = path_for_store(&folder.path().join("state/store.redb"));
         assert_eq!(read(&path), []);
         let mut file = EventFile::new(path.clone());
         file.write(&[event(2, "b")], || vec![event(1, "a"), event(2, "b")]).unwrap();

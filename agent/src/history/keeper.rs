@@ -36,8 +36,8 @@ struct Disk {
 impl History {
     /// The history of an agent with this store, with what is left of earlier runs, and the run that begins now. Its first event is the start.
     pub fn begin(store: &std::path::Path) -> (History, LastRun) {
-        let history = History::after(file::read(&file::beside(store)));
-        let former = LastRun::read(&last_run::beside(store));
+        let history = History::after(file::read(&file::path_for_store(store)));
+        let former = LastRun::read(&last_run::path_for_store(store));
         let run = LastRun::begins(former.as_ref());
         let started = format!("agent {} started", run.version);
         let (severity, text) = match &former {
@@ -54,8 +54,8 @@ impl History {
     /// Starts to write this run's events beside the store. The task ends when the history is closed, and everything is written then.
     pub fn keep(&self, store: &std::path::Path, run: LastRun, sessions: impl Sessions) -> JoinHandle<()> {
         let disk = Disk {
-            events: EventFile::new(file::beside(store)),
-            path: last_run::beside(store),
+            events: EventFile::new(file::path_for_store(store)),
+            path: last_run::path_for_store(store),
             run,
             written: None,
             failed: false,
@@ -158,7 +158,7 @@ mod tests {
         // This one is killed.
         let keeper = second.keep(&store, run, Known);
         second.record(EventKind::SessionUp, None, None, "again".to_owned());
-        while file::read(&file::beside(&store)).len() < 5 {
+        while file::read(&file::path_for_store(&store)).len() < 5 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         keeper.abort();

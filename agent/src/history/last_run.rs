@@ -37,7 +37,7 @@ pub struct Retention {
 }
 
 /// Where the last run of an agent with this store is.
-pub fn beside(store: &Path) -> PathBuf {
+pub fn path_for_store(store: &Path) -> PathBuf {
     store.with_file_name("last-run.json")
 }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_run_is_read_back_and_damage_is_no_run() {
         let folder = tempfile::tempdir().unwrap();
-        let path = beside(&folder.path().join("store.redb"));
+        let path = path_for_store(&folder.path().join("store.redb"));
         assert_eq!(LastRun::read(&path), None);
         let mut run = LastRun::begins(None);
         run.sessions = Some(vec![Retention { peer: "10.0.0.1".to_owned(), seconds: 300 }]);

@@ -1,6 +1,6 @@
 //! Which subnet a pod's addresses come from, and the addresses themselves; no I/O.
 //!
-//! Without a wish a pod gets one address of each family that its network has subnets for. Within a family the
+//! Without a request a pod gets one address of each family that its network has subnets for. Within a family the
 //! allocator stays on the subnet it used last until that is full, then goes on to the next by name (hybridnet's
 //! order); private subnets are used only when named. A request is granted as a whole or not at all: when the second
 //! family has no address left, the first one goes back.
@@ -28,7 +28,7 @@ pub struct NetworkSpec {
 
 /// What a pod asks for. All empty: one address of each family of the default network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct AddressRequest {
     /// The network.
     pub network: Option<String>,
     /// At most one subnet of each family.
@@ -79,7 +79,7 @@ pub enum AllocateError {
         /// What there is.
         known: String,
     },
-    /// Two wishes of one family.
+    /// Two requested addresses of one family.
     #[error("{first} and {second} are of the same IP version: a pod has at most one address of each")]
     SameFamily {
         /// One.
@@ -152,12 +152,13 @@ impl Allocator {
         self.pools.values_mut().for_each(|pool| pool.restore(address));
     }
 
-    /// Gives everything that is wished for, or nothing.
-    pub fn allocate(&mut self, wish: &Wish) -> Result<(String, Vec<Assigned>), AllocateError> {
-        let network = self.network_of(wish)?;
-        let subnets = self.subnets_of(&network, wish)?;
-        for (index, address) in wish.addresses.iter().enumerate() {
-            if let Some(other) = wish.addresses[..index].iter().find(|a| a.is_ipv4() == address.is_ipv4()) {
+    /// Gives everything that is requested, or nothing.
+    pub fn allocate(&mut self, request: &AddressRequest) -> Result<(String, Vec<Assigned>), AllocateError> {
+        let network = self.network_of(request)?;
+        let subnets = self.subnets_of(&network, request)?;
+        for (index, address) in request.addresses.iter().enumerate() {
+            if let Some(other) = request.addresses[..index].iter().find(|a| a.is_ipv4() == address.is_ipv4())
+            {
                 return Err(AllocateError::SameFamily {
                     first: other.to_string(),
                     second: address.to_string(),
@@ -166,7 +167,7 @@ impl Allocator {
         }
         let mut given: Vec<Assigned> = Vec::new();
         for v4 in [true, false] {
-            let named = wish.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+            let named = request.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
             let candidates: Vec<&String> =
                 subnets.iter().filter(|name| self.pools[*name].is_v4() == v4).collect();
             let outcome = match named {
@@ -236,22 +237,22 @@ impl Allocator {
         self.pools.values().map(|pool| (pool.spec(), pool.counts()))
     }
 
-    fn network_of(&self, wish: &Wish) -> Result<String, AllocateError> {
-        let name = match (&wish.network, wish.subnets.first()) {
+    fn network_of(&self, request: &AddressRequest) -> Result<String, AllocateError> {
+        let name = match (&request.network, request.subnets.first()) {
             (Some(name), _) => name.clone(),
             (None, Some(subnet)) if self.pools.contains_key(subnet) => {
                 self.pools[subnet].spec().network.clone()
             }
-            (None, _) => self.default_network(wish)?,
+            (None, _) => self.default_network(request)?,
         };
         self.admit(&name)?;
         Ok(name)
     }
 
-    fn default_network(&self, wish: &Wish) -> Result<String, AllocateError> {
+    fn default_network(&self, request: &AddressRequest) -> Result<String, AllocateError> {
         // A named address says which network is meant, where only one has it.
         let holds = |network: &NetworkSpec| {
-            wish.addresses.iter().all(|address| {
+            request.addresses.iter().all(|address| {
                 self.pools
                     .values()
                     .any(|pool| pool.spec().network == network.name && pool.spec().cidr.contains(address))
@@ -264,10 +265,10 @@ impl Allocator {
         match (preferred.as_slice(), usable.as_slice()) {
             ([one], _) | ([], [one]) => Ok(one.name.clone()),
             ([], []) => match self.networks.values().find(|network| network.refused.is_some()) {
-                Some(NetworkSpec { name, refused: Some(reason), .. }) if wish.addresses.is_empty() => {
+                Some(NetworkSpec { name, refused: Some(reason), .. }) if request.addresses.is_empty() => {
                     Err(AllocateError::RefusedNetwork { name: name.clone(), reason: reason.clone() })
                 }
-                _ => Err(match wish.addresses.first() {
+                _ => Err(match request.addresses.first() {
                     Some(address) if !self.networks.is_empty() => AllocateError::NoSubnetFor {
                         address: *address,
                         network: list(self.networks.keys()),
@@ -282,20 +283,20 @@ impl Allocator {
         }
     }
 
-    fn subnets_of(&self, network: &str, wish: &Wish) -> Result<Vec<String>, AllocateError> {
+    fn subnets_of(&self, network: &str, request: &AddressRequest) -> Result<Vec<String>, AllocateError> {
         let of_network = || self.pools.values().filter(|pool| pool.spec().network == network);
-        if wish.subnets.is_empty() {
+        if request.subnets.is_empty() {
             return Ok(of_network()
                 .filter(|pool| {
                     // Naming an address of a private subnet names the subnet.
                     !pool.spec().private
-                        || wish.addresses.iter().any(|address| pool.spec().cidr.contains(address))
+                        || request.addresses.iter().any(|address| pool.spec().cidr.contains(address))
                 })
                 .map(|pool| pool.spec().subnet.clone())
                 .collect());
         }
         let mut named: Vec<String> = Vec::new();
-        for name in &wish.subnets {
+        for name in &request.subnets {
             let pool =
                 self.pools.get(name).filter(|pool| pool.spec().network == network).ok_or_else(|| {
                     AllocateError::UnknownSubnet {
@@ -434,29 +435,29 @@ mod tests {
         allocator
     }
 
-    fn wish(network: &str, subnets: &[&str], addresses: &[&str]) -> Wish {
-        Wish {
+    fn request(network: &str, subnets: &[&str], addresses: &[&str]) -> AddressRequest {
+        AddressRequest {
             network: (!network.is_empty()).then(|| network.to_owned()),
             subnets: subnets.iter().map(|name| (*name).to_owned()).collect(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         }
     }
 
-    fn given(allocator: &mut Allocator, wish: &Wish) -> Result<Vec<String>, String> {
+    fn given(allocator: &mut Allocator, request: &AddressRequest) -> Result<Vec<String>, String> {
         allocator
-            .allocate(wish)
+            .allocate(request)
             .map(|(_, given)| given.iter().map(|assigned| assigned.address.to_string()).collect())
             .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_pod_without_a_wish_gets_one_address_of_each_family() {
+    fn a_pod_without_a_request_gets_one_address_of_each_family() {
         let mut allocator =
             allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/125")]);
-        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.0.0.1", "2001:db8::1"]);
-        assert_eq!(given(&mut allocator, &wish("n", &["six"], &[])).unwrap(), ["2001:db8::2"]);
+        assert_eq!(given(&mut allocator, &AddressRequest::default()).unwrap(), ["10.0.0.1", "2001:db8::1"]);
+        assert_eq!(given(&mut allocator, &request("n", &["six"], &[])).unwrap(), ["2001:db8::2"]);
         assert_eq!(
-            given(&mut allocator, &wish("", &[], &["10.0.0.5"])).unwrap(),
+            given(&mut allocator, &request("", &[], &["10.0.0.5"])).unwrap(),
             ["10.0.0.5", "2001:db8::3"]
         );
     }
@@ -466,9 +467,9 @@ mod tests {
         let mut allocator =
             allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/127")]);
         for _ in 0..2 {
-            given(&mut allocator, &Wish::default()).unwrap();
+            given(&mut allocator, &AddressRequest::default()).unwrap();
         }
-        let error = given(&mut allocator, &Wish::default()).unwrap_err();
+        let error = given(&mut allocator, &AddressRequest::default()).unwrap_err();
         assert!(error.contains("IPv6") && error.contains("subnet six has 2 of 2 in use"), "{error}");
         let used: Vec<u32> = allocator.counts().map(|(_, counts)| counts.used).collect();
         assert_eq!(used, [2, 2]);
@@ -482,23 +483,23 @@ mod tests {
                 Pool::new(PoolSpec { private: true, ..spec("c", "n", "10.0.2.0/31") }).unwrap()
             }],
         );
-        let mut one = || given(&mut allocator, &Wish::default()).map(|mut given| given.remove(0));
+        let mut one = || given(&mut allocator, &AddressRequest::default()).map(|mut given| given.remove(0));
         assert_eq!(one().unwrap(), "10.0.0.0");
         assert_eq!(one().unwrap(), "10.0.0.1");
         assert_eq!(one().unwrap(), "10.0.1.0");
         allocator.release_address("10.0.0.0".parse().unwrap());
-        let mut one = || given(&mut allocator, &Wish::default()).map(|mut given| given.remove(0));
+        let mut one = || given(&mut allocator, &AddressRequest::default()).map(|mut given| given.remove(0));
         assert_eq!(one().unwrap(), "10.0.1.1", "the allocator stays where it is");
         assert_eq!(one().unwrap(), "10.0.0.0");
         let error = one().unwrap_err();
         assert!(error.contains("subnet a has 2 of 2 in use, subnet b has 2 of 2 in use"), "{error}");
         assert!(!error.contains("subnet c"), "a private subnet is not used unasked: {error}");
-        assert_eq!(given(&mut allocator, &wish("", &["c"], &[])).unwrap(), ["10.0.2.0"]);
-        assert_eq!(given(&mut allocator, &wish("", &[], &["10.0.2.1"])).unwrap(), ["10.0.2.1"]);
+        assert_eq!(given(&mut allocator, &request("", &["c"], &[])).unwrap(), ["10.0.2.0"]);
+        assert_eq!(given(&mut allocator, &request("", &[], &["10.0.2.1"])).unwrap(), ["10.0.2.1"]);
     }
 
     #[test]
-    fn a_wish_that_cannot_be_met_says_why() {
+    fn a_request_that_cannot_be_met_says_why() {
         let mut allocator = allocator(
             &["m", "n"],
             vec![
@@ -507,20 +508,23 @@ mod tests {
                 pool("a2", "n", "10.0.2.0/24"),
             ],
         );
-        given(&mut allocator, &wish("n", &[], &["10.0.0.5"])).unwrap();
-        for (wish, words) in [
-            (Wish::default(), "networks m, n are all possible"),
-            (wish("x", &[], &[]), "network x is not on this node: its networks are m, n"),
-            (wish("n", &["b"], &[]), "subnet b is not on this node: network n has a, a2"),
-            (wish("n", &["a", "a2"], &[]), "a and a2 are of the same IP version"),
-            (wish("n", &[], &["10.0.0.6", "10.0.0.7"]), "10.0.0.6 and 10.0.0.7 are of the same IP version"),
-            (wish("n", &[], &["10.0.0.5"]), "address 10.0.0.5 of subnet a is in use"),
-            (wish("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never given out"),
-            (wish("n", &[], &["10.0.1.1"]), "address 10.0.1.1 is in no subnet of network n"),
-            (wish("", &[], &["192.0.2.1"]), "192.0.2.1 is in no subnet"),
+        given(&mut allocator, &request("n", &[], &["10.0.0.5"])).unwrap();
+        for (request, words) in [
+            (AddressRequest::default(), "networks m, n are all possible"),
+            (request("x", &[], &[]), "network x is not on this node: its networks are m, n"),
+            (request("n", &["b"], &[]), "subnet b is not on this node: network n has a, a2"),
+            (request("n", &["a", "a2"], &[]), "a and a2 are of the same IP version"),
+            (
+                request("n", &[], &["10.0.0.6", "10.0.0.7"]),
+                "10.0.0.6 and 10.0.0.7 are of the same IP version",
+            ),
+            (request("n", &[], &["10.0.0.5"]), "address 10.0.0.5 of subnet a is in use"),
+            (request("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never given out"),
+            (request("n", &[], &["10.0.1.1"]), "address 10.0.1.1 is in no subnet of network n"),
+            (request("", &[], &["192.0.2.1"]), "192.0.2.1 is in no subnet"),
         ] {
-            let error = given(&mut allocator, &wish).unwrap_err();
-            assert!(error.contains(words), "{wish:?}: {error}");
+            let error = given(&mut allocator, &request).unwrap_err();
+            assert!(error.contains(words), "{request:?}: {error}");
         }
     }
 
@@ -530,9 +534,17 @@ mod tests {
             NetworkSpec { refused: Some("mode VLAN is not supported yet".to_owned()), ..network("v") };
         let global = NetworkSpec { default_candidate: false, ..network("g") };
         let mut allocator = Allocator::default();
-        assert!(given(&mut allocator, &Wish::default()).unwrap_err().contains("no network of this node"));
+        assert!(
+            given(&mut allocator, &AddressRequest::default())
+                .unwrap_err()
+                .contains("no network of this node")
+        );
         allocator.configure(vec![refused.clone()], vec![pool("v4", "v", "10.0.0.0/24")]);
-        assert!(given(&mut allocator, &Wish::default()).unwrap_err().contains("mode VLAN is not supported"));
+        assert!(
+            given(&mut allocator, &AddressRequest::default())
+                .unwrap_err()
+                .contains("mode VLAN is not supported")
+        );
         let pools = || {
             vec![
                 pool("v4", "v", "10.0.0.0/24"),
@@ -541,11 +553,11 @@ mod tests {
             ]
         };
         allocator.configure(vec![refused.clone(), global.clone()], pools());
-        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.1.0.1"]);
+        assert_eq!(given(&mut allocator, &AddressRequest::default()).unwrap(), ["10.1.0.1"]);
         allocator.configure(vec![refused, global, network("n")], pools());
-        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.2.0.1"]);
-        assert_eq!(given(&mut allocator, &wish("", &[], &["10.1.0.9"])).unwrap(), ["10.1.0.9"]);
-        let error = given(&mut allocator, &wish("v", &[], &[])).unwrap_err();
+        assert_eq!(given(&mut allocator, &AddressRequest::default()).unwrap(), ["10.2.0.1"]);
+        assert_eq!(given(&mut allocator, &request("", &[], &["10.1.0.9"])).unwrap(), ["10.1.0.9"]);
+        let error = given(&mut allocator, &request("v", &[], &[])).unwrap_err();
         assert!(error.contains("network v cannot take pods"), "{error}");
     }
 
@@ -563,11 +575,11 @@ mod tests {
             &["n"],
             vec![half("low", "10.0.0.1", "10.0.0.9"), half("high", "10.0.0.10", "10.0.0.19")],
         );
-        let (_, given) = allocator.allocate(&wish("", &[], &["10.0.0.3"])).unwrap();
+        let (_, given) = allocator.allocate(&request("", &[], &["10.0.0.3"])).unwrap();
         assert_eq!(given[0].subnet, "low");
-        let (_, given) = allocator.allocate(&wish("", &[], &["10.0.0.13"])).unwrap();
+        let (_, given) = allocator.allocate(&request("", &[], &["10.0.0.13"])).unwrap();
         assert_eq!(given[0].subnet, "high");
-        let error = allocator.allocate(&wish("", &[], &["10.0.0.3"])).unwrap_err();
+        let error = allocator.allocate(&request("", &[], &["10.0.0.3"])).unwrap_err();
         assert!(error.to_string().contains("subnet low is in use"), "{error}");
     }
 }

@@ -21,8 +21,8 @@ pub mod owner;
 pub mod record;
 pub mod store;
 
-pub use allocator::{AllocateError, NetworkSpec, Wish};
-pub use owner::{Ipam, IpamError, Reservation, Started, SubnetUse, Summary, Wanted};
+pub use allocator::{AddressRequest, AllocateError, NetworkSpec};
+pub use owner::{AddressSource, Ipam, IpamError, Reservation, Started, SubnetUse, Summary};
 pub use record::{Assigned, AttachmentKey, Phase, PodName, Record};
 pub use store::StoreError;
 pub use trunkline_api::pool::{Counts, Pool, PoolSpec};

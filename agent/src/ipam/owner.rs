@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 use trunkline_api::attach::{Bandwidth, full_name};
 
-use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
+use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
 use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
@@ -62,11 +62,11 @@ impl IpamError {
 
 /// Which addresses an attachment gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum AddressSource {
     /// Some of this node's pools.
-    Some(Wish),
+    Local(AddressRequest),
     /// These, which somebody else has given out for this pod.
-    Given {
+    Assigned {
         /// The network's name.
         network: String,
         /// At most one of each family, IPv4 first.
@@ -82,7 +82,7 @@ pub struct Reservation {
     /// `name` of the CNI configuration.
     pub conf_name: String,
     /// Which addresses.
-    pub wanted: Wanted,
+    pub wanted: AddressSource,
     /// MAC address of the interface in the container.
     pub mac: [u8; 6],
     /// Its bandwidth limits.
@@ -162,7 +162,9 @@ impl Ipam {
 
     /// The record of this attachment, made now if there is none (`true`).
     pub async fn reserve(&self, reservation: Reservation) -> Result<(Record, bool), IpamError> {
-        self.ask(|answer| Request::Reserve(Box::new(reservation), answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Reserve(Box::new(reservation), answer))
+            .await
+            .ok_or(IpamError::Stopped)?
     }
 
     /// The device is complete, with this MTU. Asked when this is called, in front of every later request, whenever the
@@ -180,22 +182,22 @@ impl Ipam {
 
     /// The device is complete after all: the record is of an ADD whose process was killed after its last step.
     pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
-        self.ask(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes the addresses back and forgets the attachment; `None` if there was none.
     pub async fn release(&self, key: AttachmentKey) -> Result<Option<Record>, IpamError> {
-        self.ask(|answer| Request::Release(key, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Release(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// The record of an attachment.
     pub async fn get(&self, key: AttachmentKey) -> Option<Record> {
-        self.ask(|answer| Request::Get(key, answer)).await.flatten()
+        self.request(|answer| Request::Get(key, answer)).await.flatten()
     }
 
     /// Keeps over a restart that this node is drained, or that it is no more.
     pub async fn set_drain(&self, drain: Option<String>) -> Result<(), IpamError> {
-        self.ask(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes over what networks and subnets say now. Records stay as they are.
@@ -211,10 +213,10 @@ impl Ipam {
 
     /// Everything at a glance; `None` when the thread has ended.
     pub async fn summary(&self) -> Option<Summary> {
-        self.ask(Request::Summary).await
+        self.request(Request::Summary).await
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+    async fn request<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
         let (answer, reply) = oneshot::channel();
         self.requests.send(request(answer)).ok()?;
         reply.await.ok()
@@ -353,8 +355,8 @@ impl Owner {
             return Ok(Ok(record.clone()));
         }
         let (network, addresses) = match &reservation.wanted {
-            Wanted::Some(wish) => self.allocator.allocate(wish)?,
-            Wanted::Given { network, addresses } => {
+            AddressSource::Local(request) => self.allocator.allocate(request)?,
+            AddressSource::Assigned { network, addresses } => {
                 self.allocator.admit(network)?;
                 if let Some((address, holder)) = self.holder(addresses) {
                     return Err(IpamError::Held { address, holder: Box::new(holder) });

@@ -31,7 +31,7 @@ fn reservation(container_id: &str) -> Reservation {
     Reservation {
         key: key(container_id),
         conf_name: "pods".to_owned(),
-        wanted: Wanted::Some(Wish::default()),
+        wanted: AddressSource::Local(AddressRequest::default()),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
         extra_prefixes: Default::default(),
@@ -41,20 +41,20 @@ fn reservation(container_id: &str) -> Reservation {
 }
 
 /// One request alone in its transaction.
-fn ask<T>(owner: &mut Owner, request: impl FnOnce(Answer<T>) -> Request) -> T {
+fn request_of<T>(owner: &mut Owner, request: impl FnOnce(Answer<T>) -> Request) -> T {
     let (answer, mut reply) = oneshot::channel();
     owner.handle(std::iter::once(request(answer)));
     reply.try_recv().unwrap()
 }
 
 fn reserve(owner: &mut Owner, container_id: &str) -> Result<(String, bool), String> {
-    ask(owner, |answer| Request::Reserve(Box::new(reservation(container_id)), answer))
+    request_of(owner, |answer| Request::Reserve(Box::new(reservation(container_id)), answer))
         .map(|(record, new)| (record.addresses[0].address.to_string(), new))
         .map_err(|error| error.to_string())
 }
 
 fn release(owner: &mut Owner, container_id: &str) -> Result<bool, IpamError> {
-    ask(owner, |answer| Request::Release(key(container_id), answer)).map(|record| record.is_some())
+    request_of(owner, |answer| Request::Release(key(container_id), answer)).map(|record| record.is_some())
 }
 
 fn owner(disk: &Disk) -> Owner {
@@ -81,7 +81,7 @@ fn the_next_life_knows_every_record_and_where_the_round_robin_was() {
     for (container, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
         assert_eq!(reserve(&mut first, container).unwrap().0, address);
     }
-    ask(&mut first, |answer| Request::Attached(key("a"), 1500, answer)).unwrap();
+    request_of(&mut first, |answer| Request::Attached(key("a"), 1500, answer)).unwrap();
     release(&mut first, "c").unwrap();
     drop(first);
     let mut second = owner(&disk);
@@ -104,11 +104,11 @@ fn a_full_disk_gives_nothing_out_and_keeps_what_there_is() {
     assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false), "what is there is there");
     release(&mut owner, "a").unwrap_err();
     assert_eq!(owner.records.len(), 1, "a release that is not on disk has not happened");
-    let summary = ask(&mut owner, Request::Summary);
+    let summary = request_of(&mut owner, Request::Summary);
     assert!(summary.fault.is_some());
     assert_eq!(summary.subnets[0].counts.used, 1);
     disk.set_full(false);
-    assert!(ask(&mut owner, Request::Summary).fault.is_none(), "asking is enough to notice");
+    assert!(request_of(&mut owner, Request::Summary).fault.is_none(), "asking is enough to notice");
     assert_eq!(reserve(&mut owner, "b").unwrap().0, "10.0.0.2", "the failed ones left no gap");
     drop(owner);
     let (_, contents) = disk.open();
@@ -160,9 +160,9 @@ fn addresses_that_only_the_kernel_knows_are_given_to_nobody() {
     owner.handle(std::iter::once(Request::Unrecorded([address("10.0.0.1"), address("10.0.0.2")].into())));
     assert_eq!(reserve(&mut owner, "a").unwrap().0, "10.0.0.3");
     owner.handle(std::iter::once(Request::Configure(vec![network()], vec![pool("10.0.0.0/29")])));
-    assert_eq!(ask(&mut owner, Request::Summary).subnets[0].counts.used, 3);
+    assert_eq!(request_of(&mut owner, Request::Summary).subnets[0].counts.used, 3);
     owner.handle(std::iter::once(Request::Unrecorded([address("10.0.0.2")].into())));
-    assert_eq!(ask(&mut owner, Request::Summary).subnets[0].counts.used, 2);
+    assert_eq!(request_of(&mut owner, Request::Summary).subnets[0].counts.used, 2);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_store_that_cannot_be_read_at_first_is_taken_over_when_it_can() {
     assert!(second.fault.is_some() && second.records.is_empty());
     reserve(&mut second, "c").unwrap_err();
     disk.set_full(false);
-    assert!(ask(&mut second, Request::Summary).fault.is_none());
+    assert!(request_of(&mut second, Request::Summary).fault.is_none());
     assert_eq!(second.records.len(), 2);
     assert_eq!(reserve(&mut second, "c").unwrap().0, "10.0.0.3");
     assert_eq!(reserve(&mut second, "a").unwrap(), ("10.0.0.1".to_owned(), false));
@@ -223,7 +223,7 @@ fn what_is_given_from_outside_is_recorded_once() {
     let mut owner = Owner::new(store, contents);
     owner.handle(std::iter::once(Request::Configure(vec![network()], Vec::new())));
     let given = |container_id: &str, network: &str, address: &str| Reservation {
-        wanted: Wanted::Given {
+        wanted: AddressSource::Assigned {
             network: network.to_owned(),
             addresses: vec![Assigned {
                 subnet: "s".to_owned(),
@@ -234,7 +234,7 @@ fn what_is_given_from_outside_is_recorded_once() {
         ..reservation(container_id)
     };
     let reserve = |owner: &mut Owner, reservation: Reservation| {
-        ask(owner, |answer| Request::Reserve(Box::new(reservation), answer))
+        request_of(owner, |answer| Request::Reserve(Box::new(reservation), answer))
     };
     let (record, new) = reserve(&mut owner, given("a", "n", "10.9.0.7")).unwrap();
     assert_eq!((record.network.as_str(), record.addresses[0].subnet.as_str(), new), ("n", "s", true));

@@ -26,13 +26,13 @@ pub(super) struct Events {
 }
 
 /// What a read gave.
-pub(super) enum Heard {
+pub(super) enum ReadResult {
     /// A datagram, in [`Events::messages`].
-    Some,
+    Message,
     /// Nothing more for now.
-    Nothing,
+    WouldBlock,
     /// Some were lost.
-    Lost,
+    Overrun,
 }
 
 /// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
@@ -85,13 +85,13 @@ impl Events {
     }
 
     /// Reads one datagram.
-    pub(super) fn read(&mut self) -> io::Result<Heard> {
+    pub(super) fn read(&mut self) -> io::Result<ReadResult> {
         self.buffer.clear();
         match self.socket.recv(&mut self.buffer, 0) {
-            Ok(_) => Ok(Heard::Some),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Heard::Lost),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Heard::Nothing),
+            Ok(_) => Ok(ReadResult::Message),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(ReadResult::Overrun),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(ReadResult::WouldBlock),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(ReadResult::WouldBlock),
             Err(error) => Err(error),
         }
     }

@@ -249,7 +249,7 @@ impl KernelHandle {
         let (repairs, repaired) = watch::channel(Repairs::default());
         let owner = owner::Owner::open(
             config,
-            owner::Outlets {
+            owner::OwnerChannels {
                 host_changed,
                 device_gone,
                 limits_touched,
@@ -269,58 +269,58 @@ impl KernelHandle {
 
     /// The host as the planner wants it, without the sessions. From memory.
     pub async fn host(&self) -> Result<Host, KernelError> {
-        self.ask(Command::Host).await
+        self.request(Command::Host).await
     }
 
     /// Brings rules, routes, NAT and sysctls to the plan.
     pub async fn set_plan(&self, plan: KernelPlan) -> Result<Applied, KernelError> {
-        self.ask(|reply| Command::SetPlan(Box::new(plan), reply)).await?
+        self.request(|reply| Command::SetPlan(Box::new(plan), reply)).await?
     }
 
     /// All pods there are, once at start; until then no pod's route of the last run is removed.
     pub async fn set_pods(&self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
-        self.ask(|reply| Command::SetPods(pods, reply)).await?
+        self.request(|reply| Command::SetPods(pods, reply)).await?
     }
 
     /// One more pod: its neighbours and then its routes. The last step of an attachment; idempotent.
     pub async fn add_pod(&self, pod: PodPlan) -> Result<(), KernelError> {
-        self.ask_urgent(|reply| Urgent::AddPod(pod, reply)).await?
+        self.request_urgent(|reply| Urgent::AddPod(pod, reply)).await?
     }
 
     /// One pod less. The first step of a detachment; one that is not there is no error.
     pub async fn remove_pod(&self, host_ifname: &str) -> Result<(), KernelError> {
-        self.ask_urgent(|reply| Urgent::RemovePod(host_ifname.to_owned(), reply)).await?
+        self.request_urgent(|reply| Urgent::RemovePod(host_ifname.to_owned(), reply)).await?
     }
 
     /// Learned routes that have changed. Those of peers that are not imported count as gone.
     pub async fn learned(&self, changes: Vec<RouteChange>) -> Result<(), KernelError> {
-        self.ask(|reply| Command::Learned(changes, reply)).await?
+        self.request(|reply| Command::Learned(changes, reply)).await?
     }
 
     /// The speaker is replaced, and hands over all its best routes again. Those that it does not hand over again stay until
     /// [`Self::release`].
     pub async fn keep_learned(&self) -> Result<(), KernelError> {
-        self.ask(Command::KeepLearned).await
+        self.request(Command::KeepLearned).await
     }
 
     /// The family has converged, and all its learned routes were handed over: what the last run left is swept now.
     pub async fn release(&self, family: Family) -> Result<(), KernelError> {
-        self.ask(|reply| Command::Release(family, reply)).await?
+        self.request(|reply| Command::Release(family, reply)).await?
     }
 
     /// Own devices, by their alias.
     pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
-        self.ask(Command::Devices).await
+        self.request(Command::Devices).await
     }
 
     /// What is masqueraded.
     pub async fn nat(&self) -> Result<NatRules, KernelError> {
-        self.ask(Command::Nat).await
+        self.request(Command::Nat).await
     }
 
     /// Scans, compares and repairs. How much had to be repaired.
     pub async fn resync(&self) -> Result<usize, KernelError> {
-        self.ask(Command::Resync).await?
+        self.request(Command::Resync).await?
     }
 
     /// Counts and the last error.
@@ -333,13 +333,13 @@ impl KernelHandle {
         self.repaired.clone()
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, KernelError> {
+    async fn request<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, KernelError> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).map_err(|_| KernelError::Gone)?;
         answer.await.map_err(|_| KernelError::Gone)
     }
 
-    async fn ask_urgent<T>(&self, command: impl FnOnce(Reply<T>) -> Urgent) -> Result<T, KernelError> {
+    async fn request_urgent<T>(&self, command: impl FnOnce(Reply<T>) -> Urgent) -> Result<T, KernelError> {
         let (reply, answer) = oneshot::channel();
         self.urgent.send(command(reply)).map_err(|_| KernelError::Gone)?;
         answer.await.map_err(|_| KernelError::Gone)

@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, watch};
 use trunkline_bgp::types::{Family, FamilySet};
 
 use self::reason::Reason;
-use self::repairs::{Repaired, Repairs};
+use self::repairs::{RepairKind, Repairs};
 use self::routes::WantedRoutes;
-use super::events::{Events, Heard};
+use super::events::{Events, ReadResult};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
 use super::nft::guard::Guard;
@@ -41,9 +41,9 @@ use crate::plan::{
 };
 
 mod filter;
-mod hear;
 mod learned;
 mod links;
+mod notifications;
 mod reason;
 pub(super) mod repairs;
 mod routes;
@@ -53,7 +53,7 @@ mod ways_out;
 const BATCH: usize = 512;
 
 /// Where the owner's own words go.
-pub(super) struct Outlets {
+pub(super) struct OwnerChannels {
     pub(super) host_changed: watch::Sender<u64>,
     pub(super) device_gone: mpsc::UnboundedSender<String>,
     pub(super) limits_touched: mpsc::UnboundedSender<String>,
@@ -85,7 +85,7 @@ pub(super) struct Owner {
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
-    outlets: Outlets,
+    channels: OwnerChannels,
     topology: Topology,
     used_tables: BTreeSet<u32>,
 
@@ -134,7 +134,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn open(config: KernelConfig, outlets: Outlets) -> Result<Owner, KernelError> {
+    pub(super) fn open(config: KernelConfig, channels: OwnerChannels) -> Result<Owner, KernelError> {
         let mut connection = Connection::open()?;
         // Listening starts before the scan, so that nothing falls between them.
         let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
@@ -151,7 +151,7 @@ impl Owner {
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
-            outlets,
+            channels,
             topology,
             used_tables,
             plan: KernelPlan::default(),
@@ -221,12 +221,12 @@ impl Owner {
                     },
                     ready = events.readable_mut() => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
-                            Ok(Heard::Some) => self.handle_notifications(ready.get_inner()),
-                            Ok(Heard::Nothing) => {
+                            Ok(ReadResult::Message) => self.handle_notifications(ready.get_inner()),
+                            Ok(ReadResult::WouldBlock) => {
                                 ready.clear_ready();
                                 self.settle_broken();
                             }
-                            Ok(Heard::Lost) => self.unsure = true,
+                            Ok(ReadResult::Overrun) => self.unsure = true,
                             Err(error) => {
                                 self.fault(Reason::Netlink, format!("notifications: {error}"));
                                 ready.clear_ready();
@@ -237,13 +237,13 @@ impl Owner {
                     },
                     Some(ready) = readable(&mut nftables) => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
-                            Ok(Heard::Some) => {
+                            Ok(ReadResult::Message) => {
                                 let messages = || ready.get_inner().messages();
                                 tables_changed |= messages().any(|message| nft::concerns(&message));
                                 translates |= messages().any(|message| nft::is_others_nat(&message));
                             }
-                            Ok(Heard::Lost) => (tables_changed, translates) = (true, nft::has_nat()),
-                            Ok(Heard::Nothing) => {
+                            Ok(ReadResult::Overrun) => (tables_changed, translates) = (true, nft::has_nat()),
+                            Ok(ReadResult::WouldBlock) => {
                                 ready.clear_ready();
                                 if std::mem::take(&mut translates) {
                                     self.follow_translation();
@@ -718,13 +718,13 @@ impl Owner {
             let wanted = Arc::clone(entry.wanted());
             if entry.installed() != actual.as_ref() {
                 let was_installed = self.routes.take_installed(&key).is_some();
-                self.repaired(Repaired::Route, u64::from(was_installed), key);
+                self.repaired(RepairKind::Route, u64::from(was_installed), key);
             }
             self.settle_to(key, Some(wanted))?;
         }
         self.found = there;
         for rule in self.rules.difference(&rules) {
-            self.repairs.add(Repaired::Rule, 1, format_args!("priority {}", rule.priority));
+            self.repairs.add(RepairKind::Rule, 1, format_args!("priority {}", rule.priority));
             self.batch.add_rule(rule);
             self.requests.push(Request::AddRule(rule.clone()));
         }
@@ -737,17 +737,17 @@ impl Owner {
         let unanswered: Vec<Proxy> =
             self.wanted_proxies().filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
         for (ifindex, address) in missing.iter().map(|neighbour| (neighbour.ifindex, neighbour.address)) {
-            self.repaired(Repaired::Neighbour, 1, format_args!("{address} on {}", self.link_name(ifindex)));
+            self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(ifindex)));
         }
         for proxy in &unanswered {
-            self.repaired(Repaired::Neighbour, 1, format_args!("{} (proxy)", proxy.address));
+            self.repaired(RepairKind::Neighbour, 1, format_args!("{} (proxy)", proxy.address));
         }
         missing.iter().for_each(|neighbour| self.put_neighbour(neighbour));
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
         let forwarding = self.settle_fdb()? as u64;
-        self.repaired(Repaired::Forwarding, forwarding, "found by a scan");
+        self.repaired(RepairKind::Forwarding, forwarding, "found by a scan");
         self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {

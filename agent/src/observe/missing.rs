@@ -13,7 +13,7 @@ use trunkline_bgp::speaker::{PeerStatus, State};
 use crate::causes;
 use crate::ipam::Summary;
 use crate::kernel::GuardStatus;
-use crate::reconcile::{BgpView, DRAINED, View};
+use crate::reconcile::{DRAINED, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 
 /// Something that is missing.
@@ -21,12 +21,12 @@ use crate::source::kube::Cluster;
 pub(super) struct Missing {
     /// What, and what to look at.
     pub(super) text: String,
-    counts: Counts,
+    counts: ProbeEffect,
 }
 
 /// When something that is missing counts for the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counts {
+enum ProbeEffect {
     /// It is the agent's own.
     Always,
     /// It is the node's surroundings'.
@@ -37,20 +37,20 @@ enum Counts {
 
 /// Whether everything was in order once in this run.
 #[derive(Debug, Default)]
-pub struct Started(AtomicBool);
+pub struct StartupState(AtomicBool);
 
-impl Started {
+impl StartupState {
     /// What counts for the probe, now that this is missing.
     pub(super) fn not_serving(&self, missing: &[Missing]) -> Vec<String> {
         let is_missing = |counts| missing.iter().any(|missing| missing.counts == counts);
         if missing.is_empty() {
             self.0.store(true, Ordering::Relaxed);
         }
-        let only_own = self.0.load(Ordering::Relaxed) || is_missing(Counts::Never);
+        let only_own = self.0.load(Ordering::Relaxed) || is_missing(ProbeEffect::Never);
         let counting = missing.iter().filter(|missing| match missing.counts {
-            Counts::Always => true,
-            Counts::UntilReady => !only_own,
-            Counts::Never => false,
+            ProbeEffect::Always => true,
+            ProbeEffect::UntilReady => !only_own,
+            ProbeEffect::Never => false,
         });
         counting.map(|missing| missing.text.clone()).collect()
     }
@@ -58,7 +58,7 @@ impl Started {
 
 /// What is missing before pods can be attached, each with what to look at.
 pub(super) fn missing(
-    view: &View,
+    view: &ReconcileStatus,
     peers: &[PeerStatus],
     summary: &Summary,
     guard: &GuardStatus,
@@ -78,7 +78,7 @@ pub(super) fn missing(
             [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
             faults => format!("the manifests are refused: {}", faults.join("; ")),
         };
-        lacks(Counts::Always, text);
+        lacks(ProbeEffect::Always, text);
     } else if !view.networks.values().any(|network| network.refused.is_none()) {
         let reasons: Vec<String> = view
             .networks
@@ -89,34 +89,36 @@ pub(super) fn missing(
             [] => {
                 let with = if cluster.is_some() { "the Node's labels" } else { "nodeLabels" };
                 let text = format!("no Network selects this node: compare its nodeSelector with {with}");
-                lacks(Counts::Never, text);
+                lacks(ProbeEffect::Never, text);
             }
-            reasons => lacks(Counts::UntilReady, reasons.join("; ")),
+            reasons => lacks(ProbeEffect::UntilReady, reasons.join("; ")),
         }
     }
     for network in view.networks.values() {
         for (name, subnet) in &network.subnets {
             let fault = subnet.device.as_ref().and_then(|device| device.fault.as_ref());
-            fault.into_iter().for_each(|fault| lacks(Counts::UntilReady, format!("Subnet {name}: {fault}")));
+            fault
+                .into_iter()
+                .for_each(|fault| lacks(ProbeEffect::UntilReady, format!("Subnet {name}: {fault}")));
         }
     }
-    summary.fault.iter().for_each(|fault| lacks(Counts::Always, fault.to_string()));
+    summary.fault.iter().for_each(|fault| lacks(ProbeEffect::Always, fault.to_string()));
     if view.applied && guard.enabled && !guard.in_force {
         let reason = guard.fault.as_deref().unwrap_or("its rules are being loaded");
-        lacks(Counts::Always, format!("the guard against spoofed packets is not in force: {reason}"));
+        lacks(ProbeEffect::Always, format!("the guard against spoofed packets is not in force: {reason}"));
     }
-    view.speaker_fault.iter().for_each(|fault| lacks(Counts::Always, fault.clone()));
+    view.speaker_fault.iter().for_each(|fault| lacks(ProbeEffect::Always, fault.clone()));
     if view.stage.withdraws() {
         // Of peers and their state there is nothing to say beside that.
-        lacks(Counts::Never, DRAINED.to_owned());
+        lacks(ProbeEffect::Never, DRAINED.to_owned());
     } else if let Some(bgp) = &view.bgp {
-        routes(bgp, peers).into_iter().for_each(|text| lacks(Counts::UntilReady, text));
+        routes(bgp, peers).into_iter().for_each(|text| lacks(ProbeEffect::UntilReady, text));
     }
     missing
 }
 
 /// What is missing of sessions and routes.
-fn routes(bgp: &BgpView, peers: &[PeerStatus]) -> Option<String> {
+fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<String> {
     let required = || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
     let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
     let any_required =
@@ -143,10 +145,10 @@ mod tests {
     #[test]
     fn the_probe_waits_for_the_surroundings_once_and_for_the_agent_always() {
         let lack = |counts, text: &str| Missing { text: text.to_owned(), counts };
-        let store = || lack(Counts::Always, "store");
-        let peers = || lack(Counts::UntilReady, "no peer");
-        let drained = || lack(Counts::Never, "drained");
-        let started = Started::default();
+        let store = || lack(ProbeEffect::Always, "store");
+        let peers = || lack(ProbeEffect::UntilReady, "no peer");
+        let drained = || lack(ProbeEffect::Never, "drained");
+        let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
         assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found nobody");
         assert_eq!(started.not_serving(&[drained()]), [""; 0], "no agent would do better");

@@ -6,7 +6,7 @@ use trunkline_api::control::{Direction, EventKind, PeerDone};
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::types::PeerKey;
 
-use super::{BgpView, Observer, failed, stopping};
+use super::{Observer, SpeakerStatus, failed, stopping};
 
 impl Observer {
     /// Ends a peer's session, and begins a new one.
@@ -41,7 +41,7 @@ impl Observer {
         Ok(self.done(key, how.to_owned()))
     }
 
-    async fn why_no_refresh(&self, bgp: &BgpView, key: PeerKey) -> Result<Failure, Failure> {
+    async fn why_no_refresh(&self, bgp: &SpeakerStatus, key: PeerKey) -> Result<Failure, Failure> {
         let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
         let state = peers.iter().find(|peer| peer.key() == key).map(|peer| peer.state);
         Ok(match state {

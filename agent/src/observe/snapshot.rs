@@ -1,4 +1,4 @@
-//! What a live view in a terminal shows: asked for again and again, and answered when the bell has rung since.
+//! What a live view in a terminal shows: asked for again and again, and answered when the notifier has counted a change since.
 //!
 //! The agent keeps no list of who looks, as with events: the question says what is known already. An answer that says nothing new
 //! comes too, now and then, for an agent that hangs looks like one to which nothing happens.
@@ -8,29 +8,28 @@ use trunkline_api::attach::Failure;
 use trunkline_api::control::Snapshot;
 
 use super::{Observer, stopping};
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 
 impl Observer {
-    /// How things stand, once the bell has rung more than `after` times in the run of that number.
-    pub async fn snapshot(&self, bell: &Bell, after: u64, run: Option<u64>) -> Result<Snapshot, Failure> {
+    /// How things stand, once the notifier has counted more than `after` changes in the run of that number.
+    pub async fn snapshot(
+        &self,
+        notifier: &ChangeNotifier,
+        after: u64,
+        run: Option<u64>,
+    ) -> Result<Snapshot, Failure> {
         let (this, _) = self.history.newest();
-        let mut rings = bell.listen();
+        let mut changes = notifier.subscribe();
         if run == Some(this) {
             tokio::select! {
-                // Rung, or nothing happened for so long: both are an answer.
-                _ = timeout(Snapshot::SILENCE, rings.wait_for(|rings| *rings > after)) => {}
+                // A change, or nothing happened for so long: both are an answer.
+                _ = timeout(Snapshot::SILENCE, changes.wait_for(|changes| *changes > after)) => {}
                 () = self.history.closed() => return Err(stopping()),
             }
         }
-        // What rings while the owners are asked is worth another answer.
-        let number = *rings.borrow_and_update();
-        let standing = self.standing().await?;
-        Ok(Snapshot {
-            run: this,
-            number,
-            agent: standing.agent,
-            peers: standing.peers,
-            pods: self.pods().await?,
-        })
+        // A change while the owners are asked is worth another answer.
+        let number = *changes.borrow_and_update();
+        let data = self.scrape_data().await?;
+        Ok(Snapshot { run: this, number, agent: data.agent, peers: data.peers, pods: self.pods().await? })
     }
 }

@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 
-use trunkline_api::control::{LeftOut, WayOut};
+use trunkline_api::control::{DefaultRouteStatus, ExcludedPeer};
 use trunkline_bgp::speaker::Explanation as Explained;
 use trunkline_bgp::types::Family;
 
 use crate::kernel::KernelStatus;
 use crate::plan::Hop;
-use crate::reconcile::BgpView;
+use crate::reconcile::SpeakerStatus;
 
 /// Each family that has next hops, or peers that could be one.
-pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
+pub(super) fn ways_out(bgp: &SpeakerStatus, kernel: &KernelStatus) -> Vec<DefaultRouteStatus> {
     let found = Family::ALL.into_iter().filter_map(|family| way_out(bgp, kernel, family));
     found
         .filter(|way| !(way.wanted.is_empty() && way.installed.is_empty() && way.left_out.is_empty()))
@@ -20,7 +20,11 @@ pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
 
 /// Where pods' packets for a prefix go that BGP explains: by the default route, if it is that one, or if what the peers advertise is not
 /// imported. None of a prefix that this node originates.
-pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explained) -> Option<WayOut> {
+pub(super) fn of_prefix(
+    bgp: &SpeakerStatus,
+    kernel: &KernelStatus,
+    explained: &Explained,
+) -> Option<DefaultRouteStatus> {
     let originated = explained.paths.iter().any(|path| path.route.peer.is_none());
     let default = explained.prefix.prefix_len() == 0;
     let follows = default || !bgp.imports && !originated;
@@ -28,14 +32,14 @@ pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explai
 }
 
 /// One family.
-fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
+fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option<DefaultRouteStatus> {
     let (table, installed) = kernel.ways_out.get(&family)?;
     let installed = gateways(installed);
     let planned = bgp.ways_out.get(&family);
     // Learned default routes come before the plan's. Where none is learned, the peers without `import` are next hops.
     let imported = bgp.imports && planned.is_none_or(|planned| gateways(&planned.hops()) != installed);
     let Some(planned) = planned.filter(|_| !imported) else {
-        return Some(WayOut {
+        return Some(DefaultRouteStatus {
             family: family.to_string(),
             table: *table,
             basis: "imported".to_owned(),
@@ -45,12 +49,12 @@ fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOu
             left_out: Vec::new(),
         });
     };
-    let left_out = planned.left_out.iter().map(|out| LeftOut {
+    let left_out = planned.left_out.iter().map(|out| ExcludedPeer {
         peer: out.peer.clone(),
         cause: out.cause.name().to_owned(),
         reason: out.cause.words().to_owned(),
     });
-    Some(WayOut {
+    Some(DefaultRouteStatus {
         family: family.to_string(),
         table: *table,
         basis: planned.basis.name().to_owned(),

@@ -1,10 +1,10 @@
 //! What changes, told to every open page as it changes: server-sent events.
 //!
 //! ```text
-//!  Bell ──ring──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
+//!  ChangeNotifier ──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
 //! ```
 //!
-//! One task, the press, asks the owners, at most once in [`PACE`], however often the bell rings and however many watch; nobody
+//! One task, the press, asks the owners, at most once in [`PACE`], however often it is notified and however many watch; nobody
 //! watching, it only notes the hour. All streams send the same octets. A stream whose client is slow skips documents: it sends the newest
 //! one when the socket takes it. So a stream costs its socket's buffer, and there are at most [`STREAMS`].
 //!
@@ -24,7 +24,7 @@ use trunkline_daemon::http::Body;
 
 use super::state;
 use super::trend::Trends;
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
 
 /// Pages that are told what changes at a time.
@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_secs(15);
 
 /// Who watches, and what they are told.
 #[derive(Debug)]
-pub(super) struct Audience {
+pub(super) struct LiveClients {
     newest: watch::Sender<Option<Bytes>>,
     watching: AtomicUsize,
     /// Somebody has come.
@@ -44,9 +44,9 @@ pub(super) struct Audience {
     places: Arc<Semaphore>,
 }
 
-impl Default for Audience {
+impl Default for LiveClients {
     fn default() -> Self {
-        Audience {
+        LiveClients {
             newest: watch::Sender::new(None),
             watching: AtomicUsize::new(0),
             come: Notify::new(),
@@ -56,22 +56,22 @@ impl Default for Audience {
 }
 
 /// One who watches.
-struct Spectator {
-    audience: Arc<Audience>,
+struct LiveClient {
+    clients: Arc<LiveClients>,
     newest: watch::Receiver<Option<Bytes>>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Spectator {
+impl Drop for LiveClient {
     fn drop(&mut self) {
-        if self.audience.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.clients.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
             // What nobody watches grows old: the next one waits for a new one.
-            self.audience.newest.send_replace(None);
+            self.clients.newest.send_replace(None);
         }
     }
 }
 
-impl Audience {
+impl LiveClients {
     /// The body of a stream; none if every place is taken.
     pub(super) fn join(self: &Arc<Self>) -> Option<Body> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
@@ -80,10 +80,10 @@ impl Audience {
         // What is there is shown at once.
         newest.mark_changed();
         self.come.notify_one();
-        let spectator = Spectator { audience: Arc::clone(self), newest, _place: place };
-        let frames = stream::unfold(spectator, |mut spectator| async move {
-            let frame = spectator.next().await?;
-            Some((Ok::<_, Infallible>(Frame::data(frame)), spectator))
+        let client = LiveClient { clients: Arc::clone(self), newest, _place: place };
+        let frames = stream::unfold(client, |mut client| async move {
+            let frame = client.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(frame)), client))
         });
         Some(StreamBody::new(frames).boxed_unsync())
     }
@@ -94,7 +94,7 @@ impl Audience {
     }
 }
 
-impl Spectator {
+impl LiveClient {
     async fn next(&mut self) -> Option<Bytes> {
         let due = Instant::now() + TICK;
         loop {
@@ -116,27 +116,27 @@ fn tick() -> Bytes {
 }
 
 /// The press. It ends with the process.
-pub(super) async fn press(observer: Arc<Observer>, bell: Bell, audience: Arc<Audience>) {
-    let mut rings = bell.listen();
+pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, clients: Arc<LiveClients>) {
+    let mut changes = notifier.subscribe();
     let mut trends = Trends::new(observer.began);
     loop {
         let began = Instant::now();
-        rings.borrow_and_update();
+        changes.borrow_and_update();
         let sessions = state::note(&observer, &mut trends).await;
-        if audience.watching.load(Ordering::Acquire) > 0 {
+        if clients.watching.load(Ordering::Acquire) > 0 {
             let document = state::document(&observer, &trends, sessions).await;
             match serde_json::to_string(&document) {
                 Ok(text) => {
                     let frame = Bytes::from(format!("event: state\ndata: {text}\n\n"));
-                    audience.newest.send_replace(Some(frame));
+                    clients.newest.send_replace(Some(frame));
                 }
                 Err(error) => tracing::error!(%error, "the page's document cannot be written"),
             }
         }
         sleep_until(began + PACE).await;
         tokio::select! {
-            rung = rings.changed() => if rung.is_err() { return },
-            () = audience.come.notified() => {}
+            changed = changes.changed() => if changed.is_err() { return },
+            () = clients.come.notified() => {}
         }
     }
 }

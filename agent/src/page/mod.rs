@@ -39,9 +39,9 @@ use trunkline_daemon::http::{Body, text, try_later, whole};
 
 pub use served::Served;
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
-use live::Audience;
+use live::LiveClients;
 
 /// Questions that are answered at a time.
 const QUESTIONS: usize = 2;
@@ -67,27 +67,27 @@ pub enum Access {
 pub struct Page {
     access: Access,
     observer: Arc<Observer>,
-    audience: Arc<Audience>,
-    rings: watch::Receiver<u64>,
+    clients: Arc<LiveClients>,
+    changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
-    turns: Semaphore,
+    permits: Semaphore,
     waiting: Semaphore,
 }
 
 impl Page {
     /// Starts what keeps the page up to date.
-    pub fn start(access: Access, observer: Arc<Observer>, bell: &Bell) -> Page {
-        let audience = Arc::new(Audience::default());
+    pub fn start(access: Access, observer: Arc<Observer>, notifier: &ChangeNotifier) -> Page {
+        let clients = Arc::new(LiveClients::default());
         if access != Access::Nowhere {
-            tokio::spawn(live::press(Arc::clone(&observer), bell.clone(), Arc::clone(&audience)));
+            tokio::spawn(live::press(Arc::clone(&observer), notifier.clone(), Arc::clone(&clients)));
         }
         Page {
             access,
             observer,
-            audience,
-            rings: bell.listen(),
+            clients,
+            changes: notifier.subscribe(),
             pods: Mutex::new(None),
-            turns: Semaphore::new(QUESTIONS),
+            permits: Semaphore::new(QUESTIONS),
             waiting: Semaphore::new(QUESTIONS + WAITING),
         }
     }
@@ -118,26 +118,26 @@ impl Page {
         let answer = match head.uri.path() {
             "/page/live" => return self.live(head),
             "/page/pods" => self.pods().await,
-            "/page/events" => match self.turn().await {
-                Ok(_turn) => {
+            "/page/events" => match self.permit().await {
+                Ok(_permit) => {
                     json(Ok(self.observer.history.since(given("after").parse().unwrap_or_default())))
                 }
                 Err(busy) => return busy,
             },
-            "/page/peer" => match self.turn().await {
-                Ok(_turn) => json(self.observer.peers(Some(given("name"))).await),
+            "/page/peer" => match self.permit().await {
+                Ok(_permit) => json(self.observer.peers(Some(given("name"))).await),
                 Err(busy) => return busy,
             },
             "/page/routes" => match search::read(&given("q"), &given("from"), &given("fate")) {
-                Ok(filter) => match self.turn().await {
-                    Ok(_turn) => json(self.search(filter).await),
+                Ok(filter) => match self.permit().await {
+                    Ok(_permit) => json(self.search(filter).await),
                     Err(busy) => return busy,
                 },
                 Err(why) => Err(Failure::new(Code::InvalidContent, why)),
             },
             "/page/explain" => match given("prefix").parse() {
-                Ok(prefix) => match self.turn().await {
-                    Ok(_turn) => json(self.observer.explain(prefix).await),
+                Ok(prefix) => match self.permit().await {
+                    Ok(_permit) => json(self.observer.explain(prefix).await),
                     Err(busy) => return busy,
                 },
                 Err(_) => {
@@ -168,8 +168,8 @@ impl Page {
     fn live(&self, head: &Parts) -> Response<Body> {
         // A question about the stream (HEAD) takes no place of it.
         let body = match head.method {
-            Method::HEAD => self.audience.has_place().then(|| whole("")),
-            _ => self.audience.join(),
+            Method::HEAD => self.clients.has_place().then(|| whole("")),
+            _ => self.clients.join(),
         };
         let Some(body) = body else {
             let why =
@@ -184,17 +184,17 @@ impl Page {
     }
 
     /// A place among those whose question is being answered.
-    async fn turn(&self) -> Result<Turn<'_>, Response<Body>> {
+    async fn permit(&self) -> Result<SearchPermit<'_>, Response<Body>> {
         let busy = || try_later("2", "too many questions at a time: ask again\n");
         let waiting = self.waiting.try_acquire().map_err(|_| busy())?;
-        let turn = self.turns.acquire().await.map_err(|_| busy())?;
-        Ok(Turn { _waiting: waiting, _turn: turn })
+        let permit = self.permits.acquire().await.map_err(|_| busy())?;
+        Ok(SearchPermit { _waiting: waiting, _permit: permit })
     }
 
-    async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<Found, Failure> {
+    async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<SearchResponse, Failure> {
         let (mut routes, found) = self.observer.search(filter, search::SHOWN, search::WITHIN).await?;
         routes.truncate(search::PATHS);
-        Ok(Found {
+        Ok(SearchResponse {
             routes,
             shown: found.shown,
             matched: found.matched,
@@ -207,7 +207,7 @@ impl Page {
     /// The pods, listed once however many ask for the same state of them.
     async fn pods(&self) -> Result<Bytes, Failure> {
         let mut kept = self.pods.lock().await;
-        let now = *self.rings.borrow();
+        let now = *self.changes.borrow();
         if let Some((when, body)) = kept.as_ref()
             && *when == now
         {
@@ -222,15 +222,15 @@ impl Page {
     }
 }
 
-struct Turn<'a> {
+struct SearchPermit<'a> {
     _waiting: tokio::sync::SemaphorePermit<'a>,
-    _turn: tokio::sync::SemaphorePermit<'a>,
+    _permit: tokio::sync::SemaphorePermit<'a>,
 }
 
 /// What a search came to.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Found {
+struct SearchResponse {
     routes: Vec<trunkline_api::control::Route>,
     shown: usize,
     matched: usize,

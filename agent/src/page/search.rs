@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use trunkline_api::policy::parse_extended_community;
-use trunkline_bgp::speaker::{Fate, RouteFilter, Source};
+use trunkline_bgp::speaker::{PathStatus, RouteFilter, Source};
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 
 /// Prefixes in an answer.
@@ -31,12 +31,12 @@ pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, S
             "own" => Some(Source::Own),
             peer => Some(Source::Peer(peer.parse().map_err(|error| format!("{error}"))?)),
         },
-        fate: match fate {
+        status: match fate {
             "" => None,
-            "used" => Some(Fate::Used),
-            "unused" => Some(Fate::Unused),
-            "refused" => Some(Fate::Refused),
-            "stale" => Some(Fate::Stale),
+            "used" => Some(PathStatus::Used),
+            "unused" => Some(PathStatus::Unused),
+            "refused" => Some(PathStatus::Refused),
+            "stale" => Some(PathStatus::Stale),
             other => return Err(format!("{other}: write used, unused, refused or stale")),
         },
         ..RouteFilter::default()
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(filter.prefix, Some("10.1.0.0/16".parse().unwrap()));
         assert_eq!(filter.asn, Some(Asn(65001)));
         assert_eq!(filter.from, Some(Source::Peer("10.0.0.1".parse().unwrap())));
-        assert_eq!(filter.fate, Some(Fate::Refused));
+        assert_eq!(filter.status, Some(PathStatus::Refused));
         assert_eq!(read("", "", "").unwrap(), RouteFilter::default());
         assert_eq!(read("", "own", "").unwrap().from, Some(Source::Own));
         for (words, from, fate, fix) in [

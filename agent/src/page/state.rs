@@ -13,7 +13,7 @@ use trunkline_bgp::speaker::{self, PeerStatus, State};
 use super::trend::{Sample, Trend, Trends};
 use crate::causes;
 use crate::observe::Observer;
-use crate::reconcile::{BgpView, Waiting};
+use crate::reconcile::{SpeakerStatus, UndiscoveredPeer};
 
 /// Peers that are shown; `more` says how many others there are. Those that are down come first.
 const PEERS: usize = 256;
@@ -54,34 +54,34 @@ struct PeerRow {
     flaps: u64,
     bfd: Option<String>,
     /// Why it last left Established.
-    down: Option<Said>,
+    down: Option<TimestampedText>,
     /// What went wrong last.
-    error: Option<Said>,
+    error: Option<TimestampedText>,
     /// Why there is no Established session, and what to do.
-    cause: Option<Caused>,
+    cause: Option<LossCause>,
     /// Why the last attempt failed.
-    attempt: Option<Said>,
+    attempt: Option<TimestampedText>,
     trend: Trend,
 }
 
-/// Something said, and when.
+/// A text and its time.
 #[derive(Debug, Serialize)]
-struct Said {
+struct TimestampedText {
     text: String,
     at: u64,
 }
 
 /// Why there is no session, and what to do.
 #[derive(Debug, Serialize)]
-struct Caused {
+struct LossCause {
     kind: CauseKind,
     text: String,
     advice: String,
 }
 
-impl From<PeerCause> for Caused {
-    fn from(PeerCause { kind, text, advice, .. }: PeerCause) -> Caused {
-        Caused { kind, text, advice }
+impl From<PeerCause> for LossCause {
+    fn from(PeerCause { kind, text, advice, .. }: PeerCause) -> LossCause {
+        LossCause { kind, text, advice }
     }
 }
 
@@ -96,7 +96,10 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// Notes how the peers stand now, for their hour.
-pub(super) async fn note(observer: &Observer, trends: &mut Trends) -> Option<(Vec<PeerStatus>, BgpView)> {
+pub(super) async fn note(
+    observer: &Observer,
+    trends: &mut Trends,
+) -> Option<(Vec<PeerStatus>, SpeakerStatus)> {
     let sessions = observer.sessions().await;
     let statuses = sessions.iter().flat_map(|(statuses, _)| statuses);
     trends.note(Instant::now(), statuses.map(|status| (status.key().to_string(), sample(status))));
@@ -107,7 +110,7 @@ pub(super) async fn note(observer: &Observer, trends: &mut Trends) -> Option<(Ve
 pub(super) async fn document(
     observer: &Observer,
     trends: &Trends,
-    sessions: Option<(Vec<PeerStatus>, BgpView)>,
+    sessions: Option<(Vec<PeerStatus>, SpeakerStatus)>,
 ) -> Document {
     let (now, when) = (unix_now(), Instant::now());
     let mut peers = Vec::new();
@@ -145,12 +148,12 @@ fn sample(status: &PeerStatus) -> Sample {
     }
 }
 
-fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when: Instant) -> PeerRow {
     let name = status.key().to_string();
     let sum = |count: fn(&speaker::FamilyStatus) -> usize| status.families.iter().map(count).sum::<usize>();
     let ago = |duration: Duration| now.saturating_sub(milliseconds(duration));
-    let said = |said: &Option<speaker::Failure>| {
-        said.as_ref().map(|said| Said { text: said.text.clone(), at: ago(said.ago) })
+    let timestamped = |failure: &Option<speaker::Failure>| {
+        failure.as_ref().map(|failure| TimestampedText { text: failure.text.clone(), at: ago(failure.ago) })
     };
     // Between two attempts the state changes every few seconds: what counts is when the session was lost.
     let since = match status.state {
@@ -173,22 +176,22 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
         limit: status.max_prefixes,
         flaps: status.flaps,
         bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
-        down: said(&status.last_down),
-        error: said(&status.last_error),
-        cause: causes::of(status).cause.map(Caused::from),
-        attempt: said(&status.last_attempt),
+        down: timestamped(&status.last_down),
+        error: timestamped(&status.last_error),
+        cause: causes::of(status).cause.map(LossCause::from),
+        attempt: timestamped(&status.last_attempt),
         trend: trends.trend(&name, when),
         name,
     }
 }
 
 /// An unnumbered peer that was not found yet.
-fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+fn unfound(waiting: &UndiscoveredPeer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
     let row = idle(waiting.interface.to_string(), trends, when);
     PeerRow {
         remote_as: waiting.remote_as,
         optional: waiting.optional,
-        error: Some(Said { text: waiting.reason.clone(), at: now }),
+        error: Some(TimestampedText { text: waiting.reason.clone(), at: now }),
         cause: Some(causes::not_found(waiting).into()),
         ..row
     }
@@ -203,8 +206,8 @@ fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
         error: peer
             .last_error
             .as_ref()
-            .map(|error| Said { text: error.text.clone(), at: at(error.seconds_ago) }),
-        cause: peer.cause.clone().map(Caused::from),
+            .map(|error| TimestampedText { text: error.text.clone(), at: at(error.seconds_ago) }),
+        cause: peer.cause.clone().map(LossCause::from),
         ..idle(peer.name(), trends, when)
     }
 }

@@ -1,6 +1,6 @@
 //! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
 //!
-//! Both leave by one table T, whose default route leads to the established peers ([`super::way_out`]), or which has what these advertise. What comes in
+//! Both leave by one table T, whose default route leads to the established peers ([`super::default_route`]), or which has what these advertise. What comes in
 //! from a peer's link for an address that nobody here has goes on to a router on another link ([`super::alternate`]), or is dropped: the
 //! fabric believes that this node has the subnet, and would get it straight back.
 
@@ -15,7 +15,7 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 use super::tables::Tables;
 use super::{
     BgpPlan, DROP_TABLE, Host, Intent, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget, Rule,
-    Sysctl, alternate, peers, policy, probes, way_out,
+    Sysctl, alternate, default_route, peers, policy, probes,
 };
 
 /// Where learned routes go and whose they are.
@@ -125,7 +125,7 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
     for family in Family::ALL {
         kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
-        let Some(way) = way_out::plan(peers, family, table, host) else { continue };
+        let Some(way) = default_route::plan(peers, family, table, host) else { continue };
         if !way.next_hops.is_empty() {
             kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(way.hops()));
         }

@@ -20,11 +20,11 @@ use ipnet::IpNet;
 use trunkline_api::resources::AttachmentKind;
 
 use super::{Host, Intent, NetworkPlan, Plan};
-use crate::wire::WireCheck;
+use crate::link_check::LinkCheck;
 
 /// A pod's place, before it has links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AttachTarget {
     /// The network's name.
     pub network: String,
     /// The pod's addresses.
@@ -35,13 +35,13 @@ pub struct Place {
 
 /// What a pod's links need to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Joined {
+pub struct LinkParameters {
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
     /// How it is joined.
     pub attachment: Attachment,
     /// What is looked at on the wire before it may have its addresses.
-    pub wire: Vec<WireCheck>,
+    pub link_checks: Vec<LinkCheck>,
     /// The network's subnets: what the interface is for where another has the pod's default route.
     pub destinations: Vec<IpNet>,
 }
@@ -80,26 +80,30 @@ pub struct OnLink {
 
 /// What a pod's links need to know, or why they cannot be made now, in words. Of a network that is not there, nothing: whoever
 /// adds the pod says so.
-pub fn join(plan: &Plan, place: &Place) -> Result<Joined, String> {
-    let Some(network) = plan.networks.get(&place.network) else { return Ok(Joined::default()) };
-    let wire = wire_checks(network, &place.addresses)?;
-    let attachment = match place.attachment {
+pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, String> {
+    let Some(network) = plan.networks.get(&target.network) else { return Ok(LinkParameters::default()) };
+    let link_checks = link_checks(network, &target.addresses)?;
+    let attachment = match target.attachment {
         AttachmentKind::Veth => Attachment::Veth,
-        AttachmentKind::Ipvlan => slave(network, place, &wire)?,
+        AttachmentKind::Ipvlan => slave(network, target, &link_checks)?,
     };
     let destinations = network.subnets.values().map(|subnet| subnet.prefix).collect();
-    Ok(Joined { mtu: network.mtu, attachment, wire, destinations })
+    Ok(LinkParameters { mtu: network.mtu, attachment, link_checks, destinations })
 }
 
 /// How a pod with these addresses is a slave of their one device.
-fn slave(network: &NetworkPlan, place: &Place, wire: &[WireCheck]) -> Result<Attachment, String> {
+fn slave(
+    network: &NetworkPlan,
+    target: &AttachTarget,
+    link_checks: &[LinkCheck],
+) -> Result<Attachment, String> {
     let mut slave: Option<Ipvlan> = None;
-    for address in &place.addresses {
+    for address in &target.addresses {
         let Some((name, subnet)) = network.subnet_of(*address) else {
-            return Err(format!("{address} is in no subnet of Network {}", place.network));
+            return Err(format!("{address} is in no subnet of Network {}", target.network));
         };
-        let Some(WireCheck { device, ifindex, gateway, .. }) =
-            wire.iter().find(|check| check.address == *address)
+        let Some(LinkCheck { device, ifindex, gateway, .. }) =
+            link_checks.iter().find(|check| check.address == *address)
         else {
             return Err(format!("Subnet {name}: it is in no VLAN, which `attachment: ipvlan` needs"));
         };
@@ -123,7 +127,7 @@ fn slave(network: &NetworkPlan, place: &Place, wire: &[WireCheck]) -> Result<Att
 }
 
 /// What of a pod's addresses is in a VLAN, or why nothing can be sent or asked there now.
-fn wire_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<WireCheck>, String> {
+fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCheck>, String> {
     let mut checks = Vec::new();
     for address in addresses {
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
@@ -134,7 +138,7 @@ fn wire_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<WireCh
         };
         // Behind a tunnel there is nobody to ask.
         let (Some(gateway), Some(vlan)) = (planned.gateway, planned.vlan) else { continue };
-        checks.push(WireCheck {
+        checks.push(LinkCheck {
             address: *address,
             subnet: subnet.to_owned(),
             gateway,

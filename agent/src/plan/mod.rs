@@ -35,6 +35,7 @@ use trunkline_bgp::types::{Community, Family};
 
 mod alternate;
 mod bgp;
+pub mod default_route;
 mod guard;
 mod hairpin;
 mod join;
@@ -49,17 +50,16 @@ pub mod types;
 mod unassigned;
 mod vlan;
 mod vxlan;
-pub mod way_out;
 
 pub use bgp::Learned;
-pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
+pub use default_route::{DefaultRouteSelection, PeerDefaultRoutes};
+pub use join::{AttachTarget, Attachment, Ipvlan, LinkParameters, OnLink, join};
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
 pub use types::*;
 pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
-pub use way_out::{Offer, WayOut};
 
-use crate::source::Placed;
+use crate::source::OverlayPods;
 
 /// What is wanted: an immutable snapshot of the source.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,7 +73,7 @@ pub struct Intent {
     /// The nodes of the overlay, this one among them.
     pub nodes: Vec<NodeInfo>,
     /// Where the overlay's pods on other nodes are; `None`: in the blocks that the NodeInfos have.
-    pub placed: Option<Arc<Placed>>,
+    pub overlay_pods: Option<Arc<OverlayPods>>,
     /// What the node's configuration says of tunnels.
     pub tunnels: Tunnels,
     /// What the node's configuration says of the guard.
@@ -229,7 +229,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         refused,
     };
     // Who gives addresses out for the whole cluster divides nothing.
-    let own = intent.own_info().filter(|_| intent.placed.is_none());
+    let own = intent.own_info().filter(|_| intent.overlay_pods.is_none());
     let blocks: Vec<IpNet> = own.into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
         let name = subnet.name().to_owned();

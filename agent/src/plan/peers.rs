@@ -16,7 +16,9 @@ use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
-use super::{Hop, Host, Intent, Link, Offer, PlanError, RefusedRange, Session, Unnumbered, policy};
+use super::{
+    Hop, Host, Intent, Link, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy,
+};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {
@@ -103,7 +105,7 @@ impl Peer<'_> {
     }
 
     /// What is known of the default routes that it offers.
-    pub(super) fn offer(&self) -> Offer {
+    pub(super) fn offer(&self) -> PeerDefaultRoutes {
         self.session.map(|session| session.offer).unwrap_or_default()
     }
 

@@ -7,7 +7,7 @@ use trunkline_api::policy as written;
 use trunkline_api::policy::{parse_community, parse_extended_community, parse_large_community};
 use trunkline_api::resources::{Network, ValueError};
 use trunkline_bgp::policy::{
-    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
+    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PolicyResult, PrefixMatch, PrefixSet, Rule,
 };
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use trunkline_bgp::wire::Origin;
@@ -16,7 +16,7 @@ use trunkline_bgp::wire::Origin;
 pub(super) fn behind_others() -> Policy {
     let set = Actions { local_pref: Some(0), ..Actions::default() };
     let name = Some("behind the peers whose routes are imported".to_owned());
-    Policy { rules: vec![Rule { name, set, ..Rule::default() }], default: Verdict::Accept }
+    Policy { rules: vec![Rule { name, set, ..Rule::default() }], default: PolicyResult::Accept }
 }
 
 /// A network's named lists of prefixes, ready to be looked up; the peers' policies share them.
@@ -45,7 +45,7 @@ impl<'a> Sets<'a> {
 
 /// The import policy, rule for rule.
 pub(super) fn import(policy: &written::Policy, sets: &Sets<'_>) -> Result<Policy, ValueError> {
-    Ok(Policy { rules: rules(policy, sets)?, default: policy.default.map_or(Verdict::Accept, verdict) })
+    Ok(Policy { rules: rules(policy, sets)?, default: policy.default.map_or(PolicyResult::Accept, verdict) })
 }
 
 /// The export policy, rule for rule. What it leaves open goes as it `ordinarily` does: a node is no transit because of a rule
@@ -63,10 +63,10 @@ pub(super) fn export(
     Ok(Policy { rules, default })
 }
 
-fn verdict(action: written::Action) -> Verdict {
+fn verdict(action: written::Action) -> PolicyResult {
     match action {
-        written::Action::Accept => Verdict::Accept,
-        written::Action::Reject => Verdict::Reject,
+        written::Action::Accept => PolicyResult::Accept,
+        written::Action::Reject => PolicyResult::Reject,
     }
 }
 

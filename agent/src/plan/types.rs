@@ -14,8 +14,8 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
+use super::default_route::{DefaultRouteSelection, PeerDefaultRoutes};
 use super::unassigned::UnassignedRules;
-use super::way_out::{Offer, WayOut};
 use super::{Learned, ProbePlan};
 
 /// This node, as `nodeSelector`s see it.
@@ -153,7 +153,7 @@ pub struct Session {
     /// A next hop that the peer announced in a family, if it announced any path there.
     pub next_hops: BTreeMap<Family, NextHop>,
     /// Of the default routes that the peer offers.
-    pub offer: Offer,
+    pub offer: PeerDefaultRoutes,
 }
 
 /// Everything that this node should have.
@@ -170,7 +170,7 @@ pub struct Plan {
     /// Routers of the networks, each with its link: by them a reply can leave.
     pub routers: BTreeSet<(Family, Hop)>,
     /// The default routes of the BGP network by peers whose routes are not imported.
-    pub ways_out: BTreeMap<Family, WayOut>,
+    pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
     /// What is probed.
     pub probes: ProbePlan,
 }

@@ -3,7 +3,7 @@
 //! Which node has which pods is known from the NodeInfos alone (`config.podCIDRs`): for a block of another node there is a route to
 //! that node's VTEP, for the VTEP one neighbour and one forwarding entry. So what a node has in its kernel grows with the nodes and not with
 //! the pods, nothing is ever asked of the wire, and nothing needs to be flooded. With the API server as the source addresses are given
-//! out for all nodes in one place, and each overlay pod elsewhere is a block of one address (`Intent::placed`).
+//! out for all nodes in one place, and each overlay pod elsewhere is a block of one address (`Intent::overlay_pods`).
 //!
 //! | table | asked by | has |
 //! |---|---|---|
@@ -64,7 +64,7 @@ pub(super) fn plan(
         return;
     };
     planned.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
-    if intent.placed.is_none() {
+    if intent.overlay_pods.is_none() {
         refuse_undivided(planned, &intent.node.name);
     }
 
@@ -192,7 +192,7 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> 
     })?;
     // Where every node writes its own NodeInfo, what it leaves unsaid nobody else can say: its address of the other family.
     let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
-    let local = match intent.placed {
+    let local = match intent.overlay_pods {
         Some(_) => std::iter::once(ip).chain(others).collect(),
         None => vec![ip],
     };
@@ -240,7 +240,7 @@ fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
     others
         .filter_map(|node| {
             let vtep = node.vtep().ok().flatten().filter(|vtep| vtep.ip.is_ipv4() == local.is_ipv4())?;
-            let blocks = match &intent.placed {
+            let blocks = match &intent.overlay_pods {
                 None => node.pod_cidrs().unwrap_or_default(),
                 Some(placed) => {
                     placed.get(node.name()).into_iter().flatten().map(|pod| IpNet::from(*pod)).collect()
@@ -269,7 +269,8 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
         .into_iter()
         .map(|(area, ranges)| {
             // Without blocks each node says by `start` and `end` what it gives out itself: what lies outside is other nodes' pods.
-            let divided = intent.placed.is_some() || blocks.iter().any(|block| area.prefix.contains(block));
+            let divided =
+                intent.overlay_pods.is_some() || blocks.iter().any(|block| area.prefix.contains(block));
             let mut excluded: Vec<IpNet> = ranges
                 .iter()
                 .flat_map(|range| range.excluded.iter().chain(&range.gateway))

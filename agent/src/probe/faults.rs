@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use trunkline_api::control::{ProbeFault, ProbeFaultKind};
 
-use super::rounds::CheckName;
+use super::schedule::CheckName;
 use super::state::State;
 
 /// What a text names.
-pub(super) struct About<'a> {
+pub(super) struct FaultSubject<'a> {
     pub(super) peer: &'a str,
     pub(super) family: &'a str,
     pub(super) link: &'a str,
@@ -54,8 +54,8 @@ pub(super) fn kinds(
 }
 
 /// A fault in words.
-pub(super) fn words(kind: ProbeFaultKind, about: &About<'_>) -> ProbeFault {
-    let About { peer, family, link, size, gateway, .. } = about;
+pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFault {
+    let FaultSubject { peer, family, link, size, gateway, .. } = about;
     let pod = about.pod.map_or_else(|| "the pods".to_owned(), |pod| format!("pod {pod}"));
     let (text, fix) = match kind {
         ProbeFaultKind::Silent => (

@@ -17,7 +17,7 @@ use crate::observe::Observer;
 
 /// What one session shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct SessionIdentifiers {
     peer: String,
     remote_as: u32,
     identifier: Ipv4Addr,
@@ -26,7 +26,7 @@ struct Seen {
 /// The duplicates among this node's identifier and those of established peers.
 pub(crate) fn duplicates(own: Ipv4Addr, peers: &[PeerStatus]) -> Vec<DuplicateIdentifier> {
     let seen = peers.iter().filter_map(|peer| {
-        Some(Seen {
+        Some(SessionIdentifiers {
             peer: peer.key().to_string(),
             remote_as: peer.remote_as.0,
             identifier: peer.session.as_ref()?.remote_router_id,
@@ -35,8 +35,8 @@ pub(crate) fn duplicates(own: Ipv4Addr, peers: &[PeerStatus]) -> Vec<DuplicateId
     find(own, seen)
 }
 
-fn find(own: Ipv4Addr, seen: impl Iterator<Item = Seen>) -> Vec<DuplicateIdentifier> {
-    let mut by_identifier: BTreeMap<Ipv4Addr, Vec<Seen>> = BTreeMap::new();
+fn find(own: Ipv4Addr, seen: impl Iterator<Item = SessionIdentifiers>) -> Vec<DuplicateIdentifier> {
+    let mut by_identifier: BTreeMap<Ipv4Addr, Vec<SessionIdentifiers>> = BTreeMap::new();
     seen.for_each(|seen| by_identifier.entry(seen.identifier).or_default().push(seen));
     let found = by_identifier.into_iter().filter_map(|(identifier, seen)| {
         let numbers: BTreeSet<u32> = seen.iter().map(|seen| seen.remote_as).collect();
@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn one_identifier_of_two_routers_is_found() {
-        let seen = |peer: &str, remote_as, identifier: [u8; 4]| Seen {
+        let seen = |peer: &str, remote_as, identifier: [u8; 4]| SessionIdentifiers {
             peer: peer.to_owned(),
             remote_as,
             identifier: identifier.into(),
         };
         let (own, other) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let names = |peers: &[Seen]| -> Vec<Vec<String>> {
+        let names = |peers: &[SessionIdentifiers]| -> Vec<Vec<String>> {
             find(own.into(), peers.iter().cloned()).into_iter().map(|it| it.peers).collect()
         };
         let (a, b) = (seen("192.0.2.1", 65001, other), seen("192.0.2.3", 65002, other));

@@ -8,7 +8,7 @@
 //!                                            └───────────────┘──status──► observer, metrics
 //! ```
 //!
-//! - `packet`: the frames. `socket`: the sockets. `state`: one check. `rounds`: what is sent, and what follows. `faults`: what it is
+//! - `packet`: the frames. `socket`: the sockets. `state`: one check. `schedule`: what is sent, and what follows. `faults`: what it is
 //!   called. `task`: the clock and the I/O. `identifiers`: BGP identifiers that two routers have.
 //!
 //! **No pod receives a probe, and none answers one.** A router returns a probe to this node, where the packet socket has it before the
@@ -17,12 +17,12 @@
 mod faults;
 pub mod identifiers;
 mod packet;
-mod rounds;
+mod schedule;
 mod socket;
 mod state;
 mod task;
 #[cfg(test)]
 mod tests;
 
-pub use rounds::Settings;
+pub use schedule::Settings;
 pub use task::{Probes, spawn};

@@ -57,7 +57,7 @@ pub(super) struct Packet {
 
 /// What came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Returned {
+pub(super) struct ProbeReply {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) hops: u8,
@@ -69,7 +69,7 @@ pub(super) struct Returned {
 
 impl Packet {
     /// Whether this is what the probe should come back as: from its destination, or as it was sent but for the one router.
-    pub(super) fn is_answered_by(&self, returned: &Returned) -> bool {
+    pub(super) fn is_answered_by(&self, returned: &ProbeReply) -> bool {
         let matches = match self.kind {
             Kind::Echo => {
                 returned.reply && (returned.source, returned.destination) == (self.destination, self.source)
@@ -156,7 +156,7 @@ impl Packet {
 }
 
 /// Reads a frame that may be a probe that came back. Checksums are the kernel's and the cards' business: the number is what counts.
-pub(super) fn read(frame: &[u8]) -> Option<Returned> {
+pub(super) fn read(frame: &[u8]) -> Option<ProbeReply> {
     let word = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
     let ip = frame.get(ETHERNET..)?;
     let (source, destination, hops, protocol, content) = match ip.first()? {
@@ -184,7 +184,7 @@ pub(super) fn read(frame: &[u8]) -> Option<Returned> {
         return None;
     }
     let number = u64::from(word(content + 8)?) << 32 | u64::from(word(content + 12)?);
-    Some(Returned { source, destination, hops, reply, cookie: word(content + 4)?, number })
+    Some(ProbeReply { source, destination, hops, reply, cookie: word(content + 4)?, number })
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

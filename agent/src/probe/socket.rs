@@ -11,12 +11,12 @@ use socket2::{Domain, SockFilter, Socket, Type};
 use tokio::net::UdpSocket;
 use trunkline_bgp::types::Family;
 
-use super::packet::{self, CONTENT_V4, CONTENT_V6, Mac, Returned};
+use super::packet::{self, CONTENT_V4, CONTENT_V6, Mac, ProbeReply};
 use crate::bpf;
 use crate::kernel::netlink::lookup::read_neighbour_state;
 use crate::kernel::netlink::{Batch, Connection};
+use crate::link_check::bind_packet_socket;
 use crate::plan::PROBE_MAGIC;
-use crate::wire::bind_packet_socket;
 
 /// Octets that are read of a frame: what comes after the content is zeros.
 const LONGEST: usize = 128;
@@ -56,7 +56,7 @@ impl Uplink {
     }
 
     /// The next probe that comes back.
-    pub(super) async fn receive(&self) -> io::Result<Returned> {
+    pub(super) async fn receive(&self) -> io::Result<ProbeReply> {
         let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut buffer = [0; LONGEST];
         loop {

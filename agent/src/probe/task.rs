@@ -12,9 +12,9 @@ use trunkline_api::control::{EventKind, ProbeStatus};
 use trunkline_bgp::types::{Family, PeerKey};
 
 use super::packet::{Kind, Mac, Packet};
-use super::rounds::{Probe, Rounds, Settings};
+use super::schedule::{Probe, ProbeSchedule, Settings};
 use super::socket::{self, Uplink};
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::plan::ProbePlan;
 use crate::reconcile::{Advertised, Reconcile};
@@ -40,12 +40,12 @@ impl Probes {
 }
 
 /// Numbers that nobody can guess: SipHash of a counter, with a key from the operating system.
-struct Numbers {
+struct NonceGenerator {
     key: RandomState,
     count: u64,
 }
 
-impl Numbers {
+impl NonceGenerator {
     fn draw(&mut self) -> u64 {
         self.count += 1;
         self.key.hash_one(self.count)
@@ -53,17 +53,17 @@ impl Numbers {
 }
 
 /// Sends probes until the reconcile task ends.
-pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, bell: Bell) -> Probes {
+pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, notifier: ChangeNotifier) -> Probes {
     let probes = Probes::default();
     if settings.enabled {
-        let mut numbers = Numbers { key: RandomState::new(), count: 0 };
+        let mut numbers = NonceGenerator { key: RandomState::new(), count: 0 };
         let task = Task {
             cookie: numbers.draw() as u32,
-            rounds: Rounds::new(settings),
+            schedule: ProbeSchedule::new(settings),
             numbers,
             reconcile,
             history,
-            bell,
+            notifier,
             probes: probes.clone(),
             left_out: BTreeSet::new(),
             unprobed: BTreeSet::new(),
@@ -74,12 +74,12 @@ pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, bell: B
 }
 
 struct Task {
-    rounds: Rounds,
+    schedule: ProbeSchedule,
     cookie: u32,
-    numbers: Numbers,
+    numbers: NonceGenerator,
     reconcile: Reconcile,
     history: History,
-    bell: Bell,
+    notifier: ChangeNotifier,
     probes: Probes,
     left_out: BTreeSet<PeerKey>,
     /// Uplinks without a socket in the last round, with the reason.
@@ -100,10 +100,10 @@ impl Task {
             let Some(Advertised { pods, speaker }) = self.reconcile.advertised().await else { return };
             let now = Instant::now();
             let numbers = &mut self.numbers;
-            let mut round = self.rounds.plan(&plan, &pods, now, || numbers.draw());
+            let mut round = self.schedule.plan(&plan, &pods, now, || numbers.draw());
             // A pod that the export policy withholds from a router is none that the router could know.
             let mut withheld: HashMap<IpAddr, BTreeSet<PeerKey>> = HashMap::new();
-            for pod in self.rounds.subjects() {
+            for pod in self.schedule.subjects() {
                 let Some(speaker) = &speaker else { break };
                 let Ok(explained) = speaker.explain(pod.into()).await else { continue };
                 let others = explained.peers.iter().filter(|peer| peer.standing != "advertised");
@@ -114,7 +114,7 @@ impl Task {
                 !of(&probe.source) && !of(&probe.destination)
             });
             let results = self.send(&plan, round).await;
-            let changes = self.rounds.handle(&results, Instant::now());
+            let changes = self.schedule.handle(&results, Instant::now());
             let changed = !changes.is_empty();
             for change in changes {
                 let kind = match change.begun {
@@ -129,19 +129,19 @@ impl Task {
                 };
                 self.history.record(kind, Some(change.peer), None, change.text);
             }
-            let mut status = self.rounds.status(Instant::now());
+            let mut status = self.schedule.status(Instant::now());
             status.notes.extend(self.unprobed.iter().cloned());
             self.probes.show(Some(status));
-            let left_out = self.rounds.left_out();
+            let left_out = self.schedule.left_out();
             if left_out != self.left_out {
                 self.reconcile.leave_out(left_out.clone()).await;
                 self.left_out = left_out;
             }
             if changed {
-                self.bell.ring();
+                self.notifier.notify();
             }
             // Nodes that were started together do not probe together: up to a tenth less.
-            let pause = self.rounds.pause();
+            let pause = self.schedule.pause();
             let jitter = pause.mul_f64(0.1 * (self.numbers.draw() >> 11) as f64 / (1_u64 << 53) as f64);
             sleep(pause - jitter).await;
         }

@@ -8,14 +8,14 @@ use trunkline_api::control::{ProbeFaultKind, ProbeStatus};
 use trunkline_bgp::types::Family;
 
 use super::packet::Kind;
-use super::rounds::{CheckName, Probe, Rounds, Settings};
+use super::schedule::{CheckName, Probe, ProbeSchedule, Settings};
 use crate::plan::{ProbePlan, ProbedRouter};
 
 const FIRST: &str = "192.0.2.1";
 const SECOND: &str = "198.51.100.1";
 
 struct Fabric {
-    rounds: Rounds,
+    schedule: ProbeSchedule,
     plan: ProbePlan,
     pods: Vec<IpAddr>,
     now: Instant,
@@ -34,7 +34,7 @@ impl Fabric {
             own: Some(own.parse().unwrap()),
         };
         Fabric {
-            rounds: Rounds::new(settings),
+            schedule: ProbeSchedule::new(settings),
             plan: ProbePlan {
                 routers: [router(1, FIRST, "192.0.2.2"), router(2, SECOND, "198.51.100.2")].into(),
                 targets: targets.iter().map(|target| target.parse().unwrap()).collect(),
@@ -47,25 +47,25 @@ impl Fabric {
     }
 
     /// Rounds in which what `passes` accepts comes back. Returns the events and the packets sent.
-    fn run(&mut self, rounds: usize, passes: impl Fn(&Probe) -> bool) -> (Vec<String>, Vec<Probe>) {
+    fn run(&mut self, schedule: usize, passes: impl Fn(&Probe) -> bool) -> (Vec<String>, Vec<Probe>) {
         let (mut texts, mut sent) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
+        for _ in 0..schedule {
             let random = &mut self.random;
-            let probes = self.rounds.plan(&self.plan, &self.pods, self.now, || {
+            let probes = self.schedule.plan(&self.plan, &self.pods, self.now, || {
                 *random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 *random
             });
             let results: Vec<(Probe, bool)> = probes.iter().map(|probe| (*probe, passes(probe))).collect();
-            texts.extend(self.rounds.handle(&results, self.now).into_iter().map(|change| change.text));
+            texts.extend(self.schedule.handle(&results, self.now).into_iter().map(|change| change.text));
             sent.extend(probes);
-            self.now += self.rounds.pause();
+            self.now += self.schedule.pause();
         }
         (texts, sent)
     }
 
     fn status(&self) -> ProbeStatus {
-        self.rounds.status(self.now)
+        self.schedule.status(self.now)
     }
 
     fn faults(&self, peer: &str) -> Vec<ProbeFaultKind> {
@@ -74,7 +74,7 @@ impl Fabric {
     }
 
     fn left_out(&self) -> Vec<String> {
-        self.rounds.left_out().iter().map(ToString::to_string).collect()
+        self.schedule.left_out().iter().map(ToString::to_string).collect()
     }
 }
 
@@ -100,9 +100,9 @@ fn an_mtu_hole_is_named_within_three_rounds_and_goes_with_its_end() {
 fn losses_speed_the_rounds_up_and_the_rate_has_a_limit() {
     let mut fabric = Fabric::new(false, &["203.0.113.9"]);
     fabric.run(5, |_| true);
-    assert_eq!(fabric.rounds.pause(), Duration::from_secs(5));
+    assert_eq!(fabric.schedule.pause(), Duration::from_secs(5));
     fabric.run(1, |_| false);
-    assert_eq!(fabric.rounds.pause(), Duration::from_secs(1));
+    assert_eq!(fabric.schedule.pause(), Duration::from_secs(1));
     // Many peers on one link: no more than ten packets per second.
     let router = fabric.plan.routers.first().unwrap().clone();
     for number in 0..50 {
@@ -114,7 +114,7 @@ fn losses_speed_the_rounds_up_and_the_rate_has_a_limit() {
     }
     let (_, sent) = fabric.run(1, |_| true);
     let on_first = sent.iter().filter(|probe| probe.ifindex == 1).count() as u32;
-    assert!(on_first > 300 && fabric.rounds.pause() >= Duration::from_secs(1) * on_first / 10);
+    assert!(on_first > 300 && fabric.schedule.pause() >= Duration::from_secs(1) * on_first / 10);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The speaker's side of a plan: peers and prefixes as differences between what was told and what is wanted.
+//! The speaker's side of a plan: peers and prefixes as differences between the applied and the wanted state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -17,8 +17,8 @@ use crate::plan::{BgpPlan, Host, Link, RefusedRange};
 /// Prefixes with what travels with them.
 pub(super) type Prefixes = BTreeMap<IpNet, Origination>;
 
-/// A running speaker and what it was told.
-pub(super) struct Told {
+/// A running speaker and the part of the plan that it has.
+pub(super) struct AppliedBgp {
     pub(super) handle: SpeakerHandle,
     pub(super) local_as: Asn,
     pub(super) router_id: Ipv4Addr,
@@ -31,7 +31,7 @@ pub(super) struct Told {
     history: History,
 }
 
-/// What has to be said to go from one set of peers to another.
+/// The changes from one set of peers to another.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PeerChanges {
     pub(super) remove: Vec<PeerKey>,
@@ -39,7 +39,7 @@ pub(super) struct PeerChanges {
     pub(super) add: Vec<PeerConfig>,
 }
 
-/// What has to be said to go from one set of prefixes to another.
+/// The changes from one set of prefixes to another.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PrefixChanges {
     pub(super) withdraw: Vec<IpNet>,
@@ -63,38 +63,38 @@ pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
 }
 
 pub(super) fn peer_changes(
-    told: &BTreeMap<PeerKey, PeerConfig>,
+    applied: &BTreeMap<PeerKey, PeerConfig>,
     wanted: &BTreeMap<PeerKey, PeerConfig>,
 ) -> PeerChanges {
     PeerChanges {
-        remove: told.keys().filter(|address| !wanted.contains_key(address)).copied().collect(),
+        remove: applied.keys().filter(|address| !wanted.contains_key(address)).copied().collect(),
         update: wanted
             .iter()
-            .filter(|(address, peer)| told.get(address).is_some_and(|told| told != *peer))
+            .filter(|(address, peer)| applied.get(address).is_some_and(|applied| applied != *peer))
             .map(|(_, peer)| peer.clone())
             .collect(),
         add: wanted
             .iter()
-            .filter(|(address, _)| !told.contains_key(address))
+            .filter(|(address, _)| !applied.contains_key(address))
             .map(|(_, peer)| peer.clone())
             .collect(),
     }
 }
 
-pub(super) fn prefix_changes(told: &Prefixes, wanted: &Prefixes) -> PrefixChanges {
+pub(super) fn prefix_changes(applied: &Prefixes, wanted: &Prefixes) -> PrefixChanges {
     PrefixChanges {
-        withdraw: told.keys().filter(|prefix| !wanted.contains_key(prefix)).copied().collect(),
+        withdraw: applied.keys().filter(|prefix| !wanted.contains_key(prefix)).copied().collect(),
         originate: wanted
             .iter()
-            .filter(|(prefix, origination)| told.get(prefix) != Some(origination))
+            .filter(|(prefix, origination)| applied.get(prefix) != Some(origination))
             .map(|(prefix, origination)| (*prefix, origination.clone()))
             .collect(),
     }
 }
 
-impl Told {
-    pub(super) fn new(handle: SpeakerHandle, plan: &BgpPlan, history: History) -> Told {
-        Told {
+impl AppliedBgp {
+    pub(super) fn new(handle: SpeakerHandle, plan: &BgpPlan, history: History) -> AppliedBgp {
+        AppliedBgp {
             handle,
             local_as: plan.local_as,
             router_id: plan.router_id,
@@ -122,9 +122,9 @@ impl Told {
         Ok(())
     }
 
-    /// Tells the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
+    /// Applies the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
     /// not take are returned in words. `all_peers`: the plan has every peer that the first selection waits for.
-    pub(super) async fn tell(
+    pub(super) async fn apply(
         &mut self,
         plan: &BgpPlan,
         prefixes: Prefixes,
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn only_peers_that_differ_are_told() {
-        let told = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
+        let applied = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
         let wanted = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 22), peer("10.0.0.4", 4)]);
-        let changes = peer_changes(&told, &wanted);
+        let changes = peer_changes(&applied, &wanted);
         assert_eq!(changes.remove, ["10.0.0.3".parse::<PeerKey>().unwrap()]);
         assert_eq!(changes.update, [peer("10.0.0.2", 22).1]);
         assert_eq!(changes.add, [peer("10.0.0.4", 4).1]);
@@ -251,7 +251,7 @@ mod tests {
         let prefix = |text: &str| text.parse::<IpNet>().unwrap();
         let plain = Origination::default();
         let tagged = Origination { communities: vec![Community::NO_EXPORT], ..plain.clone() };
-        let told = Prefixes::from([
+        let applied = Prefixes::from([
             (prefix("10.0.0.1/32"), plain.clone()),
             (prefix("10.0.0.2/32"), plain.clone()),
             (prefix("10.0.0.3/32"), plain.clone()),
@@ -261,7 +261,7 @@ mod tests {
             (prefix("10.0.0.2/32"), tagged.clone()),
             (prefix("10.0.0.4/32"), plain.clone()),
         ]);
-        let changes = prefix_changes(&told, &wanted);
+        let changes = prefix_changes(&applied, &wanted);
         assert_eq!(changes.withdraw, [prefix("10.0.0.3/32")]);
         assert_eq!(changes.originate, [(prefix("10.0.0.2/32"), tagged), (prefix("10.0.0.4/32"), plain)]);
         assert_eq!(prefix_changes(&wanted, &wanted), PrefixChanges::default());

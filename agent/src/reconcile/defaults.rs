@@ -7,12 +7,12 @@ use ipnet::IpNet;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::types::Family;
 
-use crate::plan::way_out::{Basis, Cause, LeftOut};
-use crate::plan::{Mode, Plan, RouteKey, WayOut, default_prefix};
+use crate::plan::default_route::{Basis, Cause, ExcludedPeer};
+use crate::plan::{DefaultRouteSelection, Mode, Plan, RouteKey, default_prefix};
 
 /// What was reported and is not over.
 #[derive(Debug, Default)]
-pub(super) struct Defaults {
+pub(super) struct LostDefaultRoutes {
     /// Networks that have lost a default route.
     lost: BTreeSet<(String, Family)>,
     /// Peers that are no next hops.
@@ -30,7 +30,7 @@ pub(super) struct Change {
     pub(super) text: String,
 }
 
-impl Defaults {
+impl LostDefaultRoutes {
     /// What a plan changes.
     pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<Change> {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
@@ -62,7 +62,12 @@ impl Defaults {
         changes
     }
 
-    fn change_way(&mut self, before: Option<&WayOut>, family: Family, way: &WayOut) -> Vec<Change> {
+    fn change_way(
+        &mut self,
+        before: Option<&DefaultRouteSelection>,
+        family: Family,
+        way: &DefaultRouteSelection,
+    ) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut add = |kind, peer: Option<&str>, text| {
             changes.push(Change {
@@ -74,7 +79,7 @@ impl Defaults {
         };
         let names = way.names();
         // A peer whose routes are still to come is not reported: it is about to enter. Nor is one while others' routes are.
-        let known = |out: &&LeftOut| match out.cause {
+        let known = |out: &&ExcludedPeer| match out.cause {
             Cause::Pending => false,
             Cause::ProbeFault => true,
             Cause::Withdrawn | Cause::NotOffered => way.basis == Basis::Offered,
@@ -139,8 +144,9 @@ mod tests {
 
     fn plan(basis: Basis, used: &[&str], out: &[(&str, Cause)]) -> Plan {
         let hop = |peer: &&str| ((*peer).to_owned(), Hop::to(peer.parse().unwrap()));
-        let left_out = |(peer, cause): &(&str, Cause)| LeftOut { peer: (*peer).to_owned(), cause: *cause };
-        let way = WayOut {
+        let left_out =
+            |(peer, cause): &(&str, Cause)| ExcludedPeer { peer: (*peer).to_owned(), cause: *cause };
+        let way = DefaultRouteSelection {
             table: 10_000,
             basis,
             next_hops: used.iter().map(hop).collect(),
@@ -152,7 +158,7 @@ mod tests {
     #[test]
     fn next_hops_that_leave_and_enter_are_events_once() {
         let (a, b) = ("192.0.2.1", "192.0.2.3");
-        let mut defaults = Defaults::default();
+        let mut defaults = LostDefaultRoutes::default();
         let mut before = None;
         let mut then = |basis, used: &[&str], out: &[(&str, Cause)]| {
             let after = plan(basis, used, out);

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::net::{ListenFault, ListenStatus};
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::port_owner::port_owner;
 
 /// An address where the speaker should accept connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listening {
+pub struct ListenAddress {
     /// The address.
     pub address: SocketAddr,
     /// Why the speaker accepts none, with what to do, and since when.
@@ -26,14 +26,14 @@ pub struct Listening {
 }
 
 /// Every configured address; the newest state.
-pub(super) type Listenings = watch::Receiver<Arc<[Listening]>>;
+pub(super) type ListenAddresses = watch::Receiver<Arc<[ListenAddress]>>;
 
 /// Follows the speaker's addresses until it stops.
 pub(super) fn follow(
     mut speaker: watch::Receiver<Arc<[ListenStatus]>>,
     history: History,
-    bell: Bell,
-) -> Listenings {
+    notifier: ChangeNotifier,
+) -> ListenAddresses {
     // Without the owner's name at first: the start does not wait for it.
     let at_start = speaker.borrow().iter().map(|status| listening(status, None)).collect();
     let (sender, receiver) = watch::channel(at_start);
@@ -51,19 +51,19 @@ pub(super) fn follow(
                 let state = listening(status, owner);
                 let was = before.iter().find(|before| before.address == status.address);
                 if was.map_or(status.fault.is_some(), |was| was.fault != status.fault) {
-                    tell(&state, &history);
+                    record_event(&state, &history);
                 }
                 shown.push(state);
             }
             before = now;
             sender.send_replace(shown.into());
-            bell.ring();
+            notifier.notify();
         }
     });
     receiver
 }
 
-fn tell(state: &Listening, history: &History) {
+fn record_event(state: &ListenAddress, history: &History) {
     let address = state.address;
     match &state.fault {
         Some((fault, _)) => {
@@ -84,9 +84,9 @@ async fn owner_of(port: u16) -> Option<String> {
     tokio::task::spawn_blocking(move || port_owner(port)).await.ok().flatten()
 }
 
-fn listening(status: &ListenStatus, owner: Option<String>) -> Listening {
+fn listening(status: &ListenStatus, owner: Option<String>) -> ListenAddress {
     let fault = status.fault.as_ref().map(|fault| (words(fault, owner), fault.since));
-    Listening { address: status.address, fault }
+    ListenAddress { address: status.address, fault }
 }
 
 /// What failed, who has the port, and what to do.
@@ -116,7 +116,7 @@ mod tests {
         let (speaker, receiver) = watch::channel(status(Some("taken")));
         let history = History::default();
         let mut events = history.subscribe(0);
-        let mut shown = follow(receiver, history.clone(), Bell::default());
+        let mut shown = follow(receiver, history.clone(), ChangeNotifier::default());
         assert_eq!(
             shown.borrow()[0].fault.as_ref().unwrap().0,
             "taken: stop it",
@@ -136,7 +136,7 @@ mod tests {
     async fn an_address_that_is_bound_from_the_start_is_no_news() {
         let (speaker, receiver) = watch::channel(status(None));
         let history = History::default();
-        let shown = follow(receiver, history.clone(), Bell::default());
+        let shown = follow(receiver, history.clone(), ChangeNotifier::default());
         drop(speaker);
         assert!(shown.borrow()[0].fault.is_none());
         tokio::task::yield_now().await;

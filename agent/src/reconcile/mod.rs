@@ -22,8 +22,8 @@
 mod bgp;
 mod defaults;
 mod listening;
-mod offers;
 pub mod pump;
+mod received_defaults;
 mod search;
 mod stage;
 mod task;
@@ -39,16 +39,19 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
-use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, WayOut, join};
-use crate::source::{Refused, Snapshot};
+use crate::plan::{
+    AttachTarget, DefaultRouteSelection, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange,
+    join,
+};
+use crate::source::{Snapshot, SnapshotRefusal};
 
-pub use listening::Listening;
-pub use stage::Stage;
-pub use task::{Start, spawn};
+pub use listening::ListenAddress;
+pub use stage::DrainStage;
+pub use task::{ReconcileDependencies, spawn};
 
 /// What is known of the fabric when a pod is to be told to it.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct ReadinessGate {
     /// What has to be told before the pod is ready; empty if nothing has to be.
     pub prefixes: Vec<IpNet>,
     /// Who tells it.
@@ -57,7 +60,7 @@ pub struct Gate {
 
 /// The state of things, for `status` and for readiness.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct ReconcileStatus {
     /// A snapshot is in force.
     pub applied: bool,
     /// Why the manifests as they are now are not in force.
@@ -67,9 +70,9 @@ pub struct View {
     /// What of the plan the kernel did not take, in words.
     pub kernel_faults: Vec<String>,
     /// How far this node has left the fabric.
-    pub stage: Stage,
+    pub stage: DrainStage,
     /// The speaker, while it runs.
-    pub bgp: Option<BgpView>,
+    pub bgp: Option<SpeakerStatus>,
     /// What the speaker should do while it does not run.
     pub stopped: Option<StoppedBgp>,
     /// The networks of this node.
@@ -77,12 +80,12 @@ pub struct View {
     /// Pods that have lost their device, by the host's end of it.
     pub broken: BTreeSet<String>,
     /// Pods that no record knows.
-    pub unrecorded: Vec<Unrecorded>,
+    pub unrecorded: Vec<UnrecordedPod>,
 }
 
 /// The speaker.
 #[derive(Clone, Debug)]
-pub struct BgpView {
+pub struct SpeakerStatus {
     /// It.
     pub speaker: SpeakerHandle,
     /// The ways to the monitoring stations.
@@ -96,13 +99,13 @@ pub struct BgpView {
     /// Why pods are advertised without NO_EXPORT: this peer is down.
     pub disaggregated: Option<String>,
     /// The default routes by peers whose routes are not imported.
-    pub ways_out: BTreeMap<Family, WayOut>,
+    pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
     /// Routes of peers are imported.
     pub imports: bool,
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<UndiscoveredPeer>,
     /// Prefixes of whose dynamic neighbours, or of the other peers, one has to be there before a pod is ready.
     pub required_ranges: Vec<IpNet>,
     /// Prefixes that no dynamic neighbour is accepted from.
@@ -110,7 +113,7 @@ pub struct BgpView {
     /// Families whose first selection is done.
     pub converged: Vec<String>,
     /// Where incoming connections are accepted, and where they should be.
-    pub listening: Arc<[Listening]>,
+    pub listening: Arc<[ListenAddress]>,
 }
 
 /// The speaker's part of the plan while no speaker runs: the peers are configured, and down.
@@ -143,7 +146,7 @@ pub struct StoppedPeer {
 
 /// An unnumbered peer that is not found yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct UndiscoveredPeer {
     /// Where it should be.
     pub interface: InterfaceName,
     /// Its AS.
@@ -158,7 +161,7 @@ pub struct Waiting {
 
 /// A pod that is in the kernel although no record knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unrecorded {
+pub struct UnrecordedPod {
     /// The host's end of its link.
     pub host_ifname: String,
     /// Its index.
@@ -177,7 +180,7 @@ pub struct Unrecorded {
 
 /// What there is to leave.
 #[derive(Clone, Debug, Default)]
-pub struct Left {
+pub struct DrainInput {
     /// Who tells it.
     pub speaker: Option<SpeakerHandle>,
     /// What this node has to tell, whether it does or not.
@@ -222,13 +225,13 @@ pub struct Advertised {
 type Answer<T> = oneshot::Sender<T>;
 
 enum Request {
-    Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, Refused>>),
-    Refused(Refused),
-    Join(Place, Answer<Result<Joined, PodError>>),
-    AddPod(Pod, Answer<Result<Gate, PodError>>),
+    Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, SnapshotRefusal>>),
+    Refused(SnapshotRefusal),
+    Join(AttachTarget, Answer<Result<LinkParameters, PodError>>),
+    AddPod(Pod, Answer<Result<ReadinessGate, PodError>>),
     RemovePod(String, Answer<()>),
-    View(Answer<View>),
-    Leave(Stage, Answer<Left>),
+    Status(Answer<ReconcileStatus>),
+    Leave(DrainStage, Answer<DrainInput>),
     Advertised(Answer<Advertised>),
     LeaveOut(BTreeSet<PeerKey>),
     Stop(Answer<()>),
@@ -244,23 +247,23 @@ pub struct Reconcile {
 
 impl Reconcile {
     /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
-    pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, Refused>> {
-        self.ask(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
+    pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, SnapshotRefusal>> {
+        self.request(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
     }
 
     /// The manifests as they are now have faults.
-    pub async fn refused(&self, refused: Refused) {
+    pub async fn refused(&self, refused: SnapshotRefusal) {
         let _ = self.requests.send(Request::Refused(refused)).await;
     }
 
     /// One pod more: its routes are in the kernel and its prefixes originated when this is done. Idempotent.
-    pub async fn add_pod(&self, pod: Pod) -> Result<Gate, PodError> {
-        self.ask(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
+    pub async fn add_pod(&self, pod: Pod) -> Result<ReadinessGate, PodError> {
+        self.request(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
     }
 
     /// One pod less: withdrawn, and its routes gone. One that is not there is no error.
     pub async fn remove_pod(&self, host_ifname: String) {
-        self.ask(|answer| Request::RemovePod(host_ifname, answer)).await;
+        self.request(|answer| Request::RemovePod(host_ifname, answer)).await;
     }
 
     /// Whether a plan is in force.
@@ -279,28 +282,28 @@ impl Reconcile {
     }
 
     /// What the links of a pod need to know. The plan in force mostly has it, and nobody needs to be asked.
-    pub async fn join(&self, place: Place) -> Result<Joined, PodError> {
+    pub async fn join(&self, place: AttachTarget) -> Result<LinkParameters, PodError> {
         let plan = self.in_force.borrow().clone();
-        if let Some(Ok(joined)) = plan.map(|plan| join(&plan, &place)) {
-            return Ok(joined);
+        if let Some(Ok(parameters)) = plan.map(|plan| join(&plan, &place)) {
+            return Ok(parameters);
         }
-        self.ask(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
+        self.request(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }
 
     /// The state of things; `None` when the task has ended.
-    pub async fn view(&self) -> Option<View> {
-        self.ask(Request::View).await
+    pub async fn view(&self) -> Option<ReconcileStatus> {
+        self.request(Request::Status).await
     }
 
     /// Leaves the fabric so far, or comes back. The speaker knows when this is done; that the peers do has to be waited for. `None` when
     /// the task has ended.
-    pub async fn leave(&self, stage: Stage) -> Option<Left> {
-        self.ask(|answer| Request::Leave(stage, answer)).await
+    pub async fn leave(&self, stage: DrainStage) -> Option<DrainInput> {
+        self.request(|answer| Request::Leave(stage, answer)).await
     }
 
     /// The pods' addresses that this node advertises; `None` when the task has ended.
     pub async fn advertised(&self) -> Option<Advertised> {
-        self.ask(Request::Advertised).await
+        self.request(Request::Advertised).await
     }
 
     /// Sends no traffic to these peers from now on, while there are others.
@@ -310,10 +313,10 @@ impl Reconcile {
 
     /// Stops the speaker silently and ends the task. The kernel stays as it is.
     pub async fn stop(&self) {
-        self.ask(Request::Stop).await;
+        self.request(Request::Stop).await;
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+    async fn request<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
         let (answer, reply) = oneshot::channel();
         self.requests.send(request(answer)).await.ok()?;
         reply.await.ok()

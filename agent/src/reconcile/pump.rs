@@ -4,10 +4,10 @@
 //! kernel has taken it: a kernel that is slow holds back only the pump, and a prefix that changes meanwhile is
 //! installed once.
 //!
-//! What has to happen *after* all changes up to now are installed is a [`Turn`]. To know when that is, the pump puts a
+//! What has to happen *after* all changes up to now are installed is a [`PumpCommand`]. To know when that is, the pump puts a
 //! fence behind its request for changes: when the fence is answered and the request is not, there were none left.
 //!
-//! On its way the pump notes which next hop each peer announces in each family ([`Tiding::Announced`]): that is where
+//! On its way the pump notes which next hop each peer announces in each family ([`PumpEvent::NextHopChanged`]): that is where
 //! the default route of a family leads whose session runs over the other one.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::kernel::{KernelError, KernelHandle};
 
@@ -27,20 +27,20 @@ const BATCH: usize = 4096;
 
 /// What is done once all changes up to now are installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Say so: [`Tiding::Drained`].
+pub enum PumpCommand {
+    /// Say so: [`PumpEvent::Drained`].
     Drain(Family),
     /// The kernel wants every route again.
     Relearn,
-    /// A session ended at this time: say when what followed from it is installed, by [`Tiding::Settled`].
+    /// A session ended at this time: say when what followed from it is installed, by [`PumpEvent::Settled`].
     Settle(Instant),
 }
 
-/// What the pump tells, in this order.
+/// Events of the pump, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tiding {
+pub enum PumpEvent {
     /// A peer announces another next hop in a family.
-    Announced {
+    NextHopChanged {
         /// The peer.
         peer: PeerKey,
         /// The family of the prefixes.
@@ -48,9 +48,9 @@ pub enum Tiding {
         /// The next hop.
         next_hop: NextHop,
     },
-    /// Every change from before [`Turn::Drain`] is installed, and every next hop in it was told.
+    /// Every change from before [`PumpCommand::Drain`] is installed, and every next hop in it was reported.
     Drained(Family),
-    /// Likewise for [`Turn::Settle`], with its time.
+    /// Likewise for [`PumpCommand::Settle`], with its time.
     Settled(Instant),
 }
 
@@ -60,12 +60,12 @@ pub async fn run(
     mut changes: RouteChanges,
     kernel: KernelHandle,
     history: History,
-    mut turns: mpsc::UnboundedReceiver<Turn>,
-    tidings: mpsc::UnboundedSender<Tiding>,
-    bell: Bell,
+    mut commands: mpsc::UnboundedReceiver<PumpCommand>,
+    events: mpsc::UnboundedSender<PumpEvent>,
+    notifier: ChangeNotifier,
 ) {
     let mut seen = BTreeMap::new();
-    let mut due: Vec<Turn> = Vec::new();
+    let mut due: Vec<PumpCommand> = Vec::new();
     loop {
         let batch = if due.is_empty() {
             tokio::select! {
@@ -73,9 +73,9 @@ pub async fn run(
                     Ok(batch) => batch,
                     Err(Stopped) => return,
                 },
-                turn = turns.recv() => match turn {
-                    Some(turn) => {
-                        due.push(turn);
+                command = commands.recv() => match command {
+                    Some(command) => {
+                        due.push(command);
                         continue;
                     }
                     None => return,
@@ -92,13 +92,13 @@ pub async fn run(
                     if answer.is_err() {
                         return;
                     }
-                    let mut turns = std::mem::take(&mut due).into_iter();
-                    for turn in turns.by_ref() {
-                        match turn {
-                            Turn::Drain(family) => drop(tidings.send(Tiding::Drained(family))),
-                            Turn::Settle(since) => drop(tidings.send(Tiding::Settled(since))),
-                            Turn::Relearn => {
-                                if speaker.tell_routes_again().await.is_err() {
+                    let mut commands = std::mem::take(&mut due).into_iter();
+                    for command in commands.by_ref() {
+                        match command {
+                            PumpCommand::Drain(family) => drop(events.send(PumpEvent::Drained(family))),
+                            PumpCommand::Settle(since) => drop(events.send(PumpEvent::Settled(since))),
+                            PumpCommand::Relearn => {
+                                if speaker.resend_routes().await.is_err() {
                                     return;
                                 }
                                 break;
@@ -106,15 +106,15 @@ pub async fn run(
                         }
                     }
                     // What was asked for after `Relearn` waits until that has gone through.
-                    due.extend(turns);
+                    due.extend(commands);
                     continue;
                 }
             }
         };
-        note(&batch, &mut seen, &tidings);
+        note(&batch, &mut seen, &events);
         history.learned(&batch);
         report(kernel.learned(batch).await);
-        bell.ring();
+        notifier.notify();
     }
 }
 
@@ -127,13 +127,17 @@ fn report(outcome: Result<(), KernelError>) {
 fn note(
     batch: &[RouteChange],
     seen: &mut BTreeMap<(PeerKey, Family), NextHop>,
-    tidings: &mpsc::UnboundedSender<Tiding>,
+    events: &mpsc::UnboundedSender<PumpEvent>,
 ) {
     for change in batch {
         let family = Family::of(&change.prefix);
         for path in &change.paths {
             if seen.insert((path.peer, family), path.next_hop) != Some(path.next_hop) {
-                let _ = tidings.send(Tiding::Announced { peer: path.peer, family, next_hop: path.next_hop });
+                let _ = events.send(PumpEvent::NextHopChanged {
+                    peer: path.peer,
+                    family,
+                    next_hop: path.next_hop,
+                });
             }
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use trunkline_bgp::net::discovery::{Discovery, Neighbours};
 use trunkline_bgp::types::InterfaceName;
 
-use super::Waiting;
+use super::UndiscoveredPeer;
 use crate::plan::Unnumbered;
 
 /// How long the first selection waits for unnumbered peers to be found.
@@ -95,10 +95,10 @@ impl Search {
     }
 
     /// Who is not found, and why.
-    pub(super) fn waiting(&self, wanted: &BTreeMap<InterfaceName, Unnumbered>) -> Vec<Waiting> {
+    pub(super) fn waiting(&self, wanted: &BTreeMap<InterfaceName, Unnumbered>) -> Vec<UndiscoveredPeer> {
         let missing = wanted.iter().filter(|(_, peer)| !peer.found);
         missing
-            .map(|(interface, peer)| Waiting {
+            .map(|(interface, peer)| UndiscoveredPeer {
                 interface: *interface,
                 remote_as: peer.remote_as.0,
                 local_as: peer.local_as.map(|asn| asn.0),

@@ -9,10 +9,10 @@ use crate::plan::BgpPlan;
 
 /// How far this node has left the fabric. Each includes the one before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
+pub enum DrainStage {
     /// It is there.
     #[default]
-    There,
+    Active,
     /// What it tells carries GRACEFUL_SHUTDOWN (RFC 8326), and what it is told is its last choice.
     Announcing,
     /// It tells nothing.
@@ -24,22 +24,22 @@ pub enum Stage {
     },
 }
 
-impl Stage {
+impl DrainStage {
     /// Whether peers are told that this node leaves.
     pub fn announces(&self) -> bool {
-        *self != Stage::There
+        *self != DrainStage::Active
     }
 
     /// Whether nothing is told any more.
     pub fn withdraws(&self) -> bool {
-        matches!(self, Stage::Withdrawn | Stage::Down { .. })
+        matches!(self, DrainStage::Withdrawn | DrainStage::Down { .. })
     }
 
-    /// Makes of a plan what the speaker is to do of it. The prefixes are not touched: see [`Stage::withdraws`].
+    /// Makes of a plan what the speaker is to do of it. The prefixes are not touched: see [`DrainStage::withdraws`].
     pub(super) fn lay_over(&self, bgp: &mut BgpPlan) {
         let edit = |config: &mut PeerConfig| {
             config.paths.graceful_shutdown |= self.announces();
-            if let Stage::Down { message } = self {
+            if let DrainStage::Down { message } = self {
                 config.shutdown = true;
                 config.shutdown_communication.clone_from(message);
             }

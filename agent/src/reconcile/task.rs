@@ -16,23 +16,26 @@ use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
-use super::bgp::{Told, host_links};
-use super::defaults::Defaults;
-use super::listening::Listenings;
-use super::offers::Offers;
-use super::pump::{Tiding, Turn};
+use super::bgp::{AppliedBgp, host_links};
+use super::defaults::LostDefaultRoutes;
+use super::listening::ListenAddresses;
+use super::pump::{PumpCommand, PumpEvent};
+use super::received_defaults::ReceivedDefaultRoutes;
 use super::search::Search;
-use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
-use crate::bell::Bell;
+use super::{
+    DRAINED, DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus,
+    UnrecordedPod,
+};
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Intent, Joined, Mode, NodeIdentity, Offer, Place, Plan, Pod, PodPlan, ProbeSettings,
-    Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan, Pod,
+    PodPlan, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
-use crate::source::{Refused, Snapshot};
+use crate::source::{Snapshot, SnapshotRefusal};
 
 mod speaker;
 mod unrecorded;
@@ -46,7 +49,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the task starts with.
-pub struct Start {
+pub struct ReconcileDependencies {
     /// Name of this node; its labels come with the snapshot.
     pub node: String,
     /// The BGP identifier, if it is configured.
@@ -82,20 +85,20 @@ pub struct Start {
     /// Pods of the last run whose devices are there.
     pub pods: Vec<Pod>,
     /// Pods that no record knows.
-    pub unrecorded: Vec<Unrecorded>,
+    pub unrecorded: Vec<UnrecordedPod>,
     /// Attached pods whose devices are gone, by the host's end.
     pub broken: BTreeSet<String>,
     /// How long what follows from the loss of a peer takes.
     pub metrics: Metrics,
-    /// Rung when something changes that [`View`] or the speaker shows.
-    pub bell: Bell,
+    /// Notified when something changes that [`ReconcileStatus`] or the speaker shows.
+    pub notifier: ChangeNotifier,
     /// How far this node had left the fabric.
-    pub stage: Stage,
+    pub stage: DrainStage,
 }
 
 /// What is known of a session.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct SessionState {
     up: bool,
     /// It was up since this task began.
     was_up: bool,
@@ -112,13 +115,13 @@ struct Known {
 }
 
 /// What belongs to one life of the speaker.
-struct Running {
-    told: Told,
+struct RunningSpeaker {
+    applied: AppliedBgp,
     monitors: Arc<[Monitor]>,
     events: Events,
-    listening: Listenings,
-    turns: mpsc::UnboundedSender<Turn>,
-    tidings: mpsc::UnboundedReceiver<Tiding>,
+    listening: ListenAddresses,
+    pump_commands: mpsc::UnboundedSender<PumpCommand>,
+    pump_events: mpsc::UnboundedReceiver<PumpEvent>,
 }
 
 /// The next start of a speaker that does not run.
@@ -151,13 +154,13 @@ struct Task {
     plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
     planned: BTreeMap<String, PodPlan>,
-    unrecorded: BTreeMap<String, Unrecorded>,
+    unrecorded: BTreeMap<String, UnrecordedPod>,
     broken: BTreeSet<String>,
-    stage: Stage,
-    running: Option<Running>,
+    stage: DrainStage,
+    running: Option<RunningSpeaker>,
     search: Search,
-    sessions: BTreeMap<PeerKey, Known>,
-    offers: Offers,
+    sessions: BTreeMap<PeerKey, SessionState>,
+    received_defaults: ReceivedDefaultRoutes,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
     held: FamilySet,
@@ -171,8 +174,8 @@ struct Task {
     /// The kernel thread has all pods of the last run.
     populated: bool,
     kernel_faults: Vec<String>,
-    bell: Bell,
-    defaults: Defaults,
+    notifier: ChangeNotifier,
+    defaults: LostDefaultRoutes,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
@@ -186,11 +189,11 @@ struct Task {
 }
 
 /// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
-pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
+pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (in_force, reader) = watch::channel(None);
     let (changed_sessions, sessions) = watch::channel(0);
-    let Start {
+    let ReconcileDependencies {
         node,
         router_id,
         service_cidrs,
@@ -211,7 +214,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         unrecorded,
         broken,
         metrics,
-        bell,
+        notifier,
         stage,
     } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
@@ -241,7 +244,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         running: None,
         search: Search::new(),
         sessions: BTreeMap::new(),
-        offers: Offers::default(),
+        received_defaults: ReceivedDefaultRoutes::default(),
         converged: FamilySet::EMPTY,
         held: FamilySet::EMPTY,
         held_until: None,
@@ -251,8 +254,8 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         reapply: None,
         populated: false,
         kernel_faults: Vec::new(),
-        bell,
-        defaults: Defaults::default(),
+        notifier,
+        defaults: LostDefaultRoutes::default(),
         in_force,
         changed_sessions,
         links: Vec::new(),
@@ -264,12 +267,12 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     (Reconcile { requests, in_force: reader, sessions }, handle)
 }
 
-/// The next thing that the speaker tells; never, if there is none.
-async fn heard(running: &mut Option<Running>) -> Heard {
+/// The next input of the speaker; never, if there is none.
+async fn next_input(running: &mut Option<RunningSpeaker>) -> SpeakerInput {
     let Some(running) = running else { return std::future::pending().await };
     tokio::select! {
-        event = running.events.next() => event.map_or(Heard::Ended, Heard::Event),
-        Some(tiding) = running.tidings.recv() => Heard::Tiding(tiding),
+        event = running.events.next() => event.map_or(SpeakerInput::Ended, SpeakerInput::Event),
+        Some(event) = running.pump_events.recv() => SpeakerInput::Pump(event),
     }
 }
 
@@ -280,9 +283,9 @@ async fn overdue(until: Option<Instant>) {
     }
 }
 
-enum Heard {
+enum SpeakerInput {
     Event(Event),
-    Tiding(Tiding),
+    Pump(PumpEvent),
     Ended,
 }
 
@@ -302,7 +305,7 @@ impl Task {
                         return;
                     }
                     // Who only looks changes nothing.
-                    Some(Request::View(answer)) => {
+                    Some(Request::Status(answer)) => {
                         let _ = answer.send(self.view());
                         continue;
                     }
@@ -335,29 +338,29 @@ impl Task {
                 () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
                     self.apply(plan).await;
                 },
-                heard = heard(&mut self.running) => match heard {
-                    Heard::Event(event) => self.hear(event).await,
-                    Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
+                input = next_input(&mut self.running) => match input {
+                    SpeakerInput::Event(event) => self.handle_speaker_event(event).await,
+                    SpeakerInput::Pump(PumpEvent::NextHopChanged { peer, family, next_hop }) => {
                         self.sessions.entry(peer).or_default().next_hops.insert(family, next_hop);
                         self.stale = true;
                     }
-                    Heard::Tiding(Tiding::Drained(family)) => {
-                        // What the pump told before may be where a default route leads.
+                    SpeakerInput::Pump(PumpEvent::Drained(family)) => {
+                        // A next hop that the pump reported before may be where a default route leads.
                         self.replan().await;
                         self.release(family).await;
                     }
-                    Heard::Tiding(Tiding::Settled(since)) => {
+                    SpeakerInput::Pump(PumpEvent::Settled(since)) => {
                         // Default routes over the peer are the plan's.
                         self.replan().await;
                         self.metrics.peer_loss_settled(since.elapsed());
                     }
-                    Heard::Ended => self.speaker_ended().await,
+                    SpeakerInput::Ended => self.speaker_ended().await,
                 },
                 // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
                 // of one moment, and a plan between them would take a route away and put it back.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
@@ -392,13 +395,13 @@ impl Task {
                 self.stale = true;
             }
             // Dealt with by the loop.
-            Request::View(_) | Request::Advertised(_) | Request::Stop(_) => {}
+            Request::Status(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
 
     // ---- slow path
 
-    async fn take_over(&mut self, snapshot: Snapshot) -> Result<Arc<Snapshot>, Refused> {
+    async fn take_over(&mut self, snapshot: Snapshot) -> Result<Arc<Snapshot>, SnapshotRefusal> {
         if let Some(running) = self.snapshot.as_ref().filter(|running| ***running == snapshot) {
             return Ok(Arc::clone(running));
         }
@@ -429,11 +432,11 @@ impl Task {
     }
 
     /// A plan that has a place for every pod that is there, or why there is none.
-    async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, Refused> {
-        let one = |fault: String| Refused { faults: vec![fault] };
+    async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, SnapshotRefusal> {
+        let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&host);
-        host.former = self.offers.former(host.former);
+        host.former = self.received_defaults.former(host.former);
         host.sessions = self
             .sessions
             .iter()
@@ -443,7 +446,7 @@ impl Task {
                 established: known.up || !known.retained.is_empty(),
                 was_established: known.was_up,
                 next_hops: known.next_hops.clone(),
-                offer: Offer { complete: known.complete, ..self.offers.of(peer) },
+                offer: PeerDefaultRoutes { complete: known.complete, ..self.received_defaults.of(peer) },
             })
             .collect();
         host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
@@ -454,18 +457,18 @@ impl Task {
             networks: snapshot.networks.clone(),
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
-            placed: snapshot.placed.clone(),
+            overlay_pods: snapshot.overlay_pods.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
             // What was derived once stays: another identifier would reset every session.
-            router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
+            router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
         };
         let plan = plan(&intent, &host)
-            .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
+            .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;
         let mut homeless: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pod in self.pods.values() {
             if let Err((fault, address)) = home(&plan, pod) {
@@ -479,7 +482,7 @@ impl Task {
                     "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
                 )
             };
-            return Err(Refused { faults: homeless.into_iter().map(told).collect() });
+            return Err(SnapshotRefusal { faults: homeless.into_iter().map(told).collect() });
         }
         Ok(plan)
     }
@@ -496,7 +499,7 @@ impl Task {
                 if applied.relearn
                     && let Some(running) = &self.running
                 {
-                    let _ = running.turns.send(Turn::Relearn);
+                    let _ = running.pump_commands.send(PumpCommand::Relearn);
                 }
             }
             Err(error) => self.not_applied("the plan did not get into the kernel", &error),
@@ -506,7 +509,7 @@ impl Task {
             if let Ok(pod_plan) = plan_pod(&plan, pod) {
                 let before = self.planned.get(&pod.host_ifname).map(|before| &before.sources);
                 if before != Some(&pod_plan.sources) {
-                    tell_refused(&plan, pod);
+                    record_refused(&plan, pod);
                 }
                 planned.insert(pod.host_ifname.clone(), pod_plan);
             }
@@ -608,7 +611,7 @@ impl Task {
 
     // ---- fast path
 
-    async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
+    async fn add_pod(&mut self, pod: Pod) -> Result<ReadinessGate, PodError> {
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         if self.stage.withdraws() {
             return Err(PodError::Waits(DRAINED.to_owned()));
@@ -616,7 +619,7 @@ impl Task {
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         if self.pods.get(&pod.host_ifname) != Some(&pod) {
-            tell_refused(plan, &pod);
+            record_refused(plan, &pod);
         }
         let bgp = plan.bgp.as_ref();
         let gated = bgp.is_some_and(|bgp| {
@@ -627,7 +630,7 @@ impl Task {
         });
         let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
         if let Some(running) = &mut self.running
-            && running.told.add(&pod_plan.originate).await.is_err()
+            && running.applied.add(&pod_plan.originate).await.is_err()
         {
             self.speaker_fault = Some("the BGP speaker has ended".to_owned());
         }
@@ -635,13 +638,13 @@ impl Task {
         self.unrecorded.remove(&pod.host_ifname);
         self.planned.insert(pod.host_ifname.clone(), pod_plan);
         self.pods.insert(pod.host_ifname.clone(), pod);
-        Ok(Gate {
+        Ok(ReadinessGate {
             prefixes: if gated { prefixes } else { Vec::new() },
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
         })
     }
 
-    async fn join(&mut self, place: &Place) -> Result<Joined, PodError> {
+    async fn join(&mut self, place: &AttachTarget) -> Result<LinkParameters, PodError> {
         self.mend_while(|plan| join(plan, place).is_err()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         join(plan, place).map_err(PodError::Waits)
@@ -696,7 +699,7 @@ impl Task {
         let Some(pod_plan) = self.planned.remove(host_ifname) else { return };
         let prefixes = pod_plan.originate.into_keys().collect();
         if let Some(running) = &mut self.running
-            && running.told.remove(&prefixes).await.is_err()
+            && running.applied.remove(&prefixes).await.is_err()
         {
             self.speaker_fault = Some("the BGP speaker has ended".to_owned());
         }
@@ -709,20 +712,20 @@ impl Task {
 
     // ---- the speaker
 
-    fn view(&self) -> View {
+    fn view(&self) -> ReconcileStatus {
         let bgp = self.running.as_ref().zip(self.plan.as_ref().and_then(|plan| plan.bgp.as_ref()));
-        View {
+        ReconcileStatus {
             applied: self.snapshot.is_some(),
             refused: self.refused.clone(),
             speaker_fault: self.speaker_fault.clone(),
             kernel_faults: self.kernel_faults.clone(),
             stage: self.stage.clone(),
             stopped: self.stopped(),
-            bgp: bgp.map(|(running, plan)| BgpView {
-                speaker: running.told.handle.clone(),
+            bgp: bgp.map(|(running, plan)| SpeakerStatus {
+                speaker: running.applied.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
-                local_as: running.told.local_as.0,
-                router_id: running.told.router_id,
+                local_as: running.applied.local_as.0,
+                router_id: running.applied.router_id,
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 disaggregated: plan.disaggregated.clone(),
                 ways_out: self.plan.as_ref().map(|plan| plan.ways_out.clone()).unwrap_or_default(),
@@ -768,7 +771,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
 }
 
 /// Logs prefixes that a pod names and its network does not allow: they are left out.
-fn tell_refused(plan: &Plan, pod: &Pod) {
+fn record_refused(plan: &Plan, pod: &Pod) {
     let Some(network) = plan.networks.get(&pod.network) else { return };
     for refused in network.refused_prefixes(&pod.network, &pod.extra_prefixes) {
         let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();

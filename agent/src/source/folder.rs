@@ -13,7 +13,7 @@ use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{BgpPeer, Secret};
 use trunkline_api::validate::{self, NeighbourOverlap};
 
-use super::{Refused, Snapshot};
+use super::{Snapshot, SnapshotRefusal};
 
 /// Most octets of a manifest file: a megabyte is some thousand subnets.
 const MAX_FILE: u64 = 1 << 20;
@@ -28,7 +28,7 @@ pub struct Context {
 }
 
 /// Reads and validates the folder.
-pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
+pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusal> {
     let mut faults = Vec::new();
     let mut snapshot = Snapshot { labels: context.labels.clone(), ..Snapshot::default() };
     // Kind and name of each resource, and the file that has it.
@@ -37,7 +37,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
         Ok(files) => files,
         Err(error) => {
             let fault = format!("{}: cannot be read: {error}", folder.display());
-            return Err(Refused { faults: vec![fault] });
+            return Err(SnapshotRefusal { faults: vec![fault] });
         }
     };
     for file in files {
@@ -122,7 +122,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
         }
     }
     if !faults.is_empty() {
-        return Err(Refused { faults });
+        return Err(SnapshotRefusal { faults });
     }
     snapshot.networks.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.subnets.sort_by(|a, b| a.name().cmp(b.name()));

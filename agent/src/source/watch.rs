@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::folder::{self, Context};
-use super::{Refused, Snapshot};
+use super::{Snapshot, SnapshotRefusal};
 
 /// Nothing happened for this long: the edit is done.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -56,11 +56,13 @@ impl FolderSource {
     }
 
     /// A look at the folder as it is now.
-    pub async fn look(&mut self, context: Context) -> Result<Snapshot, Refused> {
+    pub async fn read(&mut self, context: Context) -> Result<Snapshot, SnapshotRefusal> {
         let folder = self.folder.clone();
         let outcome = match tokio::task::spawn_blocking(move || folder::read(&folder, &context)).await {
             Ok(outcome) => outcome,
-            Err(error) => Err(Refused { faults: vec![format!("the manifests could not be read: {error}")] }),
+            Err(error) => {
+                Err(SnapshotRefusal { faults: vec![format!("the manifests could not be read: {error}")] })
+            }
         };
         if let Ok(snapshot) = &outcome {
             self.files.clone_from(&snapshot.files);
@@ -129,19 +131,19 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("manifests");
         let mut source = FolderSource::new(&folder).unwrap();
-        assert!(source.look(Context::default()).await.is_err(), "there is no folder yet");
+        assert!(source.read(Context::default()).await.is_err(), "there is no folder yet");
 
         fs::create_dir(&folder).unwrap();
         assert!(noticed(&mut source).await, "the folder appears");
-        assert!(source.look(Context::default()).await.is_ok());
+        assert!(source.read(Context::default()).await.is_ok());
 
         fs::write(folder.join("a.yaml"), "kind: [").unwrap();
         assert!(noticed(&mut source).await, "a file is written");
-        assert!(source.look(Context::default()).await.is_err());
+        assert!(source.read(Context::default()).await.is_err());
 
         fs::rename(folder.join("a.yaml"), folder.join("a.txt")).unwrap();
         assert!(noticed(&mut source).await, "a file is renamed");
-        assert!(source.look(Context::default()).await.is_ok());
+        assert!(source.read(Context::default()).await.is_ok());
 
         let quiet = tokio::time::timeout(Duration::from_millis(300), source.changed()).await;
         assert!(quiet.is_err(), "looking is no change");

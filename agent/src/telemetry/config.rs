@@ -67,14 +67,14 @@ pub enum Header {
     /// In one of these.
     Reference(Reference),
     /// Something else was written, perhaps the value itself: it is not kept.
-    Other(Unread),
+    Other(IgnoredValue),
 }
 
 /// What was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub struct Unread(IgnoredAny);
+pub struct IgnoredValue(IgnoredAny);
 
-impl Serialize for Unread {
+impl Serialize for IgnoredValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_unit()
     }

@@ -15,7 +15,7 @@ use prost::Message as _;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use trunkline_daemon::outward::{Answer, Outward};
+use trunkline_daemon::outbound::{HttpResponse, OutboundClient};
 
 use super::config::Otlp;
 use super::proto::ExportServiceResponse;
@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 
 /// How fast things go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct ExportTiming {
     /// What comes within this time goes together.
     linger: Duration,
     /// The wait after a first failure.
@@ -32,10 +32,10 @@ pub(super) struct Pace {
     longest: Duration,
 }
 
-impl Default for Pace {
+impl Default for ExportTiming {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Pace { linger: seconds(1), first: seconds(1), longest: seconds(60) }
+        ExportTiming { linger: seconds(1), first: seconds(1), longest: seconds(60) }
     }
 }
 
@@ -73,12 +73,12 @@ pub(super) trait Source: Send + 'static {
 #[derive(Clone)]
 pub(super) struct Collector {
     otlp: Arc<Otlp>,
-    client: Arc<OnceCell<Outward>>,
+    client: Arc<OnceCell<OutboundClient>>,
 }
 
 /// Why a batch was not taken.
 #[derive(Debug, PartialEq)]
-enum Trouble {
+enum ExportError {
     /// It may be taken later, not before this long.
     Later(String, Duration),
     /// It will not.
@@ -91,8 +91,8 @@ impl Collector {
     }
 
     /// Tells it one batch; how much of it was not taken.
-    async fn tell(&self, to: &Uri, body: Bytes) -> Result<u64, Trouble> {
-        let later = |words: String| Trouble::Later(words, Duration::ZERO);
+    async fn post(&self, to: &Uri, body: Bytes) -> Result<u64, ExportError> {
+        let later = |words: String| ExportError::Later(words, Duration::ZERO);
         let otlp = Arc::clone(&self.otlp);
         // Files, of which nobody knows where they are.
         let mut headers = match otlp.headers.is_empty() {
@@ -104,7 +104,7 @@ impl Collector {
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
-        let client = || async { Outward::new(to, self.otlp.ca_file.as_deref()) };
+        let client = || async { OutboundClient::new(to, self.otlp.ca_file.as_deref()) };
         let client = self.client.get_or_try_init(client).await.map_err(|error| later(words(&*error)))?;
         match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
             Ok(Ok(answer)) => taken(&answer),
@@ -115,21 +115,21 @@ impl Collector {
 }
 
 /// What an answer means. Its text is not repeated: it is for the collector's log, and may have what was sent in it.
-fn taken(answer: &Answer) -> Result<u64, Trouble> {
+fn taken(answer: &HttpResponse) -> Result<u64, ExportError> {
     let words = format!("the collector answers HTTP {}", answer.status);
     match answer.status {
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::GATEWAY_TIMEOUT => {
-            Err(Trouble::Later(words, answer.retry_after.unwrap_or_default().min(PATIENCE)))
+            Err(ExportError::Later(words, answer.retry_after.unwrap_or_default().min(PATIENCE)))
         }
         status if status.is_success() => {
             let response = ExportServiceResponse::decode(answer.body.clone()).unwrap_or_default();
             let rejected = response.partial_success.map_or(0, |partial| partial.rejected);
             Ok(u64::try_from(rejected).unwrap_or_default())
         }
-        _ => Err(Trouble::Never(words)),
+        _ => Err(ExportError::Never(words)),
     }
 }
 
@@ -151,7 +151,7 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
 pub(super) async fn run<S: Source>(
     mut source: S,
     collector: Collector,
-    pace: Pace,
+    pace: ExportTiming,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -169,7 +169,7 @@ async fn deliver<S: Source>(
     batch: &Batch,
     to: &Uri,
     collector: &Collector,
-    pace: Pace,
+    pace: ExportTiming,
     metrics: &Metrics,
     stop: &CancellationToken,
     health: &mut Health,
@@ -178,7 +178,7 @@ async fn deliver<S: Source>(
     let mut waits = policy.with_jitter().without_max_times().build();
     loop {
         let last = stop.is_cancelled();
-        match collector.tell(to, batch.body.clone()).await {
+        match collector.post(to, batch.body.clone()).await {
             Ok(rejected) => {
                 let rejected = rejected.min(batch.records);
                 metrics.otlp_request(S::SIGNAL, "ok");
@@ -189,12 +189,12 @@ async fn deliver<S: Source>(
                     rejected => health.bad(&format!("{rejected} of {} were refused", batch.records)),
                 };
             }
-            Err(Trouble::Never(words)) => {
+            Err(ExportError::Never(words)) => {
                 metrics.otlp_request(S::SIGNAL, "refused");
                 metrics.otlp_dropped(S::SIGNAL, "refused", batch.records);
                 return health.bad(&words);
             }
-            Err(Trouble::Later(words, patience)) => {
+            Err(ExportError::Later(words, patience)) => {
                 metrics.otlp_request(S::SIGNAL, "unavailable");
                 health.bad(&words);
                 if last {

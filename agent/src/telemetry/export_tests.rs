@@ -10,7 +10,7 @@ use super::super::config::{Header, Reference};
 use super::super::proto::ExportPartialSuccess;
 use super::*;
 
-const PACE: Pace = Pace {
+const PACE: ExportTiming = ExportTiming {
     linger: Duration::from_millis(1),
     first: Duration::from_millis(5),
     longest: Duration::from_millis(50),
@@ -211,9 +211,9 @@ async fn a_stop_is_one_attempt_more_and_no_other() {
 
 #[test]
 fn a_collector_may_not_ask_for_patience_without_end() {
-    let answer = |status, retry_after| Answer { status, retry_after, body: Bytes::new() };
+    let answer = |status, retry_after| HttpResponse { status, retry_after, body: Bytes::new() };
     let trouble = taken(&answer(StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(86_400))));
-    assert!(matches!(trouble, Err(Trouble::Later(_, PATIENCE))), "{trouble:?}");
-    assert!(matches!(taken(&answer(StatusCode::UNAUTHORIZED, None)), Err(Trouble::Never(_))));
+    assert!(matches!(trouble, Err(ExportError::Later(_, PATIENCE))), "{trouble:?}");
+    assert!(matches!(taken(&answer(StatusCode::UNAUTHORIZED, None)), Err(ExportError::Never(_))));
     assert_eq!(taken(&answer(StatusCode::ACCEPTED, None)), Ok(0));
 }

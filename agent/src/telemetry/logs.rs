@@ -14,13 +14,13 @@ use trunkline_api::control::{Event, Severity};
 
 use super::export::{Batch, Source};
 use super::proto::{ExportLogsServiceRequest, LogRecord, ResourceLogs, ScopeLogs, attribute};
-use super::resource::About;
+use super::resource::ServiceResource;
 use crate::history::Subscription;
 
 /// The events of the history.
 pub(super) struct Events {
     pub(super) history: Subscription,
-    pub(super) about: About,
+    pub(super) about: ServiceResource,
 }
 
 impl Source for Events {
@@ -48,7 +48,7 @@ impl Source for Events {
     }
 }
 
-fn record(event: &Event, about: &About) -> LogRecord {
+fn record(event: &Event, about: &ServiceResource) -> LogRecord {
     let now = Timestamp::now();
     let nanoseconds = |at: Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or_default();
     // OpenTelemetry's numbers for INFO and WARN.
@@ -95,7 +95,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn events_are_what_opentelemetry_reads() {
         let history = History::default();
-        let about = About { service: "rack".to_owned(), node: "n1".to_owned(), kubernetes: true };
+        let about = ServiceResource { service: "rack".to_owned(), node: "n1".to_owned(), kubernetes: true };
         let mut events = Events { history: history.subscribe(0), about };
         let stop = CancellationToken::new();
         let peer = Some("10.0.0.1".to_owned());
@@ -130,7 +130,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_too_slow_learns_how_much_is_lost() {
         let history = History::default();
-        let about = About { service: "s".to_owned(), node: "n".to_owned(), kubernetes: false };
+        let about = ServiceResource { service: "s".to_owned(), node: "n".to_owned(), kubernetes: false };
         let mut events = Events { history: history.subscribe(0), about };
         (0..1500).for_each(|number| history.record(EventKind::Operator, None, None, number.to_string()));
         let stop = CancellationToken::new();

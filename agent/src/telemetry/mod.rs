@@ -12,7 +12,7 @@
 //!
 //! **Why not OpenTelemetry's SDK**: its exporter comes with reqwest or tonic, a second HTTP stack and another copy of rand beside those that are
 //! here, and its batch processors with a thread each; what is exported here is two kinds of records that the agent has in its own shape
-//! already. So the messages are structs of our own (`proto`) and the way out is [`trunkline_daemon::outward`].
+//! already. So the messages are structs of our own (`proto`) and the way out is [`trunkline_daemon::outbound`].
 //!
 //! **Stop**: what is there is told at once, in at most `FLUSH`.
 
@@ -33,9 +33,9 @@ use tokio_util::task::TaskTracker;
 use crate::history::History;
 use crate::metrics::Metrics;
 use config::TelemetryConfig;
-use export::{Collector, Pace, run};
+use export::{Collector, ExportTiming, run};
 use logs::Events;
-use resource::About;
+use resource::ServiceResource;
 use trace::Tracer;
 use traces::Traces;
 
@@ -67,15 +67,18 @@ impl Telemetry {
             stop: CancellationToken::new(),
         };
         if let Some(otlp) = &config.otlp {
-            let about =
-                About { service: otlp.service_name.clone(), node: node.name, kubernetes: node.kubernetes };
+            let about = ServiceResource {
+                service: otlp.service_name.clone(),
+                node: node.name,
+                kubernetes: node.kubernetes,
+            };
             let collector = Collector::new(otlp.clone());
             // The collector was told of earlier runs by these.
             let events = Events { history: history.subscribe(history.restored()), about: about.clone() };
             let (tracer, finished) = Tracer::new();
             telemetry.tracer = tracer;
             let traces = Traces { finished, about };
-            let (pace, stop) = (Pace::default(), &telemetry.stop);
+            let (pace, stop) = (ExportTiming::default(), &telemetry.stop);
             telemetry.tasks.spawn(run(events, collector.clone(), pace, metrics.clone(), stop.clone()));
             telemetry.tasks.spawn(run(traces, collector, pace, metrics.clone(), stop.clone()));
         }

@@ -4,7 +4,7 @@ use super::proto::{InstrumentationScope, Resource, attribute};
 
 /// This agent.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct ServiceResource {
     /// `service.name`.
     pub(super) service: String,
     /// The node's name.
@@ -13,7 +13,7 @@ pub(super) struct About {
     pub(super) kubernetes: bool,
 }
 
-impl About {
+impl ServiceResource {
     pub(super) fn resource(&self) -> Resource {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut attributes = vec![

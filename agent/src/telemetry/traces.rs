@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::export::{Batch, Source};
 use super::proto::{self, ExportTraceServiceRequest, ResourceSpans, ScopeSpans, attribute};
-use super::resource::About;
+use super::resource::ServiceResource;
 use super::trace::{Finished, Span, Trace};
 
 /// OpenTelemetry's numbers: a step inside, and what somebody asked for.
@@ -21,7 +21,7 @@ const ERROR: i32 = 2;
 /// What the attach flow has done.
 pub(super) struct Traces {
     pub(super) finished: Finished,
-    pub(super) about: About,
+    pub(super) about: ServiceResource,
 }
 
 impl Source for Traces {
@@ -57,7 +57,7 @@ impl Source for Traces {
     }
 }
 
-fn spans(trace: Trace, about: &About) -> impl Iterator<Item = proto::Span> {
+fn spans(trace: Trace, about: &ServiceResource) -> impl Iterator<Item = proto::Span> {
     let Trace { id, parent, mut root, steps } = trace;
     root.attributes.push(attribute("trunkline.node", about.node.as_str()));
     let above = root.id.to_vec();
@@ -94,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_trace_is_what_opentelemetry_reads() {
         let (tracer, finished) = Tracer::new();
-        let about = About { service: "s".to_owned(), node: "n1".to_owned(), kubernetes: false };
+        let about = ServiceResource { service: "s".to_owned(), node: "n1".to_owned(), kubernetes: false };
         let mut traces = Traces { finished, about };
         let began = Instant::now();
         let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned();

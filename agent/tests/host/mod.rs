@@ -16,7 +16,7 @@ use trunkline_agent::attach::device::host_ifname;
 use trunkline_agent::ipam::Record;
 use trunkline_agent::ipam::store::{Batch, Store};
 use trunkline_api::attach::{
-    Attach, Attachment, Code, Command, Detach, Done, Failure, Gc, Interface, Reply, Request, Wanted,
+    Attach, AttachOptions, Attachment, Code, Command, Detach, Done, Failure, Gc, Interface, Reply, Request,
     decode_reply, encode,
 };
 use trunkline_api::control::{AgentStatus, PodStatus, Query};
@@ -194,7 +194,7 @@ pub(crate) fn attach(container_id: &str) -> Command {
         conf_name: "pods".to_owned(),
         netns: String::new(),
         pod: None,
-        wanted: Wanted::default(),
+        wanted: AttachOptions::default(),
         deadline_ms: 20_000,
     }))
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{BmpStation, DuplicateIdentifier, WayOut};
+use super::{BmpStation, DefaultRouteStatus, DuplicateIdentifier};
 
 /// The speaker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct BgpStatus {
     pub disaggregated: Option<String>,
     /// The next hops of pods' default routes, by family.
     #[serde(default)]
-    pub ways_out: Vec<WayOut>,
+    pub ways_out: Vec<DefaultRouteStatus>,
     /// Configured peers.
     pub peers: usize,
     /// Those in state Established.

@@ -22,7 +22,7 @@ pub struct PeerCause {
 /// How often a session was lost for one kind of cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Losses {
+pub struct LossCount {
     /// The kind of cause.
     pub kind: CauseKind,
     /// Since the peer was configured in this run of the agent.

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 /// The path of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Walk {
+pub struct PacketPath {
     /// The source address: the requested one, or the one that the pod's kernel chooses.
     pub source: Option<IpAddr>,
     /// The destination address.
     pub destination: IpAddr,
     /// Each look-up on the way out, in order.
-    pub forth: Vec<Stage>,
+    pub forth: Vec<RouteLookup>,
     /// The end of the path, as text.
     pub end: String,
     /// Whether its source becomes an address of the node when it leaves the node
@@ -22,7 +22,7 @@ pub struct Walk {
     pub masqueraded: bool,
     /// The look-ups for an answer on this node, if it returns through the interface by which the
     /// packet left. Empty if the answer does not use the node's own routing.
-    pub back: Vec<Stage>,
+    pub back: Vec<RouteLookup>,
     /// BGP peers to which the source address itself is advertised. See
     /// [`Peer::name`](super::Peer::name).
     pub advertised_to: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Walk {
 /// One look-up: the rules for the packet, and the selected route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Stage {
+pub struct RouteLookup {
     /// `pod` or `node`.
     pub place: String,
     /// The incoming interface; none at the first stage.
@@ -42,9 +42,9 @@ pub struct Stage {
     /// The destination at this stage.
     pub destination: IpAddr,
     /// The rules up to the deciding one, in the kernel's order.
-    pub rules: Vec<WalkRule>,
+    pub rules: Vec<PathRule>,
     /// The route; none if the kernel refuses.
-    pub route: Option<WalkRoute>,
+    pub route: Option<PathRoute>,
     /// The reason for which the packet goes no further, as text.
     pub refused: Option<String>,
 }
@@ -52,7 +52,7 @@ pub struct Stage {
 /// A rule, and its result for the packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WalkRule {
+pub struct PathRule {
     /// Its preference.
     pub priority: u32,
     /// As printed by `ip rule`.
@@ -65,7 +65,7 @@ pub struct WalkRule {
 /// The selected route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WalkRoute {
+pub struct PathRoute {
     /// The destination prefix.
     pub prefix: IpNet,
     /// Its table.
@@ -73,13 +73,13 @@ pub struct WalkRoute {
     /// `unicast`, `local`, `blackhole`, …
     pub kind: String,
     /// Its next hops; several are ECMP.
-    pub hops: Vec<WalkHop>,
+    pub hops: Vec<PathHop>,
 }
 
 /// A next hop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WalkHop {
+pub struct PathHop {
     /// The router; none if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
     /// The interface.

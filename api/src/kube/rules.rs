@@ -65,7 +65,7 @@ fn mode(spec: &str) -> String {
 }
 
 /// Whether a text is present and not empty.
-fn said(text: &str) -> String {
+fn is_set(text: &str) -> String {
     format!("(has({text}) && {text} != '')")
 }
 
@@ -206,8 +206,9 @@ fn network_config() -> Vec<Row> {
 }
 
 fn peer() -> Vec<Row> {
-    let (address, interface, prefix) = (said("self.address"), said("self.interface"), said("self.prefix"));
-    let password = said("self.password");
+    let (address, interface, prefix) =
+        (is_set("self.address"), is_set("self.interface"), is_set("self.prefix"));
+    let password = is_set("self.password");
     let hold = "(has(self.holdTimeSeconds) ? self.holdTimeSeconds : 90)";
     vec![
         (
@@ -245,11 +246,11 @@ fn peer() -> Vec<Row> {
             "port: nobody is connected to, neighbours from a prefix come by themselves: leave it out",
         ),
         (
-            format!("!{interface} || !{}", said("self.sourceAddress")),
+            format!("!{interface} || !{}", is_set("self.sourceAddress")),
             "sourceAddress: a session of an unnumbered peer is between link-local addresses: leave it out",
         ),
         (
-            format!("!{} || isIP(self.sourceAddress)", said("self.sourceAddress")),
+            format!("!{} || isIP(self.sourceAddress)", is_set("self.sourceAddress")),
             "sourceAddress is not an address: write one of this node",
         ),
         (
@@ -319,7 +320,7 @@ fn range() -> Vec<Row> {
     };
     let inside = |field: &str| {
         let text = format!("self.{field}");
-        format!("!{is_prefix} || !{} || (isIP({text}) && cidr(self.cidr).containsIP({text}))", said(&text))
+        format!("!{is_prefix} || !{} || (isIP({text}) && cidr(self.cidr).containsIP({text}))", is_set(&text))
     };
     let all_inside = |field: &str| {
         format!(
@@ -358,8 +359,8 @@ fn range() -> Vec<Row> {
         (
             format!(
                 "!{is_prefix} || {} || {} || cidr(self.cidr).prefixLength() >= (cidr(self.cidr).ip().family() == 4 ? 16 : 112)",
-                said("self.start"),
-                said("self.end")
+                is_set("self.start"),
+                is_set("self.end")
             ),
             "cidr has more than 65536 addresses: write start and end, or a longer prefix",
         ),
@@ -393,7 +394,7 @@ fn ip_instance() -> Vec<Row> {
 fn vtep() -> Vec<Row> {
     vec![
         (
-            format!("!{} || (isIP(self.ip) && ip(self.ip).isGlobalUnicast())", said("self.ip")),
+            format!("!{} || (isIP(self.ip) && ip(self.ip).isGlobalUnicast())", is_set("self.ip")),
             "ip is not an address that other nodes reach: write one of the node's addresses",
         ),
         (

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::Faults;
-use super::policy::{self, Way};
+use super::policy::{self, PolicyDirection};
 use crate::policy::PrefixMatch;
 use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, LongLivedStale, Network};
 
@@ -106,9 +106,11 @@ impl PeerCheck<'_, '_> {
         if self.peer.max_prefixes == Some(0) {
             self.fault("maxPrefixes", "0 would end the session with the first prefix: write 1 or more, or leave it out for no limit");
         }
-        for (way, policy) in [(Way::Import, &self.peer.import), (Way::Export, &self.peer.export)] {
+        for (direction, policy) in
+            [(PolicyDirection::Import, &self.peer.import), (PolicyDirection::Export, &self.peer.export)]
+        {
             if let Some(policy) = policy {
-                policy::check(policy, way, sets, &format!("{}.{way}", self.path), self.faults);
+                policy::check(policy, direction, sets, &format!("{}.{direction}", self.path), self.faults);
             }
         }
     }

@@ -15,16 +15,16 @@ use crate::resources::ValueError;
 
 /// One of a peer's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PolicyDirection {
     Import,
     Export,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PolicyDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Way::Import => "import",
-            Way::Export => "export",
+            PolicyDirection::Import => "import",
+            PolicyDirection::Export => "export",
         })
     }
 }
@@ -45,20 +45,26 @@ pub(super) fn check_sets(sets: &Sets, faults: &mut Faults<'_>) {
     }
 }
 
-pub(super) fn check(policy: &Policy, way: Way, sets: &Sets, path: &str, faults: &mut Faults<'_>) {
+pub(super) fn check(
+    policy: &Policy,
+    direction: PolicyDirection,
+    sets: &Sets,
+    path: &str,
+    faults: &mut Faults<'_>,
+) {
     for (index, rule) in policy.rules.iter().enumerate() {
-        check_rule(rule, way, sets, &format!("{path}.rules[{index}]"), faults);
+        check_rule(rule, direction, sets, &format!("{path}.rules[{index}]"), faults);
     }
 }
 
-fn check_rule(rule: &Rule, way: Way, sets: &Sets, path: &str, faults: &mut Faults<'_>) {
+fn check_rule(rule: &Rule, direction: PolicyDirection, sets: &Sets, path: &str, faults: &mut Faults<'_>) {
     if rule.action.is_none() && rule.set == Changes::default() {
         faults.add(
             format!("{path}.action"),
             "missing, and nothing is set either: write accept or reject, or what to set",
         );
     }
-    if rule.originated.is_some() && way == Way::Import {
+    if rule.originated.is_some() && direction == PolicyDirection::Import {
         faults.add(
             format!("{path}.originated"),
             "what a peer tells is never originated here: leave it out, it is for export",

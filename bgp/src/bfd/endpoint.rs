@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::links::Links;
 use super::packet::{LENGTH, Packet, PacketError};
-use super::session::{ConfigError, Down, Outcome, Session, Status, Target};
+use super::session::{ConfigError, Down, Session, SessionChange, Status, Target};
 
 /// The owner's number of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -306,7 +306,7 @@ impl Endpoint {
 }
 
 /// The event for a session that was in state `before`, if something changed.
-fn event(id: SessionId, session: &Session, before: super::State, outcome: &Outcome) -> Option<Event> {
+fn event(id: SessionId, session: &Session, before: super::State, outcome: &SessionChange) -> Option<Event> {
     debug_assert!(!session.is_admin_down());
     let status = session.status();
     let changed = outcome.changed || outcome.down.is_some() || status.state != before;

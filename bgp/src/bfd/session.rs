@@ -133,7 +133,7 @@ pub struct Status {
 
 /// The timers in the peer's last packet.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct PeerTimers {
     at: Instant,
     multiplier: u8,
     desired_min_tx: Duration,
@@ -161,7 +161,7 @@ pub(super) struct Session {
     remote_min_rx: Duration,
     remote_demand: bool,
     remote_independent: bool,
-    heard: Option<Heard>,
+    peer_timers: Option<PeerTimers>,
     polling: bool,
     next_send: Option<Instant>,
     up_count: u64,
@@ -173,7 +173,7 @@ pub(super) struct Session {
 
 /// The result of a packet or a timeout.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct SessionChange {
     pub(super) changed: bool,
     pub(super) down: Option<Down>,
     /// A packet with F must be sent now.
@@ -200,7 +200,7 @@ impl Session {
             remote_min_rx: Duration::from_micros(1),
             remote_demand: false,
             remote_independent: false,
-            heard: None,
+            peer_timers: None,
             polling: false,
             next_send: Some(now),
             up_count: 0,
@@ -261,14 +261,14 @@ impl Session {
 
     /// The detection time in asynchronous mode (§6.8.4).
     fn detection_time(&self) -> Option<Duration> {
-        let heard = self.heard?;
-        Some(self.acting_rx.max(heard.desired_min_tx) * u32::from(heard.multiplier))
+        let peer_timers = self.peer_timers?;
+        Some(self.acting_rx.max(peer_timers.desired_min_tx) * u32::from(peer_timers.multiplier))
     }
 
     fn detection_deadline(&self) -> Option<Instant> {
         // In Down only the peer's discriminator can expire (§6.8.1).
-        let heard = self.heard.filter(|_| self.state != State::AdminDown)?;
-        Some(heard.at + self.detection_time()?)
+        let peer_timers = self.peer_timers.filter(|_| self.state != State::AdminDown)?;
+        Some(peer_timers.at + self.detection_time()?)
     }
 
     /// Whether periodic packets are sent (§6.8.7).
@@ -289,8 +289,8 @@ impl Session {
     }
 
     /// Handles a packet (§6.8.6, after the session was found). `at` is the arrival time.
-    pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> SessionChange {
+        let mut outcome = SessionChange::default();
         if self.state == State::AdminDown {
             return outcome;
         }
@@ -302,8 +302,9 @@ impl Session {
         self.remote_independent = packet.control_plane_independent;
         let slower = packet.required_min_rx != self.remote_min_rx;
         self.remote_min_rx = packet.required_min_rx;
-        let at = self.heard.map_or(at, |heard| heard.at.max(at));
-        self.heard = Some(Heard { at, multiplier: packet.multiplier, desired_min_tx: packet.desired_min_tx });
+        let at = self.peer_timers.map_or(at, |peer_timers| peer_timers.at.max(at));
+        self.peer_timers =
+            Some(PeerTimers { at, multiplier: packet.multiplier, desired_min_tx: packet.desired_min_tx });
         if packet.final_ && self.polling {
             self.polling = false;
             self.acting_tx = self.desired_min_tx;
@@ -357,8 +358,8 @@ impl Session {
     }
 
     /// Handles an expired detection time.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> SessionChange {
+        let mut outcome = SessionChange::default();
         if self.detection_deadline().is_some_and(|deadline| deadline <= now) {
             let control_plane_independent = self.remote_independent;
             if self.state >= State::Init {
@@ -371,7 +372,7 @@ impl Session {
             self.remote_state = State::Down;
             self.remote_min_rx = Duration::from_micros(1);
             self.remote_demand = false;
-            self.heard = None;
+            self.peer_timers = None;
             outcome.changed = true;
         }
         outcome

@@ -21,7 +21,7 @@ const CONTEXT: EncodeContext =
 
 /// A session that was reported to the station.
 #[derive(Debug)]
-struct Known {
+struct MonitoredSession {
     header: PeerHeader,
     /// Families that need End-of-RIB after the walk: those of sessions from before the walk.
     walked: FamilySet,
@@ -34,7 +34,7 @@ pub(crate) struct Station {
     config: StationConfig,
     /// The same moment on both clocks.
     epoch: (Instant, Duration),
-    peers: FxHashMap<PeerId, Known>,
+    peers: FxHashMap<PeerId, MonitoredSession>,
     queue: Vec<u8>,
     /// The octets of the queue that were already read.
     taken: usize,
@@ -86,7 +86,7 @@ impl Station {
         let time = self.time(now);
         // A session that starts during the walk sends its own End-of-RIB.
         let walked = if self.walk == Some((Family::Ipv4Unicast, 0)) { families } else { FamilySet::EMPTY };
-        self.peers.insert(peer, Known { header, walked });
+        self.peers.insert(peer, MonitoredSession { header, walked });
         self.push(|queue, _| message::peer_up(queue, &header, time, ends, opens));
     }
 

@@ -79,7 +79,7 @@ pub(super) struct Report {
 /// Counters of all sessions together. The thread writes without a lock, and a reader does not wake
 /// the thread.
 #[derive(Default)]
-struct Refused {
+struct RejectionCounters {
     by_reason: [AtomicU64; Reason::ALL.len()],
     /// Copies of the receiving sockets: the kernel counts the drops of each.
     sockets: [OnceLock<Socket>; PORTS],
@@ -91,7 +91,7 @@ pub(super) struct Bfd {
     thread: Option<(std_mpsc::Sender<Command>, UnixStream)>,
     counters: BTreeMap<PeerId, Arc<Counters>>,
     host: Option<Vec<HostLink>>,
-    refused: Arc<Refused>,
+    refused: Arc<RejectionCounters>,
     /// Of each receiving socket: the kernel's counter (32 bits) at the last reading, and the sum.
     dropped: [(u32, u64); PORTS],
 }
@@ -169,7 +169,7 @@ impl Bfd {
 fn start(
     reports: mpsc::Sender<Report>,
     host: Option<Vec<HostLink>>,
-    refused: Arc<Refused>,
+    refused: Arc<RejectionCounters>,
 ) -> io::Result<(std_mpsc::Sender<Command>, UnixStream)> {
     let (wake, woken) = UnixStream::pair()?;
     wake.set_nonblocking(true)?;

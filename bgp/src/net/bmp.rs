@@ -60,8 +60,8 @@ impl Monitor {
         config: StationConfig,
     ) -> Monitor {
         let status = Arc::new(Mutex::new(MonitorStatus::default()));
-        let line = Line { commands, address, config, status: Arc::clone(&status) };
-        let task = tokio::spawn(line.run()).abort_handle();
+        let connection = StationConnection { commands, address, config, status: Arc::clone(&status) };
+        let task = tokio::spawn(connection.run()).abort_handle();
         Monitor { address, status, task }
     }
 
@@ -85,7 +85,7 @@ impl Drop for Monitor {
 /// The owner's answer to a request.
 type Piece = (Vec<u8>, StationRead);
 
-struct Line {
+struct StationConnection {
     // Weak, so a station does not keep a speaker running without handles.
     commands: mpsc::WeakSender<Command>,
     address: SocketAddr,
@@ -105,7 +105,7 @@ impl From<Stopped> for End {
     }
 }
 
-impl Line {
+impl StationConnection {
     async fn run(self) {
         let mut wait = FIRST_WAIT;
         loop {
@@ -198,7 +198,7 @@ impl Line {
         let mut unheard = [0; 1024];
         loop {
             let (sender, mut piece) = oneshot::channel::<Piece>();
-            self.command(move |owner, _| owner.ask_station(id, PIECE, sender)).await?;
+            self.command(move |owner, _| owner.request_station(id, PIECE, sender)).await?;
             let (octets, read) = loop {
                 tokio::select! {
                     piece = &mut piece => break piece.map_err(|_| Stopped)?,

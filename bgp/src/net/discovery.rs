@@ -102,7 +102,7 @@ fn open(interface: InterfaceName, index: u32) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     sockopt::receive_only(&socket, &[ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT])?;
     socket.bind_device(Some(interface.as_str().as_bytes()))?;
-    datagram::ask_for_details(&socket, true)?;
+    datagram::enable_control_messages(&socket, true)?;
     socket.set_multicast_hops_v6(255)?;
     socket.set_multicast_loop_v6(false)?;
     socket.set_multicast_if_v6(index)?;
@@ -134,7 +134,7 @@ impl Link {
         self.send(&ADVERTISEMENT, ALL_NODES).await;
     }
 
-    async fn hear(&self) -> io::Result<Option<Heard>> {
+    async fn receive(&self) -> io::Result<Option<NdMessage>> {
         let mut buffer = [0; 1500];
         let receive = || datagram::receive(&self.socket, &mut buffer);
         let got = self.socket.async_io(Interest::READABLE, receive).await?;
@@ -145,18 +145,18 @@ impl Link {
 
 /// A message from a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum NdMessage {
     Solicitation,
     Advertisement(Ipv6Addr),
 }
 
 /// Checks of RFC 4861 §6.1.1 and §6.1.2; the kernel has checked the checksum.
-fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<Heard> {
+fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<NdMessage> {
     let (&[kind, code, ..], Some(255)) = (message, hop_limit) else { return None };
     match (kind, code) {
-        (ROUTER_SOLICITATION, 0) if message.len() >= SOLICITATION.len() => Some(Heard::Solicitation),
+        (ROUTER_SOLICITATION, 0) if message.len() >= SOLICITATION.len() => Some(NdMessage::Solicitation),
         (ROUTER_ADVERTISEMENT, 0) if message.len() >= ADVERTISEMENT.len() && from.is_unicast_link_local() => {
-            Some(Heard::Advertisement(from))
+            Some(NdMessage::Advertisement(from))
         }
         _ => None,
     }
@@ -171,7 +171,7 @@ struct Choice {
 
 /// The result of an advertisement.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum AdvertisementResult {
     /// No change.
     Same,
     /// This address is the neighbour now.
@@ -183,18 +183,18 @@ enum Outcome {
 }
 
 impl Choice {
-    fn heard(&mut self, from: Ipv6Addr, now: Instant) -> Outcome {
+    fn handle_advertisement(&mut self, from: Ipv6Addr, now: Instant) -> AdvertisementResult {
         match (self.known, self.challenger) {
             (None, _) => self.elect(from),
             (Some(known), Some((other, _))) if known == from => {
                 self.challenger = None;
-                Outcome::Two(other)
+                AdvertisementResult::Two(other)
             }
             (Some(known), None) if known != from => {
                 self.challenger = Some((from, now + CONTEST));
-                Outcome::Contested
+                AdvertisementResult::Contested
             }
-            _ => Outcome::Same,
+            _ => AdvertisementResult::Same,
         }
     }
 
@@ -203,13 +203,13 @@ impl Choice {
     }
 
     /// Replaces the known neighbour, which has not answered.
-    fn overdue(&mut self) -> Outcome {
-        self.challenger.map_or(Outcome::Same, |(other, _)| self.elect(other))
+    fn overdue(&mut self) -> AdvertisementResult {
+        self.challenger.map_or(AdvertisementResult::Same, |(other, _)| self.elect(other))
     }
 
-    fn elect(&mut self, neighbour: Ipv6Addr) -> Outcome {
+    fn elect(&mut self, neighbour: Ipv6Addr) -> AdvertisementResult {
         *self = Choice { known: Some(neighbour), challenger: None };
-        Outcome::Found(neighbour)
+        AdvertisementResult::Found(neighbour)
     }
 }
 
@@ -234,17 +234,17 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 }
                 round = tick() + wait;
                 wait = (wait * 2).min(INTERVAL);
-                Outcome::Same
+                AdvertisementResult::Same
             }
             () = contest => choice.overdue(),
-            heard = link.hear() => match heard {
-                Ok(Some(Heard::Advertisement(from))) => choice.heard(from, tick()),
-                Ok(Some(Heard::Solicitation)) => {
+            message = link.receive() => match message {
+                Ok(Some(NdMessage::Advertisement(from))) => choice.handle_advertisement(from, tick()),
+                Ok(Some(NdMessage::Solicitation)) => {
                     // At once, except for repeated solicitations.
                     round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
-                    Outcome::Same
+                    AdvertisementResult::Same
                 }
-                Ok(None) => Outcome::Same,
+                Ok(None) => AdvertisementResult::Same,
                 Err(error) => {
                     warn!(interface = %link.interface, %error, "router advertisements are not heard any more");
                     return;
@@ -252,15 +252,15 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
             },
         };
         match outcome {
-            Outcome::Same => {}
-            Outcome::Contested => link.solicit().await,
-            Outcome::Two(other) if !link.complained => {
+            AdvertisementResult::Same => {}
+            AdvertisementResult::Contested => link.solicit().await,
+            AdvertisementResult::Two(other) if !link.complained => {
                 link.complained = true;
                 let (interface, known) = (link.interface, choice.known.unwrap_or(Ipv6Addr::UNSPECIFIED));
                 warn!(%interface, neighbour = %known, %other, "two routers are on one link: the first stays the peer");
             }
-            Outcome::Two(_) => {}
-            Outcome::Found(neighbour) => {
+            AdvertisementResult::Two(_) => {}
+            AdvertisementResult::Found(neighbour) => {
                 info!(interface = %link.interface, %neighbour, "neighbour found by its router advertisement");
                 neighbours.send_modify(|neighbours| {
                     neighbours.insert(link.interface, neighbour);
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn only_messages_of_a_neighbour_are_accepted() {
         let from = address(1);
-        assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(Heard::Advertisement(from)));
-        assert_eq!(parse(from, Some(255), &SOLICITATION), Some(Heard::Solicitation));
-        assert_eq!(parse(Ipv6Addr::UNSPECIFIED, Some(255), &SOLICITATION), Some(Heard::Solicitation));
+        assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(NdMessage::Advertisement(from)));
+        assert_eq!(parse(from, Some(255), &SOLICITATION), Some(NdMessage::Solicitation));
+        assert_eq!(parse(Ipv6Addr::UNSPECIFIED, Some(255), &SOLICITATION), Some(NdMessage::Solicitation));
         let longer = [&ADVERTISEMENT[..], &[1, 1, 2, 3, 4, 5, 6, 7]].concat();
-        assert_eq!(parse(from, Some(255), &longer), Some(Heard::Advertisement(from)), "with options");
+        assert_eq!(parse(from, Some(255), &longer), Some(NdMessage::Advertisement(from)), "with options");
         let global = "2001:db8::1".parse().unwrap();
         let mut code = ADVERTISEMENT;
         code[1] = 1;
@@ -314,15 +314,21 @@ mod tests {
         let now = tick();
         let (first, second) = (address(1), address(2));
         let mut choice = Choice::default();
-        assert_eq!(choice.heard(first, now), Outcome::Found(first));
-        assert_eq!((choice.heard(first, now), choice.deadline()), (Outcome::Same, None));
-        assert_eq!(choice.heard(second, now), Outcome::Contested);
-        assert_eq!(choice.heard(second, now), Outcome::Same, "asked once");
-        assert_eq!(choice.heard(first, now), Outcome::Two(second), "it is there");
+        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Found(first));
+        assert_eq!(
+            (choice.handle_advertisement(first, now), choice.deadline()),
+            (AdvertisementResult::Same, None)
+        );
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "asked once");
+        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Two(second), "it is there");
         assert_eq!((choice.known, choice.deadline()), (Some(first), None));
-        assert_eq!(choice.heard(second, now), Outcome::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
         assert_eq!(choice.deadline(), Some(now + CONTEST));
-        assert_eq!(choice.overdue(), Outcome::Found(second));
-        assert_eq!((choice.heard(second, now), choice.deadline()), (Outcome::Same, None));
+        assert_eq!(choice.overdue(), AdvertisementResult::Found(second));
+        assert_eq!(
+            (choice.handle_advertisement(second, now), choice.deadline()),
+            (AdvertisementResult::Same, None)
+        );
     }
 }

@@ -138,7 +138,7 @@ impl RouteChanges {
     pub async fn next(&mut self, max: usize) -> Result<Vec<RouteChange>, Stopped> {
         if self.asked.is_none() {
             let (sender, receiver) = oneshot::channel();
-            let command: Command = Box::new(move |owner, _| owner.ask_route_changes(max.max(1), sender));
+            let command: Command = Box::new(move |owner, _| owner.request_route_changes(max.max(1), sender));
             let commands = self.commands.upgrade().ok_or(Stopped)?;
             commands.send(command).await.map_err(|_| Stopped)?;
             self.asked = Some(receiver);

@@ -23,7 +23,7 @@ use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
 use crate::speaker::{
-    Change, Explanation, Found, Listed, PeerStatus, RangeStatus, Route, RouteFilter, Search, Stop,
+    Change, Explanation, Listed, PeerStatus, RangeStatus, Route, RouteFilter, Search, SearchResult, Stop,
 };
 use crate::types::{PeerId, PeerKey};
 
@@ -136,9 +136,9 @@ impl SpeakerHandle {
 
     /// Waits until every Established peer has been written all that there is to tell it. There is no time limit: put one around
     /// it.
-    pub async fn told_all(&self) -> Result<(), Stopped> {
+    pub async fn wait_all_advertised(&self) -> Result<(), Stopped> {
         let (sender, receiver) = oneshot::channel();
-        self.call(move |owner, _| owner.told_all(sender)).await?;
+        self.call(move |owner, _| owner.watch_all_advertised(sender)).await?;
         receiver.await.map_err(|_| Stopped)
     }
 
@@ -204,18 +204,18 @@ impl SpeakerHandle {
     /// Has [`RouteChanges`] tell every prefix again that it has told a path of: whoever listens has lost them.
     ///
     /// [`RouteChanges`]: super::RouteChanges
-    pub async fn tell_routes_again(&self) -> Result<(), Stopped> {
-        self.call(|owner, _| owner.speaker.tell_routes_again()).await
+    pub async fn resend_routes(&self) -> Result<(), Stopped> {
+        self.call(|owner, _| owner.speaker.resend_routes()).await
     }
 
     /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;
-    /// after `within` the search ends where it is, and says so ([`Found::complete`]). Dropping the future ends it too.
+    /// after `within` the search ends where it is, and says so ([`SearchResult::complete`]). Dropping the future ends it too.
     pub async fn search(
         &self,
         filter: RouteFilter,
         limit: usize,
         within: Duration,
-    ) -> Result<Found, Stopped> {
+    ) -> Result<SearchResult, Stopped> {
         let mut search = Search::new(filter, limit);
         let ends = tokio::time::Instant::now() + within;
         loop {

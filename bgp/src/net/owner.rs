@@ -88,7 +88,7 @@ pub(super) struct Owner {
     pub(super) bfd: Bfd,
     bfd_reports: Option<mpsc::Receiver<Report>>,
     /// Who waits until all is told.
-    told_all: Vec<oneshot::Sender<()>>,
+    waiting_for_advertised: Vec<oneshot::Sender<()>>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
     trim: Trim,
@@ -124,7 +124,7 @@ impl Owner {
             stations: Vec::new(),
             bfd,
             bfd_reports: Some(bfd_reports),
-            told_all: Vec::new(),
+            waiting_for_advertised: Vec::new(),
             stopping: Vec::new(),
             stopped: false,
             trim: Trim::default(),
@@ -160,7 +160,7 @@ impl Owner {
                 }
             };
             tokio::select! {
-                Some(report) = reported => self.hear_bfd(report, now()),
+                Some(report) = reported => self.handle_bfd(report, now()),
                 command = commands.recv() => match command {
                     Some(command) => command(&mut self, now()),
                     None => self.stop_speaker(Stop::Silent, now()),
@@ -224,7 +224,7 @@ impl Owner {
         self.act();
         self.give_route_changes();
         self.give_stations(now);
-        self.answer_told_all();
+        self.answer_all_advertised();
         self.trim.turn(self.speaker.attribute_sets());
     }
 
@@ -289,9 +289,9 @@ impl Owner {
     }
 
     /// Answers who waits until all is told, if it is.
-    fn answer_told_all(&mut self) {
-        if !self.told_all.is_empty() && self.speaker.has_told_all() {
-            for sender in self.told_all.drain(..) {
+    fn answer_all_advertised(&mut self) {
+        if !self.waiting_for_advertised.is_empty() && self.speaker.has_advertised_all() {
+            for sender in self.waiting_for_advertised.drain(..) {
                 // Who waited may have given up.
                 let _ = sender.send(());
             }
@@ -299,11 +299,11 @@ impl Owner {
     }
 
     /// Somebody waits until all is told.
-    pub(super) fn told_all(&mut self, sender: oneshot::Sender<()>) {
-        self.told_all.push(sender);
+    pub(super) fn watch_all_advertised(&mut self, sender: oneshot::Sender<()>) {
+        self.waiting_for_advertised.push(sender);
     }
 
-    fn hear_bfd(&mut self, report: Report, now: Instant) {
+    fn handle_bfd(&mut self, report: Report, now: Instant) {
         let Report { peer, remote, down, status } = report;
         self.speaker.handle_bfd(peer, remote, down, status, now);
         self.act();
@@ -520,11 +520,11 @@ impl Owner {
         self.watches_swept_at = (self.watches.len() * 2).max(WATCHES_KEPT);
     }
 
-    pub(super) fn ask_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
+    pub(super) fn request_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
         self.route_changes.push_back((max, sender));
     }
 
-    pub(super) fn ask_station(
+    pub(super) fn request_station(
         &mut self,
         id: StationId,
         budget: usize,

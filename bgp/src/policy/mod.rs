@@ -11,7 +11,7 @@
 //! (`rib::transform` caches the result). So a condition on anything but the prefix costs nothing
 //! per prefix. The time to look up a prefix list does not grow with its length ([`PrefixSet`]).
 //!
-//! The rule that decided is part of the result ([`Decision`]). So an explanation for an operator
+//! The rule that decided is part of the result ([`PolicyDecision`]). So an explanation for an operator
 //! comes from the evaluation itself, not from a second one.
 //!
 //! Left out on purpose: regular expressions over AS_PATH (conditions on its length, its ends and
@@ -37,12 +37,12 @@ pub struct Policy {
     /// The rules, in order of evaluation.
     pub rules: Vec<Rule>,
     /// The verdict for a path that no rule decided.
-    pub default: Verdict,
+    pub default: PolicyResult,
 }
 
 /// The verdict on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PolicyResult {
     /// The path is used (import) or advertised (export).
     Accept,
     /// The path is not used (import) or not advertised (export).
@@ -59,14 +59,14 @@ pub struct Rule {
     /// The changes to a path that matches.
     pub set: Actions,
     /// The verdict. None: evaluation continues with the next rule, with the changes applied.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PolicyResult>,
 }
 
 /// The result of a policy for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct PolicyDecision {
     /// The verdict on the path.
-    pub verdict: Verdict,
+    pub verdict: PolicyResult,
     /// The index of the rule that decided; none if the default applied.
     pub rule: Option<usize>,
 }
@@ -85,7 +85,7 @@ impl RuleMask {
 impl Rule {
     /// A rule that accepts paths that satisfy the conditions.
     pub fn accept(when: Conditions) -> Rule {
-        Rule { when, verdict: Some(Verdict::Accept), ..Rule::default() }
+        Rule { when, verdict: Some(PolicyResult::Accept), ..Rule::default() }
     }
 
     /// A rule that accepts originated paths.
@@ -96,24 +96,24 @@ impl Rule {
 
     /// A rule that rejects paths that satisfy the conditions.
     pub fn reject(when: Conditions) -> Rule {
-        Rule { when, verdict: Some(Verdict::Reject), ..Rule::default() }
+        Rule { when, verdict: Some(PolicyResult::Reject), ..Rule::default() }
     }
 }
 
 impl Policy {
     /// A policy that accepts every path unchanged.
     pub const fn accept_all() -> Policy {
-        Policy { rules: Vec::new(), default: Verdict::Accept }
+        Policy { rules: Vec::new(), default: PolicyResult::Accept }
     }
 
     /// A policy that rejects every path.
     pub const fn reject_all() -> Policy {
-        Policy { rules: Vec::new(), default: Verdict::Reject }
+        Policy { rules: Vec::new(), default: PolicyResult::Reject }
     }
 
     /// A policy that accepts originated paths only.
     pub fn originated_only() -> Policy {
-        Policy { rules: vec![Rule::originated()], default: Verdict::Reject }
+        Policy { rules: vec![Rule::originated()], default: PolicyResult::Reject }
     }
 
     /// Whether any rule has a condition on the prefix.
@@ -141,15 +141,15 @@ impl Policy {
         next_hop: Option<NextHop>,
         originated: bool,
         prepended: Asn,
-    ) -> Decision {
+    ) -> PolicyDecision {
         for (place, rule) in self.rules.iter().enumerate() {
             if mask.contains(place) && rule.when.match_attributes(attributes, next_hop, originated) {
                 rule.set.apply(attributes, prepended);
                 if let Some(verdict) = rule.verdict {
-                    return Decision { verdict, rule: Some(place) };
+                    return PolicyDecision { verdict, rule: Some(place) };
                 }
             }
         }
-        Decision { verdict: self.default, rule: None }
+        PolicyDecision { verdict: self.default, rule: None }
     }
 }

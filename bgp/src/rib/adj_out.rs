@@ -91,9 +91,9 @@ impl std::fmt::Display for NotAdvertised {
 #[derive(Debug, Default)]
 pub(super) struct AdjOut {
     /// Advertised attributes by row; 0 where nothing is advertised.
-    told: Vec<u32>,
-    /// Advertised paths if the peer receives several per prefix (RFC 7911); `told` is empty then.
-    paths: Option<paths::Told>,
+    advertised: Vec<u32>,
+    /// Advertised paths if the peer receives several per prefix (RFC 7911); `advertised` is empty then.
+    paths: Option<paths::AdvertisedPaths>,
     /// Rows to examine.
     pub(super) pending: RowSet,
     /// Rows to send again although nothing differs. A row stays here until it is written, even if
@@ -111,9 +111,9 @@ enum Refresh {
     #[default]
     None,
     /// BoRR is due.
-    Asked,
+    Requested,
     /// EoRR is due when all rows before `bound` have been examined.
-    Running { bound: u32, asked_again: bool },
+    Running { bound: u32, requested_again: bool },
 }
 
 /// A marker that is written before any route.
@@ -126,54 +126,59 @@ enum Marker {
 
 impl AdjOut {
     /// Switches to several paths per prefix (RFC 7911).
-    pub(super) fn tell_paths(&mut self) {
-        self.paths = Some(paths::Told::default());
+    pub(super) fn enable_add_path(&mut self) {
+        self.paths = Some(paths::AdvertisedPaths::default());
     }
 
     #[inline]
-    pub(super) fn tells_paths(&self) -> bool {
+    pub(super) fn has_add_path(&self) -> bool {
         self.paths.is_some()
     }
 
-    pub(super) fn is_told(&self, row: u32) -> bool {
-        self.told(row).is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_told(row))
+    pub(super) fn is_advertised(&self, row: u32) -> bool {
+        self.advertised(row).is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_advertised(row))
     }
 
     /// Whether a path of a row is advertised; `number` is the path's number in the table. With
     /// `attributes`, only a match of these counts.
     pub(super) fn has(&self, row: u32, number: u32, attributes: Option<AttrId>) -> bool {
-        let same = |told: AttrId| attributes.is_none_or(|attributes| attributes == told);
+        let same = |advertised: AttrId| attributes.is_none_or(|attributes| attributes == advertised);
         match &self.paths {
-            Some(paths) => {
-                paths.of(row).iter().any(|(identifier, told)| *identifier == number + 1 && same(*told))
-            }
-            None => self.told(row).is_some_and(same),
+            Some(paths) => paths
+                .of(row)
+                .iter()
+                .any(|(identifier, advertised)| *identifier == number + 1 && same(*advertised)),
+            None => self.advertised(row).is_some_and(same),
         }
     }
 
     /// Attributes advertised for a row; none for a peer that receives several paths per prefix.
-    pub(super) fn told(&self, row: u32) -> Option<AttrId> {
-        AttrId::from_stored(self.told.get(row as usize).copied().unwrap_or(0))
+    pub(super) fn advertised(&self, row: u32) -> Option<AttrId> {
+        AttrId::from_stored(self.advertised.get(row as usize).copied().unwrap_or(0))
     }
 
     /// Advertised rows; a row appears once for each advertised path.
-    pub(super) fn rows_told(&self) -> impl Iterator<Item = (u32, AttrId)> {
-        self.paths_told().map(|(row, _, told)| (row, told))
+    pub(super) fn advertised_rows(&self) -> impl Iterator<Item = (u32, AttrId)> {
+        self.advertised_paths().map(|(row, _, advertised)| (row, advertised))
     }
 
     /// Everything advertised for a row, with path identifiers.
-    pub(super) fn told_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
-        let plain = self.told(row).map(|told| (None, told));
+    pub(super) fn advertised_paths_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
+        let plain = self.advertised(row).map(|advertised| (None, advertised));
         let paths = self.paths.iter().flat_map(|paths| paths.of(row));
-        plain.into_iter().chain(paths.map(|(identifier, told)| (Some(identifier), told))).collect()
+        plain
+            .into_iter()
+            .chain(paths.map(|(identifier, advertised)| (Some(identifier), advertised)))
+            .collect()
     }
 
     /// Everything advertised, with path identifiers.
-    pub(super) fn paths_told(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
-        let plain = (0u32..).zip(&self.told);
-        let plain = plain.filter_map(|(row, told)| Some((row, None, AttrId::from_stored(*told)?)));
-        let paths = self.paths.iter().flat_map(paths::Told::iter);
-        plain.chain(paths.map(|(row, identifier, told)| (row, Some(identifier), told)))
+    pub(super) fn advertised_paths(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
+        let plain = (0u32..).zip(&self.advertised);
+        let plain =
+            plain.filter_map(|(row, advertised)| Some((row, None, AttrId::from_stored(*advertised)?)));
+        let paths = self.paths.iter().flat_map(paths::AdvertisedPaths::iter);
+        plain.chain(paths.map(|(row, identifier, advertised)| (row, Some(identifier), advertised)))
     }
 
     /// The marker that is due: all rows before it have been examined.
@@ -182,7 +187,7 @@ impl AdjOut {
         match (self.initial, self.refresh) {
             (Some(bound), _) => all_before(bound).then_some(Marker::EndOfRib),
             (None, Refresh::None) => None,
-            (None, Refresh::Asked) => Some(Marker::BeginRefresh),
+            (None, Refresh::Requested) => Some(Marker::BeginRefresh),
             (None, Refresh::Running { bound, .. }) => all_before(bound).then_some(Marker::EndRefresh),
         }
     }
@@ -195,20 +200,22 @@ impl AdjOut {
                 self.end_of_rib_sent = true;
             }
             (Marker::BeginRefresh, _) => {
-                self.tell_again(|_| true);
+                self.readvertise(|_| true);
                 self.pending.set_cursor(0);
-                self.refresh = Refresh::Running { bound: row_bound, asked_again: false };
+                self.refresh = Refresh::Running { bound: row_bound, requested_again: false };
             }
-            (Marker::EndRefresh, Refresh::Running { asked_again: true, .. }) => self.refresh = Refresh::Asked,
+            (Marker::EndRefresh, Refresh::Running { requested_again: true, .. }) => {
+                self.refresh = Refresh::Requested
+            }
             (Marker::EndRefresh, _) => self.refresh = Refresh::None,
         }
     }
 
     /// Handles a refresh request of the peer that is answered between markers.
-    pub(super) fn ask_refresh(&mut self) {
+    pub(super) fn request_refresh(&mut self) {
         match &mut self.refresh {
-            Refresh::Running { asked_again, .. } => *asked_again = true,
-            refresh => *refresh = Refresh::Asked,
+            Refresh::Running { requested_again, .. } => *requested_again = true,
+            refresh => *refresh = Refresh::Requested,
         }
     }
 
@@ -224,18 +231,18 @@ impl AdjOut {
 
     /// Records the advertised attributes of a row; returns the previous ones.
     #[inline]
-    fn set_told(&mut self, row: u32, told: Option<AttrId>) -> Option<AttrId> {
+    fn set_advertised(&mut self, row: u32, advertised: Option<AttrId>) -> Option<AttrId> {
         let place = row as usize;
-        if place >= self.told.len() {
-            self.told.resize(place + 1, 0);
+        if place >= self.advertised.len() {
+            self.advertised.resize(place + 1, 0);
         }
         self.again.remove(row);
-        AttrId::from_stored(std::mem::replace(&mut self.told[place], told.map_or(0, AttrId::get)))
+        AttrId::from_stored(std::mem::replace(&mut self.advertised[place], advertised.map_or(0, AttrId::get)))
     }
 
     /// Schedules the whole table, the rows before `bound`, with End-of-RIB after the last of them.
     pub(super) fn begin(&mut self, bound: u32) {
-        self.look_at_all(bound);
+        self.mark_all_pending(bound);
         self.pending.set_cursor(0);
         self.initial = Some(bound);
         self.end_of_rib_sent = false;
@@ -243,18 +250,18 @@ impl AdjOut {
 
     /// Schedules all rows before `bound`; only differences are sent. Free rows are included,
     /// because skipping them here would cost more.
-    pub(super) fn look_at_all(&mut self, bound: u32) {
+    pub(super) fn mark_all_pending(&mut self, bound: u32) {
         self.pending.insert_all(bound);
     }
 
     /// Schedules advertised routes again where `which` matches.
-    pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
+    pub(super) fn readvertise(&mut self, which: impl Fn(AttrId) -> bool) {
         if let Some(paths) = &mut self.paths {
-            paths.tell_again(&which, &mut self.pending);
+            paths.readvertise(&which, &mut self.pending);
         }
-        for place in 0..self.told.len() {
-            if let Some(told) = AttrId::from_stored(self.told[place])
-                && which(told)
+        for place in 0..self.advertised.len() {
+            if let Some(advertised) = AttrId::from_stored(self.advertised[place])
+                && which(advertised)
             {
                 self.again.insert(place as u32);
                 self.pending.insert(place as u32);
@@ -267,12 +274,13 @@ impl AdjOut {
         let Some(facts) = shared.peer_mut(peer) else { return };
         let out = std::mem::take(&mut facts.out[F::FAMILY.index()]);
         facts.counts[F::FAMILY.index()].advertised = 0;
-        for (_, told) in out.rows_told() {
-            shared.release(Some(told));
+        for (_, advertised) in out.advertised_rows() {
+            shared.release(Some(advertised));
         }
-        let plain = (0u32..).zip(&out.told).filter(|(_, told)| **told != 0).map(|(row, _)| row);
-        for row in plain.chain(out.paths.iter().flat_map(paths::Told::rows)) {
-            table.count_told(row, false);
+        let plain =
+            (0u32..).zip(&out.advertised).filter(|(_, advertised)| **advertised != 0).map(|(row, _)| row);
+        for row in plain.chain(out.paths.iter().flat_map(paths::AdvertisedPaths::rows)) {
+            table.count_advertised(row, false);
         }
         table.shrink_if_empty();
     }
@@ -320,7 +328,7 @@ fn export_path<F: AddressFamily>(
         if digest.is_long_lived_stale() && !takes_long_lived {
             return Err(NotAdvertised::LongLivedStale);
         }
-        if role.is_some_and(Role::hears_from_above) && digest.is_only_to_customer() {
+        if role.is_some_and(Role::adds_otc_on_ingress) && digest.is_only_to_customer() {
             return Err(NotAdvertised::OnlyToCustomer);
         }
         if digest.has_no_advertise() {
@@ -335,19 +343,19 @@ fn export_path<F: AddressFamily>(
     }
     let Shared { transforms, attributes, .. } = shared;
     let reflected = reflect.and_then(|reflect| transforms.apply(reflect, attributes, prefix, used, false));
-    let told = transforms.apply(export, attributes, prefix, reflected.unwrap_or(used), originated);
+    let advertised = transforms.apply(export, attributes, prefix, reflected.unwrap_or(used), originated);
     shared.release(reflected);
-    let told = told.ok_or(NotAdvertised::Policy)?;
-    let carried = match (F::FAMILY, shared.attributes.next_hop(told).or(own)) {
+    let advertised = advertised.ok_or(NotAdvertised::Policy)?;
+    let carried = match (F::FAMILY, shared.attributes.next_hop(advertised).or(own)) {
         (_, None) => false,
         (Family::Ipv4Unicast, Some(NextHop::V4(_))) => true,
         (Family::Ipv4Unicast, Some(_)) => ext_next_hop,
         (Family::Ipv6Unicast, Some(next_hop)) => !matches!(next_hop, NextHop::V4(_)),
     };
     if carried {
-        Ok(told)
+        Ok(advertised)
     } else {
-        shared.release(Some(told));
+        shared.release(Some(advertised));
         Err(NotAdvertised::NoNextHop)
     }
 }
@@ -361,34 +369,34 @@ pub(super) fn explain<F: AddressFamily>(
 ) -> Option<NotAdvertised> {
     let row = row.and_then(|row| Some((table.row(row)?.prefix, *table.best(row)?)));
     let Some((prefix, best)) = row else { return Some(NotAdvertised::NoPath) };
-    let outcome = sayable::<F>(shared, peer, prefix, &best);
+    let outcome = exportable::<F>(shared, peer, prefix, &best);
     shared.release(outcome.ok());
     outcome.err()
 }
 
 /// The attributes to advertise for a path if they fit into a message, counted for the caller, or
 /// the reason for none.
-pub(super) fn sayable<F: AddressFamily>(
+pub(super) fn exportable<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,
     prefix: F::Prefix,
     path: &Path,
 ) -> Result<AttrId, NotAdvertised> {
-    let told = export_path::<F>(shared, peer, prefix, path)?;
+    let advertised = export_path::<F>(shared, peer, prefix, path)?;
     let session = shared.peer(peer).and_then(|peer| peer.session.as_ref());
-    let sayable = session.is_some_and(|session| {
-        let next_hop = shared.attributes.next_hop(told).or(session.next_hop(F::FAMILY));
-        let block = shared.attributes.block(told);
+    let exportable = session.is_some_and(|session| {
+        let next_hop = shared.attributes.next_hop(advertised).or(session.next_hop(F::FAMILY));
+        let block = shared.attributes.block(advertised);
         let mut out = Vec::new();
         let message = next_hop.map(|next_hop| {
             Announcement::<F>::begin(&mut out, &context(session, F::FAMILY), next_hop, block).is_ok()
         });
         message == Some(true)
     });
-    if sayable {
-        Ok(told)
+    if exportable {
+        Ok(advertised)
     } else {
-        shared.release(Some(told));
+        shared.release(Some(advertised));
         Err(NotAdvertised::TooLong)
     }
 }
@@ -456,10 +464,10 @@ pub(super) fn write<F: AddressFamily>(
         // Equal attributes share messages; row order is mostly the order of arrival.
         batch.announced.sort_unstable();
         let mut left = batch.announced.as_slice();
-        while let Some((told, _)) = left.first()
+        while let Some((advertised, _)) = left.first()
             && out.len() < limit
         {
-            let (group, rest) = left.split_at(left.partition_point(|(id, _)| id <= told));
+            let (group, rest) = left.split_at(left.partition_point(|(id, _)| id <= advertised));
             left = rest;
             announce(table, shared, peer, out, (context, own), group);
         }
@@ -479,11 +487,11 @@ fn next_batch<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: Pee
         && let Some(row) = adj.take(held)
     {
         batch.looked_at += 1;
-        let (told, owed) = (adj.told(row), adj.again.contains(row));
+        let (advertised, owed) = (adj.advertised(row), adj.again.contains(row));
         match export(table, shared, peer, row) {
-            Ok(new) if Some(new) == told && !owed => shared.release(Some(new)),
+            Ok(new) if Some(new) == advertised && !owed => shared.release(Some(new)),
             Ok(new) => batch.announced.push((new, row)),
-            Err(_) if told.is_some() => batch.withdrawn.push(row),
+            Err(_) if advertised.is_some() => batch.withdrawn.push(row),
             Err(_) => {}
         }
     }
@@ -502,15 +510,15 @@ fn withdraw<F: AddressFamily>(
     UpdateWriter::new(out, context).withdraw::<F>(prefixes);
     for row in rows {
         let Some(facts) = shared.peer_mut(peer) else { return };
-        let told = facts.out[F::FAMILY.index()].set_told(*row, None);
+        let advertised = facts.out[F::FAMILY.index()].set_advertised(*row, None);
         facts.counts[F::FAMILY.index()].advertised -= 1;
-        shared.release(told);
-        table.count_told(*row, false);
+        shared.release(advertised);
+        table.count_advertised(*row, false);
     }
     if shared.counts(peer, F::FAMILY).advertised == 0
         && let Some(adj) = adj_out::<F>(shared, peer)
     {
-        adj.told = Vec::new(); // a large table is gone: release its memory
+        adj.advertised = Vec::new(); // a large table is gone: release its memory
     }
     table.shrink_if_empty();
 }
@@ -531,18 +539,18 @@ fn announce<F: AddressFamily>(
     if UpdateWriter::new(out, context).announce::<F>(next_hop, block, prefixes).is_err() {
         // They do not fit into a message to this peer; the earlier advertisement is no longer
         // valid.
-        let told = |row: &u32| adj_out::<F>(shared, peer).is_some_and(|adj| adj.is_told(*row));
-        let gone: Vec<u32> = group.iter().map(|(_, row)| *row).filter(told).collect();
+        let advertised = |row: &u32| adj_out::<F>(shared, peer).is_some_and(|adj| adj.is_advertised(*row));
+        let gone: Vec<u32> = group.iter().map(|(_, row)| *row).filter(advertised).collect();
         group.iter().for_each(|(new, _)| shared.release(Some(*new)));
         withdraw(table, shared, peer, out, context, &gone);
         return;
     }
     for (new, row) in group {
         let Some(facts) = shared.peer_mut(peer) else { return };
-        let old = facts.out[F::FAMILY.index()].set_told(*row, Some(*new));
+        let old = facts.out[F::FAMILY.index()].set_advertised(*row, Some(*new));
         if old.is_none() {
             facts.counts[F::FAMILY.index()].advertised += 1;
-            table.count_told(*row, true);
+            table.count_advertised(*row, true);
         }
         shared.release(old);
         was_written(table, shared, peer, *row);

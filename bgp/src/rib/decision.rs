@@ -122,11 +122,11 @@ pub(super) type Candidates = SmallVec<[Candidate; 4]>;
 
 /// Keeps the paths that are used, the best one first, at most `max_paths` of them.
 pub(super) fn select(candidates: &mut Candidates, max_paths: usize) {
-    select_and_tell(candidates, max_paths, |_, _, _| {});
+    select_and_explain(candidates, max_paths, |_, _, _| {});
 }
 
 /// Like [`select`]; also reports each removed path with the step and a path that stayed.
-pub(super) fn select_and_tell(
+pub(super) fn select_and_explain(
     candidates: &mut Candidates,
     max_paths: usize,
     mut lost: impl FnMut(&Candidate, Step, &Candidate),
@@ -236,7 +236,7 @@ mod tests {
     fn lost(paths: &[Candidate], max_paths: usize) -> Vec<(u32, Step, u32)> {
         let mut all = Vec::new();
         let tell = |path: &Candidate, step, by: &Candidate| all.push((path.path, step, by.path));
-        select_and_tell(&mut Candidates::from_slice(paths), max_paths, tell);
+        select_and_explain(&mut Candidates::from_slice(paths), max_paths, tell);
         all
     }
 

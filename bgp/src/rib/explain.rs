@@ -17,18 +17,18 @@ use super::listing::{PathEntry, entry};
 use super::peer::Shared;
 use super::table::{Filtered, Path, Table};
 use super::transform::TransformId;
-use crate::policy::Verdict;
+use crate::policy::PolicyResult;
 use crate::types::{AddressFamily, Family, PeerId};
 
 /// The result of the decision for a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum SelectionResult {
     /// The best path, which is advertised to peers.
     Best,
     /// Used together with the best path; the comparison names the only difference from it.
     Used(Comparison),
     /// Not used; the comparison names the reason.
-    Lost(Comparison),
+    NotSelected(Comparison),
     /// Rejected before the decision.
     Refused(Filtered),
     /// Not decided yet: paths are collected after a restart (RFC 4724 §4.1).
@@ -52,7 +52,7 @@ pub struct Comparison {
 
 /// The verdict of a policy on a path, with the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruling {
+pub struct PolicyMatch {
     /// Whether the policy accepts the path.
     pub accepted: bool,
     /// The rule that decided, counted from 1; none if the policy's default decided.
@@ -67,9 +67,9 @@ pub struct ExplainedPath<'a> {
     /// The path.
     pub entry: PathEntry<'a>,
     /// The result of the decision.
-    pub standing: Standing,
+    pub selection: SelectionResult,
     /// The verdict of import policy; none if the policy was not consulted.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// The result of export to one peer for one path of a prefix.
@@ -80,7 +80,7 @@ pub struct ExplainedExport {
     /// Why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
     /// The verdict of export policy; none if the policy was not consulted.
-    pub ruling: Option<Ruling>,
+    pub ruling: Option<PolicyMatch>,
     /// The peer has the path: with the attributes to advertise now or, for a refused path, with the
     /// earlier ones that will be withdrawn.
     pub told: bool,
@@ -131,7 +131,7 @@ fn explain_paths<'a, F: AddressFamily>(
     };
     let mut used = table.candidates(shared, row);
     let mut lost = FxHashMap::default();
-    decision::select_and_tell(&mut used, shared.config.max_paths, |path, step, by| {
+    decision::select_and_explain(&mut used, shared.config.max_paths, |path, step, by| {
         lost.insert(path.path, (*path, step, *by));
     });
     let compare = |path: &Candidate, step: Step, other: &Candidate, limit| Comparison {
@@ -141,22 +141,22 @@ fn explain_paths<'a, F: AddressFamily>(
         other_peer: table.peer_of(other.path),
         limit,
     };
-    let standing = |number: u32, path: &Path| {
+    let selection = |number: u32, path: &Path| {
         if let Some(refused) = path.filtered() {
-            return Standing::Refused(refused);
+            return SelectionResult::Refused(refused);
         }
         if shared.is_held(F::FAMILY) && !path.is_selected() {
-            return Standing::Waiting;
+            return SelectionResult::Waiting;
         }
         if let Some((path, step, by)) = lost.get(&number) {
             let limit = step.is_tie_break().then_some(used.len());
-            return Standing::Lost(compare(path, *step, by, limit));
+            return SelectionResult::NotSelected(compare(path, *step, by, limit));
         }
         match (used.first(), used.iter().find(|path| path.path == number)) {
             (Some(best), Some(path)) if best.path != number => {
-                Standing::Used(compare(path, decision::tie_break(best, path), best, None))
+                SelectionResult::Used(compare(path, decision::tie_break(best, path), best, None))
             }
-            _ => Standing::Best,
+            _ => SelectionResult::Best,
         }
     };
     let paths = table.numbered_paths(row).enumerate();
@@ -166,7 +166,7 @@ fn explain_paths<'a, F: AddressFamily>(
         let import = import.filter(|_| was_asked).zip(path.received());
         Some(ExplainedPath {
             entry: entry(shared, prefix, path_id, path, place == 0)?,
-            standing: standing(number, path),
+            selection: selection(number, path),
             import: import.and_then(|(import, received)| ruling(shared, import, prefix, received, false)),
         })
     });
@@ -186,14 +186,14 @@ fn explain_exports<F: AddressFamily>(
     };
     let family = F::FAMILY.index();
     let facts = shared.peer(peer);
-    let told = facts.is_some_and(|peer| peer.out[family].is_told(row));
+    let told = facts.is_some_and(|peer| peer.out[family].is_advertised(row));
     let most = facts.and_then(|peer| {
         let session = peer.session.as_ref()?;
         session.add_path.contains(F::FAMILY).then(|| usize::from(session.paths.max(1)))
     });
     let mut explained = Vec::new();
     let mut explain = |shared: &mut Shared, number: u32, path: &Path| {
-        let outcome = adj_out::sayable::<F>(shared, peer, prefix, path);
+        let outcome = adj_out::exportable::<F>(shared, peer, prefix, path);
         let out = shared.peer(peer).map(|peer| &peer.out[family]);
         let told = out.is_some_and(|out| out.has(row, number, outcome.ok()));
         shared.release(outcome.ok());
@@ -251,11 +251,11 @@ fn ruling(
     prefix: IpNet,
     input: AttrId,
     originated: bool,
-) -> Option<Ruling> {
+) -> Option<PolicyMatch> {
     let (decision, name) =
         shared.transforms.decision(policy, &shared.attributes, prefix, input, originated)?;
-    Some(Ruling {
-        accepted: decision.verdict == Verdict::Accept,
+    Some(PolicyMatch {
+        accepted: decision.verdict == PolicyResult::Accept,
         rule: decision.rule.map(|rule| rule + 1),
         name: name.map(str::to_owned),
     })

@@ -101,7 +101,7 @@ pub struct Counts {
 
 /// Counts of one UPDATE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpdateOutcome {
+pub struct UpdateResult {
     /// Prefixes announced; a prefix that is in the message twice counts twice.
     pub announced: usize,
     /// Prefixes withdrawn, or treated as withdrawn (RFC 7606 §2).

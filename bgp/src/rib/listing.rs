@@ -89,7 +89,7 @@ impl Rib {
     pub fn advertised(&self, peer: PeerId, family: Family) -> impl Iterator<Item = AdvertisedRoute<'_>> {
         let facts = self.shared.peer(peer);
         let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
-        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].paths_told());
+        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].advertised_paths());
         told.filter_map(move |(row, path_id, told)| {
             let prefix = self.prefix_of(family, row)?;
             let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
@@ -113,7 +113,7 @@ impl Rib {
     /// The routes of one row that are advertised to a peer; see [`Self::advertised`].
     pub(crate) fn advertised_of(&self, peer: PeerId, family: Family, row: u32) -> Vec<AdvertisedRoute<'_>> {
         let Some(facts) = self.shared.peer(peer) else { return Vec::new() };
-        let told = facts.out[family.index()].told_of(row);
+        let told = facts.out[family.index()].advertised_paths_of(row);
         if told.is_empty() {
             return Vec::new();
         }

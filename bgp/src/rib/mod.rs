@@ -43,15 +43,15 @@ use rustc_hash::FxHashSet;
 
 pub use adj_out::NotAdvertised;
 pub use decision::Step;
-pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, Standing};
-pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateOutcome};
+pub use explain::{Comparison, ExplainedExport, ExplainedPath, PolicyMatch, SelectionResult};
+pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateResult};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
 pub use table::Filtered;
 
 use adj_out::AdjOut;
 use attributes::AttrId;
 use peer::Shared;
-use table::{Table, Taken};
+use table::{ReceivedPath, Table};
 
 use crate::config::PathRules;
 use crate::policy::Policy;
@@ -142,8 +142,8 @@ impl Rib {
 
     /// Takes in an UPDATE: withdrawals, then announcements. One whose attributes are faulty withdraws all that it
     /// names (RFC 7606 §2). An End-of-RIB marker changes nothing here.
-    pub fn handle_update(&mut self, peer: PeerId, update: &Update<'_>) -> UpdateOutcome {
-        let mut outcome = UpdateOutcome::default();
+    pub fn handle_update(&mut self, peer: PeerId, update: &Update<'_>) -> UpdateResult {
+        let mut outcome = UpdateResult::default();
         for prefixes in update.withdrawn() {
             outcome.withdrawn += prefixes.len();
             match prefixes {
@@ -251,7 +251,7 @@ impl Rib {
                     table.import_again(shared, peer);
                 }
                 if export {
-                    look_at_all(table, shared, peer);
+                    mark_all_pending(table, shared, peer);
                 }
             });
         }
@@ -266,7 +266,7 @@ impl Rib {
                 continue;
             }
             for family in Family::ALL {
-                in_family!(self, family, |table, shared| look_at_all(table, shared, peer));
+                in_family!(self, family, |table, shared| mark_all_pending(table, shared, peer));
             }
             self.shared.signal(peer);
         }
@@ -281,14 +281,14 @@ impl Rib {
         facts.remember_own_addresses();
         for family in Family::ALL.into_iter().filter(|family| changed[family.index()]) {
             in_family!(self, family, |table, shared| {
-                look_at_all(table, shared, peer);
+                mark_all_pending(table, shared, peer);
                 let Shared { attributes, .. } = &*shared;
                 let own: FxHashSet<AttrId> = shared.peer(peer).map_or_else(FxHashSet::default, |peer| {
-                    let told = peer.out[family.index()].rows_told().map(|(_, told)| told);
+                    let told = peer.out[family.index()].advertised_rows().map(|(_, told)| told);
                     told.filter(|told| attributes.next_hop(*told).is_none()).collect()
                 });
                 if let Some(peer) = shared.peer_mut(peer) {
-                    peer.out[family.index()].tell_again(|told| own.contains(&told));
+                    peer.out[family.index()].readvertise(|told| own.contains(&told));
                 }
             });
         }
@@ -302,7 +302,7 @@ impl Rib {
             return;
         }
         for family in session.add_path.iter() {
-            in_family!(self, family, |table, shared| look_at_all(table, shared, peer));
+            in_family!(self, family, |table, shared| mark_all_pending(table, shared, peer));
         }
         self.shared.signal(peer);
     }
@@ -313,24 +313,24 @@ impl Rib {
         if let Some(facts) = self.shared.peer_mut(peer) {
             let out = &mut facts.out[family.index()];
             match demarcated {
-                true => out.ask_refresh(),
-                false => out.tell_again(|_| true),
+                true => out.request_refresh(),
+                false => out.readvertise(|_| true),
             }
         }
         self.shared.signal(peer);
     }
 
     /// Nothing is decided, told or reported in these families until [`Self::release`] (RFC 4724 §4.1), or
-    /// [`Self::tell_originated`] for what this speaker originates.
+    /// [`Self::advertise_originated`] for what this speaker originates.
     pub fn hold(&mut self, families: FamilySet) {
         self.shared.hold(families);
     }
 
     /// What this speaker originates is told in the held families from now on: it is chosen whatever the peers say,
     /// so it need not wait for them. Learned paths and End-of-RIB still wait for [`Self::release`].
-    pub fn tell_originated(&mut self) {
+    pub fn advertise_originated(&mut self) {
         for family in Family::ALL {
-            if self.shared.tell_originated(family) {
+            if self.shared.advertise_originated(family) {
                 in_family!(self, family, |table, shared| table.decide_originated(shared));
             }
         }
@@ -416,9 +416,9 @@ impl Rib {
     }
 
     /// All that [`Self::route_changes`] reported of prefixes that have a path is reported again.
-    pub fn tell_routes_again(&mut self) {
-        self.v4.tell_routes_again();
-        self.v6.tell_routes_again();
+    pub fn resend_routes(&mut self) {
+        self.v4.resend_routes();
+        self.v6.resend_routes();
     }
 
     /// Whether [`Self::route_changes`] has something to look at.
@@ -463,7 +463,7 @@ impl Rib {
         let Some(row) = row else { return Vec::new() };
         let told = |peer: &PeerId| {
             let facts = self.shared.peer(*peer);
-            facts.is_some_and(|peer| peer.out[Family::of(&prefix).index()].is_told(row))
+            facts.is_some_and(|peer| peer.out[Family::of(&prefix).index()].is_advertised(row))
         };
         self.shared.peers_up().iter().copied().filter(told).collect()
     }
@@ -516,8 +516,8 @@ fn announce<F: AddressFamily>(
     received: AttrId,
     refusal: Option<Filtered>,
 ) {
-    let taken: Taken = shared.take(peer, prefix, received, refusal);
-    table.announce(shared, peer, prefix, identifier, taken);
+    let received_path: ReceivedPath = shared.take(peer, prefix, received, refusal);
+    table.announce(shared, peer, prefix, identifier, received_path);
 }
 
 fn begin<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {
@@ -526,10 +526,10 @@ fn begin<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: Peer
     }
 }
 
-fn look_at_all<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId) {
+fn mark_all_pending<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId) {
     if let Some(peer) = shared.peer_mut(peer)
         && peer.session.is_some()
     {
-        peer.out[F::FAMILY.index()].look_at_all(table.row_bound());
+        peer.out[F::FAMILY.index()].mark_all_pending(table.row_bound());
     }
 }

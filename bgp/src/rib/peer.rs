@@ -11,7 +11,7 @@ use super::adj_out::AdjOut;
 use super::attributes::{AttrId, AttributeTable};
 use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
 use super::row_set::RowSet;
-use super::table::{Filtered, Taken};
+use super::table::{Filtered, ReceivedPath};
 use super::transform::{Direction, TransformId, Transforms};
 use crate::config::{LocalAs, PathRules};
 use crate::policy::Policy;
@@ -215,7 +215,7 @@ impl Shared {
         let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) else { return false };
         for family in facts.add_path.iter() {
             self.path_sessions[family.index()] += 1;
-            peer.out[family.index()].tell_paths();
+            peer.out[family.index()].enable_add_path();
         }
         peer.router_id = facts.router_id;
         peer.session = Some(facts);
@@ -258,7 +258,7 @@ impl Shared {
     }
 
     /// Originated paths of a held family are told from now on; whether that is new.
-    pub(super) fn tell_originated(&mut self, family: Family) -> bool {
+    pub(super) fn advertise_originated(&mut self, family: Family) -> bool {
         let new = self.is_silent(family);
         if new {
             self.originated_told.insert(family);
@@ -371,7 +371,7 @@ impl Shared {
         prefix: impl Into<IpNet>,
         received: AttrId,
         refusal: Option<Filtered>,
-    ) -> Taken {
+    ) -> ReceivedPath {
         let used = match (refusal, self.peer(peer).map(|peer| peer.import)) {
             (Some(refusal), _) => Err(refusal),
             (None, None) => Ok(self.attributes.acquire(received)),
@@ -380,7 +380,7 @@ impl Shared {
                 .apply(import, &mut self.attributes, prefix, received, false)
                 .ok_or(Filtered::Policy),
         };
-        Taken { received: self.attributes.acquire(received), used }
+        ReceivedPath { received: self.attributes.acquire(received), used }
     }
 
     /// A row has another best path, or none any more: `best` is the peer that it is from.
@@ -392,10 +392,10 @@ impl Shared {
                 continue;
             }
             let out = &mut peer.out[family.index()];
-            if out.tells_paths() {
+            if out.has_add_path() {
                 continue; // that is told by any change of the row
             }
-            if out.is_told(row) || best.is_some_and(|best| best != id) {
+            if out.is_advertised(row) || best.is_some_and(|best| best != id) {
                 out.pending.insert(row);
                 if !peer.signalled {
                     self.signal(id);
@@ -410,15 +410,15 @@ impl Shared {
     #[inline]
     pub(super) fn row_changed(&mut self, family: Family, row: u32) {
         if self.path_sessions[family.index()] > 0 {
-            self.tell_row(family, row);
+            self.advertise_row(family, row);
         }
     }
 
-    fn tell_row(&mut self, family: Family, row: u32) {
+    fn advertise_row(&mut self, family: Family, row: u32) {
         for place in 0..self.up.len() {
             let id = self.up[place];
             if let Some(peer) = self.peer_mut(id)
-                && peer.out[family.index()].tells_paths()
+                && peer.out[family.index()].has_add_path()
             {
                 peer.out[family.index()].pending.insert(row);
                 self.signal(id);

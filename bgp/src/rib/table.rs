@@ -164,12 +164,12 @@ impl Path {
 /// The best stands apart from the others, because there mostly are none, and a table of a million prefixes asks several
 /// times for each.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct InUse {
+struct SelectedPaths {
     best: Option<(PeerId, AttrId)>,
     others: SmallVec<[(PeerId, AttrId); 3]>,
 }
 
-impl InUse {
+impl SelectedPaths {
     /// All of them, the best first.
     fn iter(&self) -> impl Iterator<Item = (PeerId, AttrId)> {
         self.best.into_iter().chain(self.others.iter().copied())
@@ -178,7 +178,7 @@ impl InUse {
 
 /// What a peer's path carries: what was received, and what of it is used or why it is not. Both counted by
 /// whoever makes it, for the path that takes it.
-pub(super) struct Taken {
+pub(super) struct ReceivedPath {
     pub(super) received: AttrId,
     pub(super) used: Result<AttrId, Filtered>,
 }
@@ -332,15 +332,16 @@ impl<F: AddressFamily> Table<F> {
     }
 
     #[inline]
-    fn in_use(&self, row: u32) -> InUse {
+    fn selected_paths(&self, row: u32) -> SelectedPaths {
         let head = self.paths.get(self.rows[row as usize].head as usize);
-        let Some(best) = head.filter(|path| path.is_selected()) else { return InUse::default() };
-        let mut in_use = InUse { best: best.used().map(|used| (best.peer(), used)), others: SmallVec::new() };
+        let Some(best) = head.filter(|path| path.is_selected()) else { return SelectedPaths::default() };
+        let mut selected_paths =
+            SelectedPaths { best: best.used().map(|used| (best.peer(), used)), others: SmallVec::new() };
         if best.next != NIL {
             let others = self.paths(row).skip(1).take_while(|path| path.is_selected());
-            in_use.others.extend(others.filter_map(|path| Some((path.peer(), path.used()?))));
+            selected_paths.others.extend(others.filter_map(|path| Some((path.peer(), path.used()?))));
         }
-        in_use
+        selected_paths
     }
 
     fn row_for(&mut self, prefix: F::Prefix) -> u32 {
@@ -374,21 +375,21 @@ impl<F: AddressFamily> Table<F> {
         peer: PeerId,
         prefix: F::Prefix,
         identifier: Option<u32>,
-        taken: Taken,
+        received_path: ReceivedPath,
     ) {
         let row = self.row_for(prefix);
         match self.path_of(row, peer, identifier) {
-            Some(path) => self.replace(shared, row, path, taken, false),
+            Some(path) => self.replace(shared, row, path, received_path, false),
             None => {
-                let before = self.in_use(row);
-                self.append(row, peer, identifier, &taken);
+                let before = self.selected_paths(row);
+                self.append(row, peer, identifier, &received_path);
                 if let Some(peer) = shared.peer_mut(peer) {
                     let counts = &mut peer.counts[F::FAMILY.index()];
                     counts.received += 1;
-                    counts.accepted += usize::from(taken.used.is_ok());
+                    counts.accepted += usize::from(received_path.used.is_ok());
                     peer.rows[F::FAMILY.index()].insert(row);
                 }
-                self.count_default(shared, row, peer, (false, taken.used.is_ok()));
+                self.count_default(shared, row, peer, (false, received_path.used.is_ok()));
                 self.decide(shared, row, &before);
             }
         }
@@ -403,14 +404,14 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    fn append(&mut self, row: u32, peer: PeerId, identifier: Option<u32>, taken: &Taken) {
+    fn append(&mut self, row: u32, peer: PeerId, identifier: Option<u32>, received_path: &ReceivedPath) {
         let mut new = Path {
-            received: taken.received.get(),
-            used: taken.used.map_or(0, AttrId::get),
+            received: received_path.received.get(),
+            used: received_path.used.map_or(0, AttrId::get),
             owner: peer.0,
             next: NIL,
         };
-        new.set_filtered(taken.used.err());
+        new.set_filtered(received_path.used.err());
         let number = match self.free_path {
             NIL => {
                 self.paths.push(new);
@@ -433,13 +434,20 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Gives a path other attributes. `stale`: whether it is stale afterwards.
-    fn replace(&mut self, shared: &mut Shared, row: u32, path: u32, taken: Taken, stale: bool) {
-        let before = self.in_use(row);
+    fn replace(
+        &mut self,
+        shared: &mut Shared,
+        row: u32,
+        path: u32,
+        received_path: ReceivedPath,
+        stale: bool,
+    ) {
+        let before = self.selected_paths(row);
         let entry = &mut self.paths[path as usize];
         let old = *entry;
-        entry.received = taken.received.get();
-        entry.used = taken.used.map_or(0, AttrId::get);
-        entry.set_filtered(taken.used.err());
+        entry.received = received_path.received.get();
+        entry.used = received_path.used.map_or(0, AttrId::get);
+        entry.set_filtered(received_path.used.err());
         entry.set(Path::STALE, stale);
         let new = *entry;
         let long_lived = [new, old].map(|path| usize::from(is_long_lived_stale(shared, &path)));
@@ -474,7 +482,7 @@ impl<F: AddressFamily> Table<F> {
 
     /// Takes a path out of a row.
     fn remove_path(&mut self, shared: &mut Shared, row: u32, path: u32) {
-        let before = self.in_use(row);
+        let before = self.selected_paths(row);
         let old = self.paths[path as usize];
         let peer = old.peer();
         if old.owner & Path::IDENTIFIED != 0 {
@@ -574,8 +582,8 @@ impl<F: AddressFamily> Table<F> {
                         .entry(received)
                         .or_insert_with(|| shared.attributes.with_community(received, Community::LLGR_STALE));
                     let refused = shared.refusal(peer, new);
-                    let taken = shared.take(peer, prefix, new, refused);
-                    self.replace(shared, row, path, taken, true);
+                    let received_path = shared.take(peer, prefix, new, refused);
+                    self.replace(shared, row, path, received_path, true);
                 }
             }
         }
@@ -594,8 +602,8 @@ impl<F: AddressFamily> Table<F> {
                 let old = self.paths[path as usize];
                 let Some(received) = old.received() else { continue };
                 let refused = shared.refusal(peer, received);
-                let taken = shared.take(peer, prefix, received, refused);
-                self.replace(shared, row, path, taken, old.is_stale());
+                let received_path = shared.take(peer, prefix, received, refused);
+                self.replace(shared, row, path, received_path, old.is_stale());
             }
         }
     }
@@ -604,7 +612,7 @@ impl<F: AddressFamily> Table<F> {
     pub(super) fn decide_all(&mut self, shared: &mut Shared) {
         for row in 0..self.row_bound() {
             if self.row(row).is_some() {
-                let before = self.in_use(row);
+                let before = self.selected_paths(row);
                 self.decide(shared, row, &before);
                 self.free_if_unused(row);
             }
@@ -612,7 +620,7 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Phase 2 for one row, and the word to those whom the outcome concerns.
-    fn decide(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
+    fn decide(&mut self, shared: &mut Shared, row: u32, before: &SelectedPaths) {
         if shared.is_held(F::FAMILY) {
             self.rows[row as usize].set(Row::<F>::CHANGED, true);
             if !shared.is_silent(F::FAMILY) {
@@ -622,7 +630,7 @@ impl<F: AddressFamily> Table<F> {
         }
         self.select(shared, row);
         shared.row_changed(F::FAMILY, row);
-        let after = self.in_use(row);
+        let after = self.selected_paths(row);
         let unknown = self.rows[row as usize].is(Row::<F>::CHANGED);
         self.rows[row as usize].set(Row::<F>::CHANGED, false);
         if unknown || before.best != after.best {
@@ -650,14 +658,14 @@ impl<F: AddressFamily> Table<F> {
     pub(super) fn decide_originated(&mut self, shared: &mut Shared) {
         for row in 0..self.row_bound() {
             if self.row(row).is_some() {
-                let before = self.in_use(row);
+                let before = self.selected_paths(row);
                 self.decide_held(shared, row, &before);
             }
         }
     }
 
     /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
-    fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
+    fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &SelectedPaths) {
         let local = self.path_of(row, PeerId::LOCAL, None);
         if local.is_none() && before.best.is_none_or(|(peer, _)| peer != PeerId::LOCAL) {
             return;
@@ -670,7 +678,7 @@ impl<F: AddressFamily> Table<F> {
         }
         self.relink(row, &candidates);
         shared.row_changed(F::FAMILY, row);
-        let after = self.in_use(row);
+        let after = self.selected_paths(row);
         if before.best != after.best {
             shared.best_changed(F::FAMILY, row, after.best.map(|(peer, _)| peer));
         }
@@ -692,7 +700,7 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// One peer more, or one less, has been told of a row.
-    pub(super) fn count_told(&mut self, row: u32, told: bool) {
+    pub(super) fn count_advertised(&mut self, row: u32, told: bool) {
         let count = &mut self.rows[row as usize].told;
         match (*count, told) {
             (u16::MAX, _) => {} // no longer counted: the row stays

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
 use crate::config::{NextHopRule, PathRules, RemovePrivateAs};
-use crate::policy::{Decision, Policy, RuleMask, Verdict};
+use crate::policy::{Policy, PolicyDecision, PolicyResult, RuleMask};
 use crate::types::{Asn, Community, ExtendedCommunity, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
@@ -42,16 +42,16 @@ pub(super) enum Direction {
 const CLASSES: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct CachedResult {
     /// Generation of the input set.
     input: u32,
-    /// The result: [`Outcome::UNKNOWN`], [`Outcome::REJECTED`] or the number of a set.
+    /// The result: [`CachedResult::UNKNOWN`], [`CachedResult::REJECTED`] or the number of a set.
     output: u32,
     /// Generation of the output set.
     generation: u32,
 }
 
-impl Outcome {
+impl CachedResult {
     const UNKNOWN: u32 = 0;
     const REJECTED: u32 = u32::MAX;
 }
@@ -65,11 +65,11 @@ pub(super) struct Transform {
     /// The number of peers that use it.
     users: usize,
     /// Results by rule mask, then by the number of the input set.
-    classes: FxHashMap<RuleMask, Vec<Outcome>>,
+    classes: FxHashMap<RuleMask, Vec<CachedResult>>,
     /// The only mask of a policy without prefix conditions.
     every_prefix: RuleMask,
     /// The results of such a policy.
-    every_outcome: Vec<Outcome>,
+    every_result: Vec<CachedResult>,
     /// Buffer of [`Transform::shortcut`].
     scratch: Vec<u8>,
 }
@@ -86,7 +86,7 @@ impl Transform {
             users: 0,
             classes: FxHashMap::default(),
             every_prefix,
-            every_outcome: Vec::new(),
+            every_result: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -104,7 +104,7 @@ impl Transform {
         }
         let mask = self.looks_at_prefix.then(|| self.policy.rule_mask(&prefix.into()));
         let class = match &mask {
-            None => Some(&self.every_outcome),
+            None => Some(&self.every_result),
             Some(mask) => self.classes.get(mask),
         };
         let place = input.get() as usize - 1;
@@ -113,8 +113,8 @@ impl Transform {
             && outcome.input == generation
         {
             match outcome.output {
-                Outcome::UNKNOWN => {}
-                Outcome::REJECTED => return None,
+                CachedResult::UNKNOWN => {}
+                CachedResult::REJECTED => return None,
                 number => {
                     if let Some(output) = table.recall(number, outcome.generation) {
                         return Some(table.acquire(output));
@@ -124,7 +124,7 @@ impl Transform {
         }
         let output = self.compute(table, mask.as_ref(), input, originated);
         let class = match mask {
-            None => &mut self.every_outcome,
+            None => &mut self.every_result,
             Some(mask) => {
                 if self.classes.len() >= CLASSES && !self.classes.contains_key(&mask) {
                     self.classes.clear();
@@ -133,13 +133,13 @@ impl Transform {
             }
         };
         if class.len() <= place {
-            class.resize(place + 1, Outcome::default());
+            class.resize(place + 1, CachedResult::default());
         }
         class[place] = match output {
             Some(output) => {
-                Outcome { input: generation, output: output.get(), generation: table.generation(output) }
+                CachedResult { input: generation, output: output.get(), generation: table.generation(output) }
             }
-            None => Outcome { input: generation, output: Outcome::REJECTED, generation: 0 },
+            None => CachedResult { input: generation, output: CachedResult::REJECTED, generation: 0 },
         };
         output
     }
@@ -149,8 +149,8 @@ impl Transform {
         let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
             && in_front.is_none()
-            && self.policy.default == Verdict::Accept
-            && !rules.local_role.is_some_and(Role::hears_from_above)
+            && self.policy.default == PolicyResult::Accept
+            && !rules.local_role.is_some_and(Role::adds_otc_on_ingress)
             && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
     }
 
@@ -183,7 +183,7 @@ impl Transform {
         if rules != PathRules::default()
             || in_front.is_some()
             || !self.policy.rules.is_empty()
-            || self.policy.default == Verdict::Reject
+            || self.policy.default == PolicyResult::Reject
         {
             return None;
         }
@@ -223,15 +223,21 @@ impl Transform {
     }
 
     /// The verdict of the policy on a path, with the rule; nothing is cached.
-    fn decision(&self, table: &AttributeTable, prefix: IpNet, input: AttrId, originated: bool) -> Decision {
+    fn decision(
+        &self,
+        table: &AttributeTable,
+        prefix: IpNet,
+        input: AttrId,
+        originated: bool,
+    ) -> PolicyDecision {
         let mask = self.policy.rule_mask(&prefix);
         let mut decision = self.by_default();
         self.rewrite_by(table, &mask, input, originated, &mut decision);
         decision
     }
 
-    fn by_default(&self) -> Decision {
-        Decision { verdict: self.policy.default, rule: None }
+    fn by_default(&self) -> PolicyDecision {
+        PolicyDecision { verdict: self.policy.default, rule: None }
     }
 
     fn rewrite(
@@ -251,7 +257,7 @@ impl Transform {
         mask: &RuleMask,
         input: AttrId,
         originated: bool,
-        decision: &mut Decision,
+        decision: &mut PolicyDecision,
     ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
         debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
@@ -283,12 +289,12 @@ impl Transform {
             attributes.extended_communities.retain(ExtendedCommunity::is_transitive);
         }
         *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
-        if decision.verdict == Verdict::Reject {
+        if decision.verdict == PolicyResult::Reject {
             return None;
         }
         match self.direction {
             Direction::Import { external, rules, neighbour_as, in_front } => {
-                if rules.local_role.is_some_and(Role::hears_from_above) {
+                if rules.local_role.is_some_and(Role::adds_otc_on_ingress) {
                     attributes.only_to_customer.get_or_insert(neighbour_as);
                 }
                 // After the policy, which sees the path as received.
@@ -306,7 +312,7 @@ impl Transform {
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
-                if rules.local_role.is_some_and(Role::tells_downwards) {
+                if rules.local_role.is_some_and(Role::adds_otc_on_egress) {
                     // The AS that the peer knows and compares (RFC 9234 §5).
                     attributes.only_to_customer.get_or_insert(in_front.unwrap_or(local_as));
                 }
@@ -389,7 +395,7 @@ impl Transforms {
     pub(super) fn forget(&mut self) {
         for transform in self.0.iter_mut().flatten() {
             transform.classes.clear();
-            transform.every_outcome = Vec::new();
+            transform.every_result = Vec::new();
         }
     }
 
@@ -401,7 +407,7 @@ impl Transforms {
         prefix: IpNet,
         input: AttrId,
         originated: bool,
-    ) -> Option<(Decision, Option<&str>)> {
+    ) -> Option<(PolicyDecision, Option<&str>)> {
         let transform = self.0[id.0].as_ref()?;
         let decision = transform.decision(table, prefix, input, originated);
         let rule = decision.rule.and_then(|rule| transform.policy.rules.get(rule));

@@ -125,7 +125,7 @@ pub(crate) enum Retry {
 impl Fault {
     /// What the peer is told; none where there is nothing to say or nobody to hear.
     pub(crate) fn notification(&self) -> Option<Notification> {
-        let said = |text: &&String| !text.is_empty();
+        let non_empty = |text: &&String| !text.is_empty();
         Some(match self {
             Fault::Wire(error) => error.notification(),
             Fault::Unexpected { state, .. } => Notification::fsm_error(match state {
@@ -144,11 +144,11 @@ impl Fault {
             Fault::Deconfigured => Notification::cease(Cease::PeerDeconfigured, None),
             Fault::Shutdown { communication } => Notification::cease(
                 Cease::AdministrativeShutdown,
-                Some(communication).filter(said).map(String::as_str),
+                Some(communication).filter(non_empty).map(String::as_str),
             ),
             Fault::Reset { communication, .. } => Notification::cease(
                 Cease::AdministrativeReset,
-                Some(communication).filter(said).map(String::as_str),
+                Some(communication).filter(non_empty).map(String::as_str),
             ),
             Fault::Superseded
             | Fault::Replaced

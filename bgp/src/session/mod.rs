@@ -61,7 +61,7 @@ pub const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long after Established a second connection of the peer's is a collision rather than its restart.
 pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 /// The shortest IdleHoldTime, and the first wait before connecting again.
-pub const FIRST_WAIT: Duration = Duration::from_secs(1);
+pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.
 pub const LONGEST_IDLE_HOLD: Duration = Duration::from_secs(60);
 /// So long after Established a Down that the peer signals by BFD is its new BFD session and no failure of the path: FRR
@@ -70,7 +70,7 @@ pub const BFD_SETTLE_TIME: Duration = Duration::from_secs(1);
 /// In that case BFD has to be Up again after this; a session that is not Up sends one packet a second (RFC 5880 §6.8.3).
 pub const BFD_RETURN_TIME: Duration = Duration::from_secs(6);
 /// A session that was Established this long sets both waits back to the shortest.
-pub const LASTING: Duration = Duration::from_secs(10);
+pub const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// An Established session, as the tables see it.
 #[derive(Clone, Copy, Debug)]

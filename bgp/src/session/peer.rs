@@ -16,7 +16,9 @@ use super::connection::{self, Connection, Origin};
 use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
-use super::{CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State};
+use super::{
+    CONNECT_TIME, LONGEST_IDLE_HOLD, MIN_IDLE_HOLD, OPEN_HOLD_TIME, STABLE_AFTER, Session, Sink, State,
+};
 use crate::bfd::Status;
 use crate::config::PeerConfig;
 use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
@@ -128,8 +130,8 @@ impl Peer {
             connections: [None, None],
             timers: Timers::default(),
             jitter: Jitter::new(seed),
-            idle_hold: FIRST_WAIT,
-            connect_wait: FIRST_WAIT,
+            idle_hold: MIN_IDLE_HOLD,
+            connect_wait: MIN_IDLE_HOLD,
             stale: FamilySet::EMPTY,
             restart_time: FamilySet::EMPTY,
             long_lived: FamilySet::EMPTY,
@@ -263,8 +265,8 @@ impl Peer {
             _ => self.stale,
         };
         self.sweep(gone, sink);
-        self.idle_hold = FIRST_WAIT;
-        self.connect_wait = FIRST_WAIT;
+        self.idle_hold = MIN_IDLE_HOLD;
+        self.connect_wait = MIN_IDLE_HOLD;
         self.failures.forget_attempt();
         self.begin(now, sink);
     }
@@ -276,8 +278,8 @@ impl Peer {
         if self.mode == Mode::Stopped || self.config.shutdown {
             return false;
         }
-        self.idle_hold = FIRST_WAIT;
-        self.connect_wait = FIRST_WAIT;
+        self.idle_hold = MIN_IDLE_HOLD;
+        self.connect_wait = MIN_IDLE_HOLD;
         match self.connections.iter().any(Option::is_some) {
             true => (0..self.connections.len()).for_each(|slot| self.fail(slot, fault.clone(), now, sink)),
             false => self.begin(now, sink),
@@ -631,9 +633,9 @@ impl Peer {
         self.end_of_rib = FamilySet::EMPTY;
         self.malformed.clear();
         self.flaps += 1;
-        if now.saturating_duration_since(connection.since) >= LASTING {
-            self.idle_hold = FIRST_WAIT;
-            self.connect_wait = FIRST_WAIT;
+        if now.saturating_duration_since(connection.since) >= STABLE_AFTER {
+            self.idle_hold = MIN_IDLE_HOLD;
+            self.connect_wait = MIN_IDLE_HOLD;
         }
         sink.down(self.id, retained, self.long_lived, fault, told);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, cause, retained });

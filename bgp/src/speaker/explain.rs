@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::route::{Route, refused};
 use super::{Speaker, State};
-use crate::rib::{Comparison, NotAdvertised, Ruling, Standing, Step};
+use crate::rib::{Comparison, NotAdvertised, PolicyMatch, SelectionResult, Step};
 use crate::types::{PeerId, PeerKey};
 
 /// The explanation of one prefix.
@@ -35,7 +35,7 @@ pub struct ExplainedPath {
     /// The step of the decision that separated the path from the best one.
     pub step: Option<Step>,
     /// The verdict of import policy.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// The export result for a peer.
@@ -51,7 +51,7 @@ pub struct ExplainedPeer {
     /// The reason in words; may be empty.
     pub reason: String,
     /// The verdict of export policy.
-    pub export: Option<Ruling>,
+    pub export: Option<PolicyMatch>,
 }
 
 impl Speaker {
@@ -94,16 +94,16 @@ impl Speaker {
 
     fn path(&self, path: &crate::rib::ExplainedPath<'_>) -> ExplainedPath {
         let import = path.import.clone().filter(|ruling| ruling.rule.is_some() || !ruling.accepted);
-        let (standing, reason, step) = match &path.standing {
-            Standing::Best => ("best", String::new(), None),
-            Standing::Used(by) => ("used", self.used(by), Some(by.step)),
-            Standing::Lost(by) => ("lost", self.lost(by), Some(by.step)),
-            Standing::Refused(reason) => {
+        let (standing, reason, step) = match &path.selection {
+            SelectionResult::Best => ("best", String::new(), None),
+            SelectionResult::Used(by) => ("used", self.used(by), Some(by.step)),
+            SelectionResult::NotSelected(by) => ("lost", self.lost(by), Some(by.step)),
+            SelectionResult::Refused(reason) => {
                 let by = import.as_ref().filter(|ruling| !ruling.accepted).map(rule);
                 let reason = refused(*reason).to_owned();
                 ("refused", by.map_or(reason.clone(), |by| format!("{reason}, {by}")), None)
             }
-            Standing::Waiting => {
+            SelectionResult::Waiting => {
                 ("waiting", "paths are being collected before the first decision".to_owned(), None)
             }
         };
@@ -151,7 +151,7 @@ impl Speaker {
 }
 
 /// `rule 2 (name)`, or the default.
-fn rule(ruling: &Ruling) -> String {
+fn rule(ruling: &PolicyMatch) -> String {
     match (ruling.rule, &ruling.name) {
         (None, _) => "by default: no rule decided".to_owned(),
         (Some(rule), None) => format!("rule {rule}"),
@@ -159,11 +159,11 @@ fn rule(ruling: &Ruling) -> String {
     }
 }
 
-fn accepted_by(ruling: &Ruling) -> String {
+fn accepted_by(ruling: &PolicyMatch) -> String {
     format!("export policy, {}", rule(ruling))
 }
 
-fn withheld(reason: NotAdvertised, ruling: Option<&Ruling>) -> String {
+fn withheld(reason: NotAdvertised, ruling: Option<&PolicyMatch>) -> String {
     match (reason, ruling) {
         (NotAdvertised::Policy, Some(ruling)) => format!("rejected by export policy, {}", rule(ruling)),
         (reason, _) => reason.to_string(),

@@ -31,7 +31,7 @@ pub struct RouteFilter {
     /// A community in the notation of listings: standard, large or extended.
     pub community: Option<String>,
     /// The state of the path.
-    pub fate: Option<Fate>,
+    pub status: Option<PathStatus>,
 }
 
 impl RouteFilter {
@@ -52,7 +52,7 @@ pub enum Source {
 
 /// The state of a path in the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PathStatus {
     /// In use, alone or with others.
     Used,
     /// Eligible, but other paths are better.
@@ -78,7 +78,7 @@ pub struct Search {
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// The matching paths of the first matching prefixes, by prefix, those in use first. If the
     /// filter is one address, the longest prefix comes first.
     pub routes: Vec<Route>,
@@ -160,7 +160,7 @@ impl Speaker {
     }
 
     /// The result of a search, with the current state of the paths.
-    pub fn found(&self, search: &Search) -> Found {
+    pub fn found(&self, search: &Search) -> SearchResult {
         let mut matches = Matches::new(self, &search.filter);
         let mut routes = Vec::new();
         let mut shown: Vec<&IpNet> = search.first.iter().collect();
@@ -175,7 +175,7 @@ impl Speaker {
                 Route::of_path(path, peer)
             }));
         }
-        Found {
+        SearchResult {
             routes,
             shown: search.first.len(),
             matched: search.matched,
@@ -192,23 +192,23 @@ struct Matches {
     /// The id of the requested peer. `Some(None)`: no such peer exists.
     from: Option<Option<PeerId>>,
     /// The requested community in wire format.
-    community: Option<Wanted>,
+    community: Option<CommunityFilter>,
     /// The result for the attribute set examined last: adjacent rows often share one.
     last: Option<(u32, bool)>,
 }
 
 /// A community in wire format.
-enum Wanted {
+enum CommunityFilter {
     Standard([u8; 4]),
     Large([u8; 12]),
     /// Extended communities are compared in their text form.
     Extended(String),
 }
 
-impl Wanted {
-    fn of(text: &str) -> Wanted {
+impl CommunityFilter {
+    fn of(text: &str) -> CommunityFilter {
         if let Ok(Community(standard)) = text.parse() {
-            return Wanted::Standard(standard.to_be_bytes());
+            return CommunityFilter::Standard(standard.to_be_bytes());
         }
         match text.parse() {
             Ok(LargeCommunity { global, local1, local2 }) => {
@@ -216,23 +216,23 @@ impl Wanted {
                 for (place, part) in octets.chunks_exact_mut(4).zip([global, local1, local2]) {
                     place.copy_from_slice(&part.to_be_bytes());
                 }
-                Wanted::Large(octets)
+                CommunityFilter::Large(octets)
             }
-            Err(_) => Wanted::Extended(text.to_owned()),
+            Err(_) => CommunityFilter::Extended(text.to_owned()),
         }
     }
 
     fn is_in(&self, attribute: &RawAttribute<'_>) -> bool {
         match self {
-            Wanted::Standard(octets) => {
+            CommunityFilter::Standard(octets) => {
                 attribute.code == table::COMMUNITIES
                     && attribute.value.chunks_exact(4).any(|one| one == octets)
             }
-            Wanted::Large(octets) => {
+            CommunityFilter::Large(octets) => {
                 attribute.code == table::LARGE_COMMUNITIES
                     && attribute.value.chunks_exact(12).any(|one| one == octets)
             }
-            Wanted::Extended(text) => {
+            CommunityFilter::Extended(text) => {
                 let (communities, _) = attribute.value.as_chunks();
                 attribute.code == table::EXTENDED_COMMUNITIES
                     && communities.iter().any(|one| ExtendedCommunity(*one).to_string() == *text)
@@ -247,7 +247,7 @@ impl Matches {
             Source::Own => Some(PeerId::LOCAL),
             Source::Peer(key) => speaker.peer_id(key),
         });
-        let community = filter.community.as_deref().map(Wanted::of);
+        let community = filter.community.as_deref().map(CommunityFilter::of);
         Matches { filter: filter.clone(), from, community, last: None }
     }
 
@@ -265,7 +265,7 @@ impl Matches {
         let filter = &self.filter;
         self.related(path.prefix)
             && self.from.is_none_or(|from| from == Some(path.peer.unwrap_or(PeerId::LOCAL)))
-            && filter.fate.is_none_or(|fate| has_met(fate, path))
+            && filter.status.is_none_or(|status| has_status(status, path))
             && self.attributes(path)
     }
 
@@ -296,12 +296,12 @@ impl Matches {
     }
 }
 
-fn has_met(fate: Fate, path: &PathEntry<'_>) -> bool {
-    match fate {
-        Fate::Used => path.selected,
-        Fate::Unused => !path.selected && path.filtered.is_none(),
-        Fate::Refused => path.filtered.is_some(),
-        Fate::Stale => path.stale,
+fn has_status(status: PathStatus, path: &PathEntry<'_>) -> bool {
+    match status {
+        PathStatus::Used => path.selected,
+        PathStatus::Unused => !path.selected && path.filtered.is_none(),
+        PathStatus::Refused => path.filtered.is_some(),
+        PathStatus::Stale => path.stale,
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
             ("1:2:3", table::LARGE_COMMUNITIES, &large),
             (written.as_str(), table::EXTENDED_COMMUNITIES, &extended),
         ] {
-            let wanted = Wanted::of(text);
+            let wanted = CommunityFilter::of(text);
             for other in [table::COMMUNITIES, table::LARGE_COMMUNITIES, table::EXTENDED_COMMUNITIES] {
                 let attribute = RawAttribute { flags: 0xc0, code: other, value, whole: value };
                 assert_eq!(wanted.is_in(&attribute), other == code, "{text} in {other}");
@@ -352,6 +352,6 @@ mod tests {
         }
         let other =
             RawAttribute { flags: 0xc0, code: table::COMMUNITIES, value: &standard, whole: &standard };
-        assert!(!Wanted::of("65000:8").is_in(&other));
+        assert!(!CommunityFilter::of("65000:8").is_in(&other));
     }
 }

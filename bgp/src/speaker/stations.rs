@@ -31,7 +31,7 @@ impl Speaker {
         let mut station = Station::new(id, config, since_1970, now);
         for peer in self.peers.iter().flatten() {
             if let Some(session) = peer.session() {
-                tell_up(&mut station, peer.id(), session, now);
+                send_peer_up(&mut station, peer.id(), session, now);
             }
         }
         self.hub.stations.push(station);
@@ -91,7 +91,7 @@ impl Hub {
 
     pub(super) fn stations_up(&mut self, peer: PeerId, session: Session<'_>) {
         for station in &mut self.stations {
-            tell_up(station, peer, session, self.clock);
+            send_peer_up(station, peer, session, self.clock);
         }
     }
 
@@ -117,7 +117,7 @@ impl Hub {
     }
 }
 
-fn tell_up(station: &mut Station, peer: PeerId, session: Session<'_>, now: Instant) {
+fn send_peer_up(station: &mut Station, peer: PeerId, session: Session<'_>, now: Instant) {
     let header = PeerHeader {
         address: session.remote.ip().to_canonical(),
         asn: session.negotiated.remote_as,

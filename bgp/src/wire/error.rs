@@ -100,7 +100,7 @@ pub enum OpenError {
     },
     /// The roles of the two sides do not match (RFC 9234 §4.2), or strict mode requires a role and
     /// the peer has none.
-    #[error("this side's role is {local}, which needs the peer's to be {}; it says {}", .local.counterpart(), said(.remote))]
+    #[error("this side's role is {local}, which needs the peer's to be {}; it says {}", .local.counterpart(), join_roles(.remote))]
     RoleMismatch {
         /// This side's role.
         local: Role,
@@ -120,7 +120,7 @@ pub enum OpenError {
     },
 }
 
-fn said(roles: &[Capability]) -> String {
+fn join_roles(roles: &[Capability]) -> String {
     match roles {
         [] => "nothing".to_owned(),
         roles => roles.iter().map(Capability::to_string).collect::<Vec<_>>().join(" and "),
@@ -207,9 +207,9 @@ pub enum UpdateError {
     },
 }
 
-/// The outcome of a fault (RFC 7606 §2), the mildest first.
+/// The handling of a malformed attribute (RFC 7606 §2), the mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
+pub enum ErrorHandling {
     /// The attribute is discarded; the routes stay.
     AttributeDiscard,
     /// The routes of the message are withdrawn.

@@ -36,7 +36,8 @@ pub mod writer;
 pub use attributes::{AsPath, Origin, PathAttributes, Segment, SegmentKind, UnknownAttribute};
 pub use capability::{AddPathFamily, AfiSafi, Capability, LongLivedFamily, RestartFamily};
 pub use error::{
-    AttributeFault, AttributeFaultKind, HeaderError, OpenError, Outcome, RefreshError, UpdateError, WireError,
+    AttributeFault, AttributeFaultKind, ErrorHandling, HeaderError, OpenError, RefreshError, UpdateError,
+    WireError,
 };
 pub use nlri::{Nlri, Prefixes};
 pub use notification::{Cease, Notification};

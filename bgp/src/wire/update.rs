@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::attributes::as_path;
 use super::attributes::table::{self, Sender, flags};
 use super::attributes::{Attributes, push_attribute};
-use super::error::{AttributeFault, AttributeFaultKind, Outcome, UpdateError};
+use super::error::{AttributeFault, AttributeFaultKind, ErrorHandling, UpdateError};
 use super::nlri::{Nlri, Prefixes};
 use crate::types::{Asn, Family, FamilySet, Ipv4, NextHop};
 
@@ -53,11 +53,11 @@ pub struct Scratch {
     /// The block of a plain UPDATE. Separate from the rest, because `plain` either returns it or
     /// leaves everything to the other decoder.
     plain: Vec<u8>,
-    careful: Careful,
+    attributes: AttributeScratch,
 }
 
 #[derive(Debug, Default)]
-struct Careful {
+struct AttributeScratch {
     block: Vec<u8>,
     as_path: Vec<u8>,
     entries: Vec<Entry>,
@@ -180,7 +180,7 @@ pub fn decode_update<'a>(
 ) -> Result<Update<'a>, UpdateError> {
     match plain::decode(body, context, &mut scratch.plain) {
         Some(update) => Ok(update),
-        None => decode_carefully(body, context, &mut scratch.careful),
+        None => decode_with_error_handling(body, context, &mut scratch.attributes),
     }
 }
 
@@ -191,15 +191,15 @@ pub fn decode_update_carefully<'a>(
     context: &DecodeContext,
     scratch: &'a mut Scratch,
 ) -> Result<Update<'a>, UpdateError> {
-    decode_carefully(body, context, &mut scratch.careful)
+    decode_with_error_handling(body, context, &mut scratch.attributes)
 }
 
 #[cold]
 #[inline(never)]
-fn decode_carefully<'a>(
+fn decode_with_error_handling<'a>(
     body: &'a [u8],
     context: &DecodeContext,
-    scratch: &'a mut Careful,
+    scratch: &'a mut AttributeScratch,
 ) -> Result<Update<'a>, UpdateError> {
     let (withdrawn_octets, rest) = length_prefixed(body, "Withdrawn Routes Length")?;
     let (attributes, nlri_octets) = length_prefixed(rest, "Total Path Attribute Length")?;
@@ -207,7 +207,7 @@ fn decode_carefully<'a>(
     let mut withdrawn = Nlri::<Ipv4>::check(withdrawn_octets, "Withdrawn Routes", add_path)?;
     let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI", add_path)?;
 
-    let Careful { block, as_path, entries, discarded } = scratch;
+    let AttributeScratch { block, as_path, entries, discarded } = scratch;
     entries.clear();
     discarded.clear();
     let mut block = Block::new(attributes, block);
@@ -315,8 +315,8 @@ fn decode_carefully<'a>(
         if let Err(kind) = (row.check)(value, context) {
             let found = AttributeFault { code, kind };
             match row.malformed {
-                Outcome::AttributeDiscard => discarded.push(found),
-                Outcome::TreatAsWithdraw | Outcome::SessionReset => first_fault(found),
+                ErrorHandling::AttributeDiscard => discarded.push(found),
+                ErrorHandling::TreatAsWithdraw | ErrorHandling::SessionReset => first_fault(found),
             }
             continue;
         }

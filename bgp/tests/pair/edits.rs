@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{Password, PeerConfig};
-use trunkline_bgp::policy::{Policy, Verdict};
+use trunkline_bgp::policy::{Policy, PolicyResult};
 use trunkline_bgp::speaker::{Change, ConfigError, Event, State};
 use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, Role};
 use trunkline_bgp::wire::{Cease, Notification};
@@ -153,9 +153,9 @@ fn an_edit_applies_to_the_live_session() {
     );
 
     assert_eq!(all.nodes[&1].fib.len(), 1);
-    all.edit(1, 2, |peer| peer.import.default = Verdict::Reject);
+    all.edit(1, 2, |peer| peer.import.default = PolicyResult::Reject);
     assert_eq!(all.nodes[&1].fib.len(), 0);
-    all.edit(1, 2, |peer| peer.import.default = Verdict::Accept);
+    all.edit(1, 2, |peer| peer.import.default = PolicyResult::Accept);
     assert_eq!(all.nodes[&1].fib.len(), 1);
 
     let advertised = |all: &Net| {
@@ -167,7 +167,7 @@ fn an_edit_applies_to_the_live_session() {
     all.run(secs(1));
     assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.99".parse().unwrap()))));
     assert!(all.script_got(pipe).len() > before, "and it is told");
-    all.edit(1, 2, |peer| peer.export.default = Verdict::Reject);
+    all.edit(1, 2, |peer| peer.export.default = PolicyResult::Reject);
     all.run(secs(1));
     assert_eq!(advertised(&all), None);
 
@@ -255,7 +255,7 @@ fn policies_are_edited_and_explained_on_the_live_session() {
         ..Conditions::default()
     };
     let named = Rule { name: Some("short".to_owned()), ..Rule::reject(short) };
-    let policy = Policy { rules: vec![named], default: Verdict::Accept };
+    let policy = Policy { rules: vec![named], default: PolicyResult::Accept };
     assert_eq!(all.edit(1, 2, |peer| peer.import = policy.clone()), Change::Applied);
     assert_eq!(all.edit(1, 2, |peer| peer.export = policy), Change::Applied);
     all.run(secs(1));

@@ -3,7 +3,7 @@
 use std::num::NonZeroU8;
 
 use trunkline_bgp::config::AddPath;
-use trunkline_bgp::policy::{Actions, Conditions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Policy, PolicyResult, PrefixMatch, Rule};
 use trunkline_bgp::speaker::{Listed, Listing, Origination, Route, Speaker};
 
 use crate::net::{Net, ip, net, secs};
@@ -37,7 +37,7 @@ fn fabric(add_path: AddPath) -> Net {
     all.edit(1, 2, |peer| {
         let one = PrefixMatch { prefix: net("172.16.9.0/24"), ge: None, le: None };
         let when = Conditions { prefixes: vec![one].into(), ..Conditions::default() };
-        let refuse = Rule { name: None, when, set: Actions::default(), verdict: Some(Verdict::Reject) };
+        let refuse = Rule { name: None, when, set: Actions::default(), verdict: Some(PolicyResult::Reject) };
         peer.import = Policy { rules: vec![refuse], ..Policy::accept_all() };
     });
     all

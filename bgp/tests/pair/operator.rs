@@ -117,11 +117,11 @@ fn a_shutdown_sends_its_configured_text() {
 fn all_is_advertised_when_no_established_peer_has_pending() {
     let (mut all, pipe) = established(false, |_| {});
     all.run(secs(1));
-    let told = |all: &mut Net| all.with(1, |speaker, _| speaker.has_told_all());
+    let told = |all: &mut Net| all.with(1, |speaker, _| speaker.has_advertised_all());
     assert!(told(&mut all));
     let before_it_is_written = all.with(1, |speaker, now| {
         speaker.originate(net("10.1.9.0/24"), Default::default(), now);
-        speaker.has_told_all()
+        speaker.has_advertised_all()
     });
     assert!(!before_it_is_written);
     all.run(secs(1));

@@ -3,20 +3,20 @@
 
 use std::net::IpAddr;
 
-use trunkline_bgp::policy::{Actions, Conditions, Policy, PrefixMatch, Rule, Verdict};
-use trunkline_bgp::speaker::{Fate, Found, Origination, RouteFilter, Search, Source};
+use trunkline_bgp::policy::{Actions, Conditions, Policy, PolicyResult, PrefixMatch, Rule};
+use trunkline_bgp::speaker::{Origination, PathStatus, RouteFilter, Search, SearchResult, Source};
 use trunkline_bgp::types::Asn;
 
 use crate::net::{Net, ip, net, secs};
 
-fn found(all: &Net, filter: &RouteFilter, limit: usize, piece: usize) -> Found {
+fn found(all: &Net, filter: &RouteFilter, limit: usize, piece: usize) -> SearchResult {
     let speaker = all.nodes[&1].speaker.as_ref().unwrap();
     let mut search = Search::new(filter.clone(), limit);
     while speaker.search(&mut search, piece) {}
     speaker.found(&search)
 }
 
-fn prefixes(found: &Found) -> Vec<String> {
+fn prefixes(found: &SearchResult) -> Vec<String> {
     found.routes.iter().map(|route| route.prefix.to_string()).collect()
 }
 
@@ -34,7 +34,7 @@ fn fabric() -> Net {
     all.edit(1, 2, |peer| {
         let one = PrefixMatch { prefix: net("172.16.9.0/24"), ge: None, le: None };
         let when = Conditions { prefixes: vec![one].into(), ..Conditions::default() };
-        let refuse = Rule { name: None, when, set: Actions::default(), verdict: Some(Verdict::Reject) };
+        let refuse = Rule { name: None, when, set: Actions::default(), verdict: Some(PolicyResult::Reject) };
         peer.import = Policy { rules: vec![refuse], ..Policy::accept_all() };
     });
     all
@@ -65,10 +65,10 @@ fn each_filter_condition_works_whatever_the_piece_size() {
         (RouteFilter { from: Some(Source::Own), ..any() }, own, None),
         (RouteFilter { from: Some(Source::Peer(ip(2).into())), ..any() }, 201, None),
         (RouteFilter { from: Some(Source::Peer(IpAddr::from([192, 0, 2, 9]).into())), ..any() }, 0, None),
-        (RouteFilter { fate: Some(Fate::Refused), ..any() }, 1, Some(vec!["172.16.9.0/24"])),
-        (RouteFilter { fate: Some(Fate::Used), ..any() }, 200 + own, None),
-        (RouteFilter { fate: Some(Fate::Unused), ..any() }, 0, None),
-        (RouteFilter { fate: Some(Fate::Stale), ..any() }, 0, None),
+        (RouteFilter { status: Some(PathStatus::Refused), ..any() }, 1, Some(vec!["172.16.9.0/24"])),
+        (RouteFilter { status: Some(PathStatus::Used), ..any() }, 200 + own, None),
+        (RouteFilter { status: Some(PathStatus::Unused), ..any() }, 0, None),
+        (RouteFilter { status: Some(PathStatus::Stale), ..any() }, 0, None),
     ];
     for (filter, matched, shown) in rows {
         let whole = found(&all, &filter, 1000, usize::MAX);

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use net_support::{LIMIT, Node, soon};
-use table::{NEXT_HOP, ORIGIN, Outcome, Row, Session, as_path, rows};
+use table::{ExpectedHandling, NEXT_HOP, ORIGIN, Row, Session, as_path, rows};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
@@ -123,16 +123,16 @@ fn the_engine_implements_rfc_7606() {
         let after = path(&speaker.received(them).unwrap(), row);
         let established = speaker.peers(now)[0].state == State::Established;
         match row.outcome {
-            Outcome::Reset(subcode) => {
+            ExpectedHandling::Reset(subcode) => {
                 let said = notification(&last_words.expect(&row.what)).expect(&row.what);
                 assert_eq!((said.code, said.subcode), (3, subcode), "{}", row.what);
                 assert!(!established && after.is_none(), "{}", row.what);
             }
-            Outcome::Withdraw(name) => {
+            ExpectedHandling::Withdraw(name) => {
                 assert!(established && after.is_none(), "{}: {after:?}", row.what);
                 assert_fault(row, &faults, name, "its routes are withdrawn");
             }
-            Outcome::Discard(name) => {
+            ExpectedHandling::Discard(name) => {
                 assert!(established, "{}", row.what);
                 assert!(after.clone().is_some_and(|path| path.ends_with(" 2")), "{}: {after:?}", row.what);
                 assert_fault(row, &faults, name, "ignored");
@@ -164,22 +164,22 @@ async fn the_shell_implements_rfc_7606_over_tcp() {
 
         stream.write_all(&faulty(row)).await.unwrap();
         match row.outcome {
-            Outcome::Reset(subcode) => {
+            ExpectedHandling::Reset(subcode) => {
                 let said = notification(&read_to_end(&mut stream).await).expect(&row.what);
                 assert_eq!((said.code, said.subcode), (3, subcode), "{}", row.what);
                 until(&node, row, "no route", |path| path.is_none()).await;
                 continue;
             }
-            Outcome::Withdraw(_) => until(&node, row, "no route", |path| path.is_none()).await,
-            Outcome::Discard(_) => {
+            ExpectedHandling::Withdraw(_) => until(&node, row, "no route", |path| path.is_none()).await,
+            ExpectedHandling::Discard(_) => {
                 until(&node, row, "the new route", |path| path.is_some_and(|path| path.ends_with(" 2")))
                     .await;
             }
         }
         let (name, done) = match row.outcome {
-            Outcome::Withdraw(name) => (name, "its routes are withdrawn"),
-            Outcome::Discard(name) => (name, "ignored"),
-            Outcome::Reset(_) => continue,
+            ExpectedHandling::Withdraw(name) => (name, "its routes are withdrawn"),
+            ExpectedHandling::Discard(name) => (name, "ignored"),
+            ExpectedHandling::Reset(_) => continue,
         };
         let fault = node
             .event(|event| match event {

@@ -39,7 +39,7 @@ pub(crate) enum Session {
 
 /// The expected outcome of the UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum ExpectedHandling {
     /// The route is accepted, the attribute of this name is ignored.
     Discard(&'static str),
     /// The session stays, the route is withdrawn.
@@ -47,7 +47,7 @@ pub(crate) enum Outcome {
     /// NOTIFICATION 3 with this subcode.
     Reset(u8),
 }
-use Outcome::{Discard, Reset, Withdraw};
+use ExpectedHandling::{Discard, Reset, Withdraw};
 use Session::{External, Internal, TwoOctet};
 
 /// One UPDATE.
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) attributes: String,
     /// The route is 2001:db8:9::/48 in MP_REACH_NLRI, not 10.9.0.0/16.
     pub(crate) v6: bool,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ExpectedHandling,
 }
 
 pub(crate) const ORIGIN: &str = "40010100";
@@ -77,7 +77,7 @@ pub(crate) fn as_path(session: Session, last: u8) -> String {
 
 /// The UPDATEs of one attribute, together with valid ORIGIN, AS_PATH and NEXT_HOP. `good` is the
 /// value, `flags` its flags.
-struct Beside {
+struct AttributeCases {
     name: &'static str,
     code: u8,
     flags: u8,
@@ -86,7 +86,7 @@ struct Beside {
     long: &'static str,
     malformed: Option<&'static str>,
     /// Outcomes of wrong flags, wrong length, a wrong value.
-    outcomes: [Outcome; 3],
+    outcomes: [ExpectedHandling; 3],
     session: Session,
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn rows() -> Vec<Row> {
 
     let all = |outcome| [outcome; 3];
     let withdraw = |name| all(Withdraw(name));
-    let beside = |name, code, flags, good, short, long, session, outcomes| Beside {
+    let cases = |name, code, flags, good, short, long, session, outcomes| AttributeCases {
         name,
         code,
         flags,
@@ -144,15 +144,15 @@ pub(crate) fn rows() -> Vec<Row> {
         session,
     };
     let local_pref = |session, outcomes| {
-        beside("LOCAL_PREF", 5, 0x40, "00000064", "000064", "0000006400", session, outcomes)
+        cases("LOCAL_PREF", 5, 0x40, "00000064", "000064", "0000006400", session, outcomes)
     };
     let originator = |session, outcomes| {
-        beside("ORIGINATOR_ID", 9, 0x80, "0a000009", "0a0000", "0a00000900", session, outcomes)
+        cases("ORIGINATOR_ID", 9, 0x80, "0a000009", "0a0000", "0a00000900", session, outcomes)
     };
     let cluster =
-        |session, outcomes| beside("CLUSTER_LIST", 10, 0x80, "0a000009", "", "0a00000900", session, outcomes);
+        |session, outcomes| cases("CLUSTER_LIST", 10, 0x80, "0a000009", "", "0a00000900", session, outcomes);
     let table = [
-        beside(
+        cases(
             "MULTI_EXIT_DISC",
             4,
             0x80,
@@ -164,9 +164,9 @@ pub(crate) fn rows() -> Vec<Row> {
         ),
         local_pref(Internal, withdraw("LOCAL_PREF")),
         local_pref(External, all(Discard("LOCAL_PREF"))),
-        Beside {
+        AttributeCases {
             short: None,
-            ..beside(
+            ..cases(
                 "ATOMIC_AGGREGATE",
                 6,
                 0x40,
@@ -177,9 +177,9 @@ pub(crate) fn rows() -> Vec<Row> {
                 [Withdraw("ATOMIC_AGGREGATE"), Discard("ATOMIC_AGGREGATE"), Discard("ATOMIC_AGGREGATE")],
             )
         },
-        Beside {
+        AttributeCases {
             malformed: Some("00000000 0a000009"),
-            ..beside(
+            ..cases(
                 "AGGREGATOR",
                 7,
                 0xc0,
@@ -190,12 +190,12 @@ pub(crate) fn rows() -> Vec<Row> {
                 [Withdraw("AGGREGATOR"), Discard("AGGREGATOR"), Discard("AGGREGATOR")],
             )
         },
-        beside("COMMUNITIES", 8, 0xc0, "fdea0001", "fdea00", "fdea000100", External, withdraw("COMMUNITIES")),
+        cases("COMMUNITIES", 8, 0xc0, "fdea0001", "fdea00", "fdea000100", External, withdraw("COMMUNITIES")),
         originator(Internal, withdraw("ORIGINATOR_ID")),
         originator(External, all(Discard("ORIGINATOR_ID"))),
         cluster(Internal, withdraw("CLUSTER_LIST")),
         cluster(External, all(Discard("CLUSTER_LIST"))),
-        beside(
+        cases(
             "EXTENDED_COMMUNITIES",
             16,
             0xc0,
@@ -205,9 +205,9 @@ pub(crate) fn rows() -> Vec<Row> {
             External,
             withdraw("EXTENDED_COMMUNITIES"),
         ),
-        Beside {
+        AttributeCases {
             malformed: Some("0501 00010000"),
-            ..beside(
+            ..cases(
                 "AS4_PATH",
                 17,
                 0xc0,
@@ -218,9 +218,9 @@ pub(crate) fn rows() -> Vec<Row> {
                 [Withdraw("AS4_PATH"), Discard("AS4_PATH"), Discard("AS4_PATH")],
             )
         },
-        Beside {
+        AttributeCases {
             malformed: Some("00000000 0a000009"),
-            ..beside(
+            ..cases(
                 "AS4_AGGREGATOR",
                 18,
                 0xc0,
@@ -231,7 +231,7 @@ pub(crate) fn rows() -> Vec<Row> {
                 [Withdraw("AS4_AGGREGATOR"), Discard("AS4_AGGREGATOR"), Discard("AS4_AGGREGATOR")],
             )
         },
-        beside(
+        cases(
             "LARGE_COMMUNITIES",
             32,
             0xc0,
@@ -241,7 +241,7 @@ pub(crate) fn rows() -> Vec<Row> {
             External,
             withdraw("LARGE_COMMUNITIES"),
         ),
-        beside(
+        cases(
             "ONLY_TO_CUSTOMER",
             35,
             0xc0,
@@ -252,7 +252,7 @@ pub(crate) fn rows() -> Vec<Row> {
             withdraw("ONLY_TO_CUSTOMER"),
         ),
     ];
-    for Beside { name, code, flags, good, short, long, malformed, outcomes, session } in table {
+    for AttributeCases { name, code, flags, good, short, long, malformed, outcomes, session } in table {
         let mandatory = format!("{ORIGIN}{}{NEXT_HOP}", as_path(session, 2));
         let mut row = |fault: &str, octets: String, outcome| {
             row(

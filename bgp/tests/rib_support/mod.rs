@@ -271,7 +271,7 @@ impl Bench {
     }
 
     /// The attributes advertised to peer `number` for a prefix.
-    pub(crate) fn told_of(&mut self, number: u32, prefix: &str) -> Option<(NextHop, PathAttributes)> {
+    pub(crate) fn advertised_path(&mut self, number: u32, prefix: &str) -> Option<(NextHop, PathAttributes)> {
         self.flush();
         self.receivers[&number].routes.get(&net(prefix)).cloned()
     }

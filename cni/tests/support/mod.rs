@@ -44,7 +44,7 @@ pub(crate) enum Act {
 }
 
 /// A request to the agent.
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) request: Request,
     /// The descriptors sent with it.
     pub(crate) descriptors: Vec<OwnedFd>,
@@ -54,7 +54,7 @@ pub(crate) struct Asked {
 
 pub(crate) struct Agent {
     pub(crate) socket: PathBuf,
-    asked: Receiver<Asked>,
+    received: Receiver<ReceivedRequest>,
     _folder: tempfile::TempDir,
 }
 
@@ -64,7 +64,7 @@ impl Agent {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let (sender, asked) = channel();
+        let (sender, received) = channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -75,7 +75,7 @@ impl Agent {
                 if matches!(act, Act::DieUnread) {
                     continue;
                 }
-                let asked = receive(&stream);
+                let received = receive(&stream);
                 match &act {
                     Act::Answer(answer) => stream.write_all(format!("{answer}\n").as_bytes()).unwrap(),
                     Act::Bytes(bytes) => stream.write_all(bytes).unwrap(),
@@ -92,20 +92,20 @@ impl Agent {
                 }
                 drop(stream);
                 // The test may have ended.
-                let _ = sender.send(asked);
+                let _ = sender.send(received);
             }
         });
-        Agent { socket, asked, _folder: folder }
+        Agent { socket, received, _folder: folder }
     }
 
     /// The next request; requests are queued.
-    pub(crate) fn asked(&self) -> Asked {
-        self.asked.recv_timeout(Duration::from_secs(10)).expect("a request")
+    pub(crate) fn received(&self) -> ReceivedRequest {
+        self.received.recv_timeout(Duration::from_secs(10)).expect("a request")
     }
 
     pub(crate) fn was_not_asked(&self) {
-        let asked = self.asked.recv_timeout(Duration::from_millis(100));
-        assert!(asked.is_err(), "the agent was asked");
+        let received = self.received.recv_timeout(Duration::from_millis(100));
+        assert!(received.is_err(), "the agent was asked");
     }
 
     /// A network configuration for this agent with additional keys (`null` removes one).
@@ -126,7 +126,7 @@ pub(crate) fn configuration(socket: &str, version: &str, more: Value) -> Value {
 }
 
 /// The receiving side of the framing: descriptors arrive with the first octets.
-fn receive(stream: &UnixStream) -> Asked {
+fn receive(stream: &UnixStream) -> ReceivedRequest {
     let (mut line, mut descriptors) = (Vec::new(), Vec::new());
     while !line.ends_with(b"\n") {
         let mut chunk = [0; 65536];
@@ -143,7 +143,11 @@ fn receive(stream: &UnixStream) -> Asked {
         }
         line.extend(&chunk[..message.bytes]);
     }
-    Asked { request: Request::decode(&line).unwrap(), descriptors, line: String::from_utf8(line).unwrap() }
+    ReceivedRequest {
+        request: Request::decode(&line).unwrap(),
+        descriptors,
+        line: String::from_utf8(line).unwrap(),
+    }
 }
 
 /// Result of a run of the plugin.

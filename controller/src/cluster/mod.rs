@@ -16,7 +16,9 @@ use std::sync::Arc;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
-pub use row::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said, pod_label, version};
+pub use row::{
+    InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label, version,
+};
 pub use table::Table;
 
 /// Rows and indexes of the cluster.
@@ -27,7 +29,7 @@ pub struct Cluster {
     pub(crate) networks: Table<Arc<str>, Arc<Network>>,
     pub(crate) subnets: Table<Arc<str>, Arc<Subnet>>,
     pub(crate) nodes: Table<Arc<str>, NodeRow>,
-    pub(crate) namespaces: Table<Arc<str>, Said>,
+    pub(crate) namespaces: Table<Arc<str>, NetworkingMetadata>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
     /// IPInstances that cannot be read.
@@ -85,7 +87,7 @@ impl Cluster {
     }
 
     /// The networking annotations and labels of a namespace.
-    pub fn namespace(&self, name: &str) -> Option<&Said> {
+    pub fn namespace(&self, name: &str) -> Option<&NetworkingMetadata> {
         self.namespaces.get(name)
     }
 

@@ -43,17 +43,17 @@ impl std::fmt::Display for Key {
 
 /// Annotations and labels about networking; rows omit all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct NetworkingMetadata {
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-impl Said {
+impl NetworkingMetadata {
     /// Extracts them from an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
-        Said { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
+        NetworkingMetadata { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
     }
 }
 
@@ -93,7 +93,7 @@ impl Owner {
 
 /// The phase of a pod's life, as far as its addresses are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum PodLifecycle {
     /// Running, or about to run.
     Alive,
     /// It has a deletion timestamp.
@@ -114,9 +114,9 @@ pub struct PodRow {
     /// Its controller.
     pub owner: Option<Owner>,
     /// Its networking annotations and labels.
-    pub said: Said,
+    pub networking: NetworkingMetadata,
     /// The phase of its life.
-    pub life: Life,
+    pub life: PodLifecycle,
     /// Whether a container runs.
     pub running: bool,
     /// Whether its phase is Running: its containers were started.
@@ -132,11 +132,11 @@ impl PodRow {
     /// Row of a pod from the API server.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
         let life = if pod.metadata.deletion_timestamp.is_some() {
-            Life::Terminating
+            PodLifecycle::Terminating
         } else if pod.is_evicted() || pod.is_completed() {
-            Life::Over
+            PodLifecycle::Over
         } else {
-            Life::Alive
+            PodLifecycle::Alive
         };
         PodRow {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
@@ -148,7 +148,7 @@ impl PodRow {
                 .map(|name| interner.get(name)),
             host_network: pod.spec.host_network,
             owner: Owner::controller(&pod.metadata.owner_references, interner),
-            said: Said::of(&pod.metadata),
+            networking: NetworkingMetadata::of(&pod.metadata),
             life,
             running: pod.is_running(),
             started: pod.has_started(),

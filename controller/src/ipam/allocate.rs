@@ -21,11 +21,11 @@ use trunkline_api::pod::IpFamily;
 use super::holder::Row;
 use super::mac::Mac;
 use super::state::{State, Step};
-use super::{Ipam, Place};
+use super::{Ipam, RowLocation};
 
 /// The request of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct AddressRequest<'a> {
     /// The pod's namespace, which is also that of its IPInstances.
     pub namespace: &'a str,
     /// The network.
@@ -44,7 +44,7 @@ pub struct Request<'a> {
 
 /// The result of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct AllocatedAddresses {
     /// IPv4 before IPv6.
     pub addresses: Vec<Assigned>,
     /// The pod's MAC address.
@@ -166,7 +166,7 @@ pub enum AllocateError {
 
 /// An address taken from its pool for this request, with its previous state. Its row is written
 /// after the last possible failure.
-struct Chosen {
+struct ReservedAddress {
     address: IpAddr,
     place: usize,
     before: Row,
@@ -177,25 +177,33 @@ struct Chosen {
 impl Ipam {
     /// Sets aside all requested addresses, or none. The caller then creates (or binds) each one, or
     /// returns it with [`Ipam::refuse`]. A new MAC address takes 24 bits of `random`.
-    pub fn allocate(&mut self, request: &Request<'_>, random: u32) -> Result<Granted, AllocateError> {
-        let mut chosen: Vec<Chosen> = Vec::with_capacity(2);
+    pub fn allocate(
+        &mut self,
+        request: &AddressRequest<'_>,
+        random: u32,
+    ) -> Result<AllocatedAddresses, AllocateError> {
+        let mut chosen: Vec<ReservedAddress> = Vec::with_capacity(2);
         let outcome =
             self.choose_all(request, &mut chosen).and_then(|()| self.grant(request, &chosen, random));
         if outcome.is_err() {
             for chosen in chosen.iter().rev() {
-                let Some(book) = &mut self.subnets[chosen.place] else { continue };
+                let Some(allocations) = &mut self.subnets[chosen.place] else { continue };
                 if chosen.before.state == State::Free {
-                    book.pool.release(chosen.address);
+                    allocations.pool.release(chosen.address);
                 }
                 if let Some(cursor) = chosen.cursor {
-                    book.pool.set_last(cursor);
+                    allocations.pool.set_last(cursor);
                 }
             }
         }
         outcome
     }
 
-    fn choose_all(&mut self, request: &Request<'_>, chosen: &mut Vec<Chosen>) -> Result<(), AllocateError> {
+    fn choose_all(
+        &mut self,
+        request: &AddressRequest<'_>,
+        chosen: &mut Vec<ReservedAddress>,
+    ) -> Result<(), AllocateError> {
         let wants = [request.family.has_v4(), request.family.has_v6()];
         let subnets = self.named_subnets(request, wants)?;
         let mut addresses: [Option<IpAddr>; 2] = [None, None];
@@ -229,7 +237,7 @@ impl Ipam {
 
     fn named_subnets(
         &self,
-        request: &Request<'_>,
+        request: &AddressRequest<'_>,
         wants: [bool; 2],
     ) -> Result<[Option<usize>; 2], AllocateError> {
         let mut named = [None, None];
@@ -259,9 +267,9 @@ impl Ipam {
     /// free addresses.
     fn choose_any(
         &mut self,
-        request: &Request<'_>,
+        request: &AddressRequest<'_>,
         v6: usize,
-        chosen: &mut Vec<Chosen>,
+        chosen: &mut Vec<ReservedAddress>,
     ) -> Result<(), AllocateError> {
         let Some(network) = self.networks.get(request.network) else {
             return Err(AllocateError::NoSubnet { network: request.network.to_owned(), family: family(v6) });
@@ -279,22 +287,22 @@ impl Ipam {
             after.map(|(_, place)| *place).filter(|place| self.is_public(*place)).collect();
         self.choose_next(request, v6, &places, chosen)?;
         let used = chosen.last().and_then(|chosen| self.subnets[chosen.place].as_ref());
-        let used = used.map(|book| Arc::clone(&book.name));
-        self.network_book(request.network).current[v6] = used;
+        let used = used.map(|allocations| Arc::clone(&allocations.name));
+        self.network_allocations(request.network).current[v6] = used;
         Ok(())
     }
 
     fn is_public(&self, place: usize) -> bool {
-        self.subnets[place].as_ref().is_some_and(|book| !book.pool.spec().private)
+        self.subnets[place].as_ref().is_some_and(|allocations| !allocations.pool.spec().private)
     }
 
     /// Chooses the next address of the first of these subnets that has a free one.
     fn choose_next(
         &mut self,
-        request: &Request<'_>,
+        request: &AddressRequest<'_>,
         v6: usize,
         places: &[usize],
-        chosen: &mut Vec<Chosen>,
+        chosen: &mut Vec<ReservedAddress>,
     ) -> Result<(), AllocateError> {
         if places.iter().any(|place| self.take_next(*place, chosen)) {
             return Ok(());
@@ -303,32 +311,41 @@ impl Ipam {
         if places.is_empty() {
             return Err(AllocateError::NoSubnet { network, family });
         }
-        let subnets = list(places.iter().filter_map(|place| self.subnets[*place].as_ref()).map(|book| {
-            let counts = book.pool.counts();
-            format!("subnet {} has {} of {} in use", book.name, counts.open - counts.free, counts.open)
-        }));
+        let subnets =
+            list(places.iter().filter_map(|place| self.subnets[*place].as_ref()).map(|allocations| {
+                let counts = allocations.pool.counts();
+                format!(
+                    "subnet {} has {} of {} in use",
+                    allocations.name,
+                    counts.open - counts.free,
+                    counts.open
+                )
+            }));
         Err(AllocateError::Exhausted { network, family, subnets })
     }
 
-    fn take_next(&mut self, place: usize, chosen: &mut Vec<Chosen>) -> bool {
-        let Some(book) = &mut self.subnets[place] else { return false };
-        let cursor = book.pool.last();
-        let Some(address) = book.pool.take_next() else { return false };
-        chosen.push(Chosen { address, place, before: Row::default(), cursor: Some(cursor) });
+    fn take_next(&mut self, place: usize, chosen: &mut Vec<ReservedAddress>) -> bool {
+        let Some(allocations) = &mut self.subnets[place] else { return false };
+        let cursor = allocations.pool.last();
+        let Some(address) = allocations.pool.take_next() else { return false };
+        chosen.push(ReservedAddress { address, place, before: Row::default(), cursor: Some(cursor) });
         true
     }
 
     fn choose_named(
         &mut self,
-        request: &Request<'_>,
+        request: &AddressRequest<'_>,
         address: IpAddr,
-        chosen: &mut Vec<Chosen>,
+        chosen: &mut Vec<ReservedAddress>,
     ) -> Result<(), AllocateError> {
         let found = match self.place(address) {
-            Place::Subnet(place, _) => self.subnets[place].as_mut().map(|book| (place, book)),
-            Place::Stray => None,
+            RowLocation::Subnet(place, _) => {
+                self.subnets[place].as_mut().map(|allocations| (place, allocations))
+            }
+            RowLocation::Stray => None,
         };
-        let Some((place, book)) = found.filter(|(_, book)| book.pool.spec().network == request.network)
+        let Some((place, allocations)) =
+            found.filter(|(_, allocations)| allocations.pool.spec().network == request.network)
         else {
             return Err(AllocateError::NoSubnetFor {
                 address,
@@ -336,13 +353,14 @@ impl Ipam {
                 known: self.known(request.network),
             });
         };
-        let subnet = Arc::clone(&book.name);
+        let subnet = Arc::clone(&allocations.name);
         // Read the row, not the pool: an address may have a holder although today's range excludes
         // it.
-        let before = book.pool.index(address).map(|index| book.rows.get(index)).unwrap_or_default();
+        let before =
+            allocations.pool.index(address).map(|index| allocations.rows.get(index)).unwrap_or_default();
         if before.state == State::Free {
             // It is in the range, and has no holder.
-            if book.pool.take(address).is_err() {
+            if allocations.pool.take(address).is_err() {
                 return Err(AllocateError::Excluded { address, subnet });
             }
         } else {
@@ -366,17 +384,17 @@ impl Ipam {
                 });
             }
         }
-        chosen.push(Chosen { address, place, before, cursor: None });
+        chosen.push(ReservedAddress { address, place, before, cursor: None });
         Ok(())
     }
 
     /// Chooses the MAC address, and returns the result.
     fn grant(
         &mut self,
-        request: &Request<'_>,
-        chosen: &[Chosen],
+        request: &AddressRequest<'_>,
+        chosen: &[ReservedAddress],
         random: u32,
-    ) -> Result<Granted, AllocateError> {
+    ) -> Result<AllocatedAddresses, AllocateError> {
         let number = self.networks.get(request.network).map_or(0, |network| network.number);
         let kept = chosen.iter().map(|chosen| chosen.before.mac).find(|mac| *mac != [0; 6]);
         let mac = match request.mac {
@@ -400,16 +418,16 @@ impl Ipam {
         for chosen in chosen {
             let state = chosen.before.state.after(Step::Choose).unwrap_or(chosen.before.state);
             self.write(chosen.address, Row { namespace, mac, state });
-            if let Some(book) = &self.subnets[chosen.place] {
+            if let Some(allocations) = &self.subnets[chosen.place] {
                 addresses.push(Assigned {
-                    subnet: Arc::clone(&book.name),
-                    address: book.with_length(chosen.address),
-                    gateway: book.pool.spec().gateway,
+                    subnet: Arc::clone(&allocations.name),
+                    address: allocations.with_length(chosen.address),
+                    gateway: allocations.pool.spec().gateway,
                     rebind: chosen.before.state != State::Free,
                 });
             }
         }
-        Ok(Granted { addresses, mac })
+        Ok(AllocatedAddresses { addresses, mac })
     }
 
     fn known(&self, network: &str) -> String {

@@ -51,14 +51,14 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use trunkline_api::pool::{Counts, PoolSpec};
 
-pub use allocate::{AllocateError, Assigned, Granted, Request};
+pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
 pub use mac::Mac;
 pub use naming::{instance_name, named_address};
 pub use state::{State, Step};
 
 use holder::{Names, Row};
 use mac::Macs;
-use subnet::SubnetBook;
+use subnet::SubnetAllocations;
 
 /// An IPInstance's claim to its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +70,12 @@ pub struct Allocation<'a> {
     /// Its MAC address; all zeros if it cannot be read.
     pub mac: Mac,
     /// State of the IPInstance in the watch.
-    pub seen: Seen,
+    pub seen: InstanceState,
 }
 
 /// Observed state of an IPInstance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum InstanceState {
     /// It names a pod by UID.
     Bound,
     /// It is retained for the next pod of its name.
@@ -143,7 +143,7 @@ pub struct NetworkUsage {
 
 /// Description of an address of a Subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct AddressInfo {
     /// Its Subnet.
     pub subnet: String,
     /// The Subnet's Network.
@@ -158,7 +158,7 @@ pub struct Known {
 
 /// The subnets of a network, and the current one of each family.
 #[derive(Debug, Default)]
-struct NetworkBook {
+struct NetworkAllocations {
     /// Number of the network, as the key for MAC addresses.
     number: u32,
     /// IPv4 and IPv6 subnets, each by name.
@@ -169,7 +169,7 @@ struct NetworkBook {
 
 /// Where the row of an address is.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum RowLocation {
     /// In a subnet, at an index of its range.
     Subnet(usize, u32),
     /// Outside all known subnets.
@@ -179,9 +179,9 @@ enum Place {
 /// The addresses of a cluster.
 #[derive(Debug, Default)]
 pub struct Ipam {
-    networks: FxHashMap<Arc<str>, NetworkBook>,
+    networks: FxHashMap<Arc<str>, NetworkAllocations>,
     networks_made: u32,
-    subnets: Vec<Option<SubnetBook>>,
+    subnets: Vec<Option<SubnetAllocations>>,
     by_name: FxHashMap<Arc<str>, usize>,
     /// Each subnet by the first address of its range; ranges do not overlap.
     by_range: BTreeMap<IpAddr, usize>,
@@ -197,8 +197,8 @@ impl Ipam {
     /// Restores a network's current subnets from its status. Values that this index already has are
     /// newer and stay.
     pub fn resume_network(&mut self, network: &str, v4: Option<&str>, v6: Option<&str>) {
-        let book = self.network_book(network);
-        for (current, said) in book.current.iter_mut().zip([v4, v6]) {
+        let allocations = self.network_allocations(network);
+        for (current, said) in allocations.current.iter_mut().zip([v4, v6]) {
             if current.is_none() {
                 *current = said.filter(|name| !name.is_empty()).map(Arc::from);
             }
@@ -214,13 +214,13 @@ impl Ipam {
     pub fn set_subnet(&mut self, spec: PoolSpec, last: Option<IpAddr>) -> Result<(), String> {
         let name = spec.subnet.clone();
         let known = self.by_name.get(name.as_str()).and_then(|place| self.subnets[*place].as_ref());
-        if known.is_some_and(|book| *book.pool.spec() == spec) {
+        if known.is_some_and(|allocations| *allocations.pool.spec() == spec) {
             return Ok(());
         }
-        let cursor = known.and_then(|book| book.pool.last()).or(last);
+        let cursor = known.and_then(|allocations| allocations.pool.last()).or(last);
         self.remove_subnet(&name);
-        let mut book = SubnetBook::new(spec)?;
-        let (first, end) = book.pool.range();
+        let mut allocations = SubnetAllocations::new(spec)?;
+        let (first, end) = allocations.pool.range();
         let below = self.by_range.range(..=end).next_back();
         if let Some(other) = below.and_then(|(_, place)| self.subnets[*place].as_ref())
             && other.pool.range().1 >= first
@@ -232,26 +232,26 @@ impl Ipam {
                 other.name
             ));
         }
-        book.pool.set_last(cursor);
+        allocations.pool.set_last(cursor);
         let place = self.subnets.iter().position(Option::is_none).unwrap_or(self.subnets.len());
-        let network = self.network_book(&book.pool.spec().network);
-        book.network = network.number;
-        network.subnets[usize::from(!book.pool.is_v4())].insert(Arc::clone(&book.name), place);
-        self.by_name.insert(Arc::clone(&book.name), place);
+        let network = self.network_allocations(&allocations.pool.spec().network);
+        allocations.network = network.number;
+        network.subnets[usize::from(!allocations.pool.is_v4())].insert(Arc::clone(&allocations.name), place);
+        self.by_name.insert(Arc::clone(&allocations.name), place);
         self.by_range.insert(first, place);
         if place == self.subnets.len() {
             self.subnets.push(None);
         }
-        self.subnets[place] = Some(book);
+        self.subnets[place] = Some(allocations);
         let waiting: Vec<(IpAddr, Row)> =
             self.strays.range(first..=end).map(|(address, row)| (*address, *row)).collect();
         for (address, row) in waiting {
             self.strays.remove(&address);
-            if let Some(book) = &mut self.subnets[place]
-                && let Some(index) = book.pool.index(address)
+            if let Some(allocations) = &mut self.subnets[place]
+                && let Some(index) = allocations.pool.index(address)
             {
-                book.set(index, row);
-                self.macs.add(book.network, row.mac);
+                allocations.set(index, row);
+                self.macs.add(allocations.network, row.mac);
             }
         }
         Ok(())
@@ -260,23 +260,23 @@ impl Ipam {
     /// Removes a subnet. Held addresses are remembered, in case the subnet returns.
     pub fn remove_subnet(&mut self, name: &str) {
         let Some(place) = self.by_name.remove(name) else { return };
-        let Some(book) = self.subnets[place].take() else { return };
-        self.by_range.remove(&book.pool.range().0);
-        if let Some(network) = self.networks.get_mut(book.pool.spec().network.as_str()) {
+        let Some(allocations) = self.subnets[place].take() else { return };
+        self.by_range.remove(&allocations.pool.range().0);
+        if let Some(network) = self.networks.get_mut(allocations.pool.spec().network.as_str()) {
             network.subnets.iter_mut().for_each(|subnets| _ = subnets.remove(name));
         }
-        for (index, row) in book.rows.iter() {
-            self.macs.remove(book.network, row.mac);
-            self.strays.insert(book.pool.address(index), row);
+        for (index, row) in allocations.rows.iter() {
+            self.macs.remove(allocations.network, row.mac);
+            self.strays.insert(allocations.pool.address(index), row);
         }
     }
 
     /// Forgets the network's current subnets. [`Ipam::remove_subnet`] removes the subnets
     /// themselves.
     pub fn remove_network(&mut self, network: &str) {
-        if let Some(book) = self.networks.get_mut(network) {
-            book.current = [None, None];
-            if book.subnets.iter().all(BTreeMap::is_empty) {
+        if let Some(allocations) = self.networks.get_mut(network) {
+            allocations.current = [None, None];
+            if allocations.subnets.iter().all(BTreeMap::is_empty) {
                 self.networks.remove(network);
             }
         }
@@ -288,9 +288,9 @@ impl Ipam {
     /// Another namespace holds the address. The only change is a new contender.
     pub fn adopt(&mut self, allocation: &Allocation<'_>) -> Result<(), Conflict> {
         let step = match allocation.seen {
-            Seen::Bound => Step::Bound,
-            Seen::Kept => Step::Kept,
-            Seen::Deleting => Step::Deleting,
+            InstanceState::Bound => Step::Bound,
+            InstanceState::Kept => Step::Kept,
+            InstanceState::Deleting => Step::Deleting,
         };
         let address = allocation.address;
         let before = self.row(address);
@@ -340,13 +340,13 @@ impl Ipam {
     }
 
     /// Describes an address; none outside all subnets' ranges.
-    pub fn look_up(&self, address: IpAddr) -> Option<Known> {
-        let Place::Subnet(place, _) = self.place(address) else { return None };
+    pub fn look_up(&self, address: IpAddr) -> Option<AddressInfo> {
+        let RowLocation::Subnet(place, _) = self.place(address) else { return None };
         let spec = self.subnets[place].as_ref()?.pool.spec();
         let contender =
             || self.contenders.get(&address)?.first().map(|row| self.namespaces.name(row.namespace));
         let holder = self.holder(address).map(|(namespace, _)| namespace);
-        Some(Known {
+        Some(AddressInfo {
             subnet: spec.subnet.clone(),
             network: spec.network.clone(),
             private: spec.private,
@@ -358,38 +358,39 @@ impl Ipam {
     /// Usage of a subnet.
     pub fn usage(&self, subnet: &str) -> Option<Usage> {
         let mut usage = Usage::default();
-        usage.add(self.book(subnet)?.pool.counts());
+        usage.add(self.allocations(subnet)?.pool.counts());
         Some(usage)
     }
 
     /// The last address that a subnet allocated by round robin.
     pub fn last_allocated(&self, subnet: &str) -> Option<IpAddr> {
-        self.book(subnet)?.pool.last()
+        self.allocations(subnet)?.pool.last()
     }
 
     /// Usage of a network. The cost is proportional to its number of subnets.
     pub fn network_usage(&self, network: &str) -> NetworkUsage {
-        let Some(book) = self.networks.get(network) else { return NetworkUsage::default() };
-        let [v4, v6] = book.subnets.each_ref().map(|subnets| {
+        let Some(allocations) = self.networks.get(network) else { return NetworkUsage::default() };
+        let [v4, v6] = allocations.subnets.each_ref().map(|subnets| {
             let mut usage = Usage::default();
-            let books = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
-            books.for_each(|book| usage.add(book.pool.counts()));
+            let allocations = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
+            allocations.for_each(|allocations| usage.add(allocations.pool.counts()));
             usage
         });
-        let [last_v4_subnet, last_v6_subnet] = book.current.clone();
+        let [last_v4_subnet, last_v6_subnet] = allocations.current.clone();
         let dual_stack = Usage { available: v4.available.min(v6.available), ..Usage::default() };
         NetworkUsage { v4, v6, dual_stack, last_v4_subnet, last_v6_subnet }
     }
 
-    fn book(&self, subnet: &str) -> Option<&SubnetBook> {
+    fn allocations(&self, subnet: &str) -> Option<&SubnetAllocations> {
         self.subnets[*self.by_name.get(subnet)?].as_ref()
     }
 
-    fn network_book(&mut self, network: &str) -> &mut NetworkBook {
+    fn network_allocations(&mut self, network: &str) -> &mut NetworkAllocations {
         if !self.networks.contains_key(network) {
             self.networks_made += 1;
-            let book = NetworkBook { number: self.networks_made, ..NetworkBook::default() };
-            self.networks.insert(network.into(), book);
+            let allocations =
+                NetworkAllocations { number: self.networks_made, ..NetworkAllocations::default() };
+            self.networks.insert(network.into(), allocations);
         }
         self.networks.entry(network.into()).or_default()
     }
@@ -399,37 +400,40 @@ impl Ipam {
         Conflict { address, holder: name(holder), contender: name(contender) }
     }
 
-    fn place(&self, address: IpAddr) -> Place {
+    fn place(&self, address: IpAddr) -> RowLocation {
         self.by_range
             .range(..=address)
             .next_back()
             .and_then(|(_, place)| Some((*place, self.subnets[*place].as_ref()?.pool.index(address)?)))
-            .map_or(Place::Stray, |(place, index)| Place::Subnet(place, index))
+            .map_or(RowLocation::Stray, |(place, index)| RowLocation::Subnet(place, index))
     }
 
     fn row(&self, address: IpAddr) -> Row {
         match self.place(address) {
-            Place::Subnet(place, index) => {
-                self.subnets[place].as_ref().map(|book| book.rows.get(index)).unwrap_or_default()
-            }
-            Place::Stray => self.strays.get(&address).copied().unwrap_or_default(),
+            RowLocation::Subnet(place, index) => self.subnets[place]
+                .as_ref()
+                .map(|allocations| allocations.rows.get(index))
+                .unwrap_or_default(),
+            RowLocation::Stray => self.strays.get(&address).copied().unwrap_or_default(),
         }
     }
 
     /// Writes a row and updates everything that counts rows.
     fn write(&mut self, address: IpAddr, row: Row) {
         let before = match self.place(address) {
-            Place::Subnet(place, index) => {
-                let Some(book) = &mut self.subnets[place] else { return };
-                let before = book.set(index, row);
+            RowLocation::Subnet(place, index) => {
+                let Some(allocations) = &mut self.subnets[place] else { return };
+                let before = allocations.set(index, row);
                 if before.mac != row.mac {
-                    self.macs.remove(book.network, before.mac);
-                    self.macs.add(book.network, row.mac);
+                    self.macs.remove(allocations.network, before.mac);
+                    self.macs.add(allocations.network, row.mac);
                 }
                 before
             }
-            Place::Stray if row.state == State::Free => self.strays.remove(&address).unwrap_or_default(),
-            Place::Stray => self.strays.insert(address, row).unwrap_or_default(),
+            RowLocation::Stray if row.state == State::Free => {
+                self.strays.remove(&address).unwrap_or_default()
+            }
+            RowLocation::Stray => self.strays.insert(address, row).unwrap_or_default(),
         };
         if row.state != State::Free {
             self.namespaces.count_one(row.namespace);

@@ -75,7 +75,7 @@ impl Truth {
         self.given.contains_key(&address) || self.instances.keys().any(|(of, _)| *of == address)
     }
 
-    fn granted(&mut self, granted: &Granted, namespace: usize) -> Result<(), TestCaseError> {
+    fn granted(&mut self, granted: &AllocatedAddresses, namespace: usize) -> Result<(), TestCaseError> {
         for assigned in &granted.addresses {
             let address = assigned.address.addr();
             prop_assert!(!self.given.contains_key(&address), "{} was given to another already", address);
@@ -92,7 +92,7 @@ impl Truth {
 }
 
 fn adopt(ipam: &mut Ipam, address: IpAddr, namespace: usize, kept: bool) -> Result<(), Conflict> {
-    let seen = if kept { Seen::Kept } else { Seen::Bound };
+    let seen = if kept { InstanceState::Kept } else { InstanceState::Bound };
     ipam.adopt(&Allocation { address, namespace: NAMESPACES[namespace], mac: [2, 2, 2, 2, 2, 2], seen })
 }
 
@@ -106,8 +106,8 @@ proptest! {
         for step in steps {
             match step {
                 Move::Any(namespace, family) => {
-                    let request = Request {
-                        namespace: NAMESPACES[namespace], network: "n", family, ..Request::default()
+                    let request = AddressRequest {
+                        namespace: NAMESPACES[namespace], network: "n", family, ..AddressRequest::default()
                     };
                     let free = |v6: bool| universe.iter().any(|address| {
                         address.is_ipv6() == v6 && !truth.is_had(*address)
@@ -123,9 +123,9 @@ proptest! {
                 Move::Named(namespace, index) => {
                     let address = universe[index];
                     let family = if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
-                    let request = Request {
+                    let request = AddressRequest {
                         namespace: NAMESPACES[namespace], network: "n", family, addresses: &[address],
-                        ..Request::default()
+                        ..AddressRequest::default()
                     };
                     if let Ok(granted) = ipam.allocate(&request, 0) {
                         truth.granted(&granted, namespace)?;

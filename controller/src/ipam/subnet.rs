@@ -10,7 +10,7 @@ use super::holder::{Row, Rows};
 use super::state::State;
 
 #[derive(Debug)]
-pub(super) struct SubnetBook {
+pub(super) struct SubnetAllocations {
     pub(super) name: Arc<str>,
     /// Its network's number.
     pub(super) network: u32,
@@ -18,12 +18,17 @@ pub(super) struct SubnetBook {
     pub(super) rows: Rows,
 }
 
-impl SubnetBook {
-    pub(super) fn new(spec: PoolSpec) -> Result<SubnetBook, String> {
+impl SubnetAllocations {
+    pub(super) fn new(spec: PoolSpec) -> Result<SubnetAllocations, String> {
         let pool = Pool::new(spec)?;
         let (_, last) = pool.range();
         let span = pool.index(last).map_or(0, |index| index + 1);
-        Ok(SubnetBook { name: pool.spec().subnet.as_str().into(), network: 0, pool, rows: Rows::new(span) })
+        Ok(SubnetAllocations {
+            name: pool.spec().subnet.as_str().into(),
+            network: 0,
+            pool,
+            rows: Rows::new(span),
+        })
     }
 
     /// Writes a row and updates the pool. Returns the previous row.

@@ -39,16 +39,16 @@ fn ipam() -> Ipam {
     ipam
 }
 
-fn request() -> Request<'static> {
-    Request { namespace: "web", network: "n", ..Request::default() }
+fn request() -> AddressRequest<'static> {
+    AddressRequest { namespace: "web", network: "n", ..AddressRequest::default() }
 }
 
-fn give(ipam: &mut Ipam, request: &Request<'_>) -> Result<Vec<String>, AllocateError> {
+fn give(ipam: &mut Ipam, request: &AddressRequest<'_>) -> Result<Vec<String>, AllocateError> {
     let granted = ipam.allocate(request, 1)?;
     Ok(granted.addresses.iter().map(|assigned| assigned.address.addr().to_string()).collect())
 }
 
-fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: Seen) -> Result<(), Conflict> {
+fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: InstanceState) -> Result<(), Conflict> {
     ipam.adopt(&Allocation { address: ip(address), namespace, mac: [2, 0, 0, 0, 0, 9], seen })
 }
 
@@ -64,12 +64,12 @@ fn address_goes_through_its_life_cycle() {
         Some(("web", State::Given)),
         "a list from before the create frees nothing"
     );
-    adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Bound).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::InUse)));
     ipam.refuse(address, "web");
     assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "too late");
-    adopt(&mut ipam, "10.0.0.1", "web", Seen::Kept).unwrap();
-    adopt(&mut ipam, "10.0.0.1", "web", Seen::Deleting).unwrap();
+    adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Kept).unwrap();
+    adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Deleting).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::Releasing)));
     ipam.gone(address, "shop");
     assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another's is not this one");
@@ -96,9 +96,9 @@ fn network_stays_on_a_subnet_until_it_is_full() {
         "no IPv4 address is free in network n: subnet a has 7 of 7 in use, subnet b has 2 of 2 in use; delete pods or add a Subnet"
     );
     let private = ["p".to_owned()];
-    assert_eq!(give(&mut ipam, &Request { subnets: &private, ..request() }).unwrap(), ["10.0.2.1"]);
+    assert_eq!(give(&mut ipam, &AddressRequest { subnets: &private, ..request() }).unwrap(), ["10.0.2.1"]);
     assert_eq!(ipam.network_usage("n").last_v4_subnet.as_deref(), Some("a"), "a named one does not count");
-    adopt(&mut ipam, "10.0.1.2", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "10.0.1.2", "web", InstanceState::Bound).unwrap();
     ipam.gone(ip("10.0.1.2"), "web");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.1.2"]);
 }
@@ -106,7 +106,7 @@ fn network_stays_on_a_subnet_until_it_is_full() {
 #[test]
 fn dual_stack_allocates_both_families_or_neither() {
     let mut ipam = ipam();
-    let both = Request { family: IpFamily::DualStack, ..request() };
+    let both = AddressRequest { family: IpFamily::DualStack, ..request() };
     assert_eq!(ipam.network_usage("n").dual_stack.available, 2);
     let granted = ipam.allocate(&both, 7).unwrap();
     assert_eq!(granted.mac, [2, 0x12, 0x34, 0, 0, 7]);
@@ -124,15 +124,18 @@ fn dual_stack_allocates_both_families_or_neither() {
     );
     let subnets = ["b".to_owned(), "six".to_owned()];
     ipam.gone(ip("fd00::1"), "web");
-    adopt(&mut ipam, "fd00::1", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "fd00::1", "web", InstanceState::Bound).unwrap();
     ipam.gone(ip("fd00::1"), "web");
-    assert_eq!(give(&mut ipam, &Request { subnets: &subnets, ..both }).unwrap(), ["10.0.1.1", "fd00::1"]);
+    assert_eq!(
+        give(&mut ipam, &AddressRequest { subnets: &subnets, ..both }).unwrap(),
+        ["10.0.1.1", "fd00::1"]
+    );
 }
 
 #[test]
 fn named_addresses_may_be_reserved_or_retained() {
     let mut ipam = ipam();
-    let named = |addresses: &'static [IpAddr]| Request { addresses, ..request() };
+    let named = |addresses: &'static [IpAddr]| AddressRequest { addresses, ..request() };
     const RESERVED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
     const PRIVATE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 2));
     const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
@@ -147,8 +150,8 @@ fn named_addresses_may_be_reserved_or_retained() {
     );
 
     // Retained in this namespace: bound again with its MAC address. In another namespace: refused.
-    adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
-    let other = Request { namespace: "shop", ..named(&[RESERVED]) };
+    adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Kept).unwrap();
+    let other = AddressRequest { namespace: "shop", ..named(&[RESERVED]) };
     let error = ipam.allocate(&other, 1).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -158,29 +161,29 @@ fn named_addresses_may_be_reserved_or_retained() {
     let granted = ipam.allocate(&named(&[RESERVED]), 1).unwrap();
     assert_eq!((granted.mac, granted.addresses[0].rebind), ([2, 0, 0, 0, 0, 9], true));
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Rebinding)));
-    adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
+    adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Kept).unwrap();
     assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err(), "an echo from before does not give it twice");
     ipam.refuse(RESERVED, "web");
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
 
     // In use by the pod of the same name, which was replaced before its address was retained.
-    adopt(&mut ipam, "10.0.0.2", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Bound).unwrap();
     assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err());
-    let granted = ipam.allocate(&Request { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();
+    let granted = ipam.allocate(&AddressRequest { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();
     assert!(granted.addresses[0].rebind);
 
-    let both = Request { family: IpFamily::DualStack, ..request() };
+    let both = AddressRequest { family: IpFamily::DualStack, ..request() };
     for (request, text) in [
         (
-            Request { addresses: &[RESERVED], ..both },
+            AddressRequest { addresses: &[RESERVED], ..both },
             "of family IPv6 the pod is to have, and 10.0.0.2 names none",
         ),
         (named(&[SIX]), "fd00::2 is not what a pod of family IPv4 can have"),
-        (Request { addresses: &[SIX, SIX], ..both }, "name at most one for each family"),
+        (AddressRequest { addresses: &[SIX, SIX], ..both }, "name at most one for each family"),
         (named(&[GATEWAY]), "gateway"),
         (named(&[NOWHERE]), "a (10.0.0.0/24), b"),
-        (Request { network: "none", ..named(&[RESERVED]) }, "its subnets are none"),
-        (Request { network: "none", ..request() }, "has no IPv4 subnet"),
+        (AddressRequest { network: "none", ..named(&[RESERVED]) }, "its subnets are none"),
+        (AddressRequest { network: "none", ..request() }, "has no IPv4 subnet"),
     ] {
         let error = ipam.allocate(&request, 1).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
@@ -191,8 +194,10 @@ fn named_addresses_may_be_reserved_or_retained() {
         (vec!["z"], IpFamily::V4, "subnet z is not in network n: write one of a (10.0.0.0/24)"),
     ] {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-        let error =
-            ipam.allocate(&Request { subnets: &names, family, ..request() }, 1).unwrap_err().to_string();
+        let error = ipam
+            .allocate(&AddressRequest { subnets: &names, family, ..request() }, 1)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(text), "{error}");
     }
 }
@@ -201,30 +206,34 @@ fn named_addresses_may_be_reserved_or_retained() {
 fn named_mac_address_belongs_to_one_pod() {
     let mut ipam = ipam();
     let mac = Some([2, 0, 0, 0, 0, 1]);
-    let both = Request { mac, family: IpFamily::DualStack, ..request() };
+    let both = AddressRequest { mac, family: IpFamily::DualStack, ..request() };
     assert_eq!(ipam.allocate(&both, 0).unwrap().mac, [2, 0, 0, 0, 0, 1]);
-    let error = ipam.allocate(&Request { mac, ..request() }, 0).unwrap_err().to_string();
+    let error = ipam.allocate(&AddressRequest { mac, ..request() }, 0).unwrap_err().to_string();
     assert!(error.contains("02:00:00:00:00:01 is in use"), "{error}");
     let own = [ip("10.0.0.1"), ip("fd00::1")];
     for address in ["10.0.0.1", "fd00::1"] {
-        let allocation =
-            Allocation { address: ip(address), namespace: "web", mac: [2, 0, 0, 0, 0, 1], seen: Seen::Kept };
+        let allocation = Allocation {
+            address: ip(address),
+            namespace: "web",
+            mac: [2, 0, 0, 0, 0, 1],
+            seen: InstanceState::Kept,
+        };
         ipam.adopt(&allocation).unwrap();
     }
-    let again = Request { addresses: &own, own: &own, ..both };
+    let again = AddressRequest { addresses: &own, own: &own, ..both };
     assert!(ipam.allocate(&again, 0).unwrap().addresses.iter().all(|assigned| assigned.rebind));
     let other = subnet("other", "m", "10.3.0.0/24", "10.3.0.1", "10.3.0.9");
     ipam.set_subnet(other, None).unwrap();
-    ipam.allocate(&Request { mac, network: "m", ..request() }, 0).unwrap();
+    ipam.allocate(&AddressRequest { mac, network: "m", ..request() }, 0).unwrap();
 }
 
 #[test]
 fn instances_of_one_address_are_reported_not_merged() {
     let mut ipam = ipam();
-    adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
-    let conflict = adopt(&mut ipam, "10.0.0.1", "shop", Seen::Bound).unwrap_err();
+    adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Bound).unwrap();
+    let conflict = adopt(&mut ipam, "10.0.0.1", "shop", InstanceState::Bound).unwrap_err();
     assert!(conflict.to_string().contains("10-0-0-1 in namespace web and in namespace shop"), "{conflict}");
-    assert_eq!(adopt(&mut ipam, "10.0.0.1", "shop", Seen::Deleting), Err(conflict.clone()));
+    assert_eq!(adopt(&mut ipam, "10.0.0.1", "shop", InstanceState::Deleting), Err(conflict.clone()));
     assert_eq!(ipam.conflicts().collect::<Vec<_>>(), [conflict]);
     assert_eq!(ipam.holder(ip("10.0.0.1")), Some(("web", State::InUse)));
     ipam.gone(ip("10.0.0.1"), "web");
@@ -241,12 +250,12 @@ fn instances_of_one_address_are_reported_not_merged() {
 #[test]
 fn instance_waits_for_its_subnet_and_outlives_it() {
     let mut ipam = ipam();
-    adopt(&mut ipam, "10.5.0.1", "web", Seen::Bound).unwrap();
-    adopt(&mut ipam, "10.5.0.2", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "10.5.0.1", "web", InstanceState::Bound).unwrap();
+    adopt(&mut ipam, "10.5.0.2", "web", InstanceState::Bound).unwrap();
     let spec = subnet("late", "n2", "10.5.0.0/24", "10.5.0.1", "10.5.0.3");
     ipam.set_subnet(spec.clone(), Some(ip("10.5.0.3"))).unwrap();
     assert_eq!(ipam.usage("late"), Some(Usage { total: 3, used: 2, available: 1 }));
-    assert_eq!(give(&mut ipam, &Request { network: "n2", ..request() }).unwrap(), ["10.5.0.3"]);
+    assert_eq!(give(&mut ipam, &AddressRequest { network: "n2", ..request() }).unwrap(), ["10.5.0.3"]);
     ipam.remove_subnet("late");
     ipam.gone(ip("10.5.0.2"), "web");
     ipam.set_subnet(PoolSpec { reserved: vec![ip("10.5.0.2")], ..spec }, None).unwrap();

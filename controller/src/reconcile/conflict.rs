@@ -25,7 +25,7 @@ use super::pod::{about, delete, reserve};
 use crate::cluster::Key;
 use crate::events::reason;
 use crate::ipam::instance_name;
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 
 /// One of the IPInstances of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,14 +38,14 @@ struct Side {
 }
 
 /// Resolves a conflict: chooses the IPInstance that keeps the address.
-pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
+pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
     let sides = match look_up(&context, address).await {
         Ok(sides) => sides,
         Err(outcome) => return outcome,
     };
     let (keeps, refused) = judge(sides);
-    let Some(keeps) = keeps else { return Outcome::Done };
-    let mut outcome = Outcome::Done;
+    let Some(keeps) = keeps else { return ReconcileResult::Done };
+    let mut outcome = ReconcileResult::Done;
     for side in refused {
         let other = &keeps.instance.key;
         if side.in_use {
@@ -67,20 +67,20 @@ pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
             context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
         }
         // Unbind first: an IPInstance bound to a living pod keeps its finalizer when it is deleted.
-        if reserve(&context, &side.instance).await != Outcome::Done
-            || delete(&context, std::slice::from_ref(&side.instance)).await != Outcome::Done
+        if reserve(&context, &side.instance).await != ReconcileResult::Done
+            || delete(&context, std::slice::from_ref(&side.instance)).await != ReconcileResult::Done
         {
-            outcome = Outcome::Failed;
+            outcome = ReconcileResult::Failed;
         }
     }
     outcome
 }
 
 /// Reads the IPInstances of an address from the API server, except those with a deletion timestamp.
-async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Outcome> {
+async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, ReconcileResult> {
     let namespaces: BTreeSet<Arc<str>> = {
-        let books = context.shared.lock();
-        let conflicts = books.term.iter().flat_map(|term| term.ipam.conflicts());
+        let state = context.shared.lock();
+        let conflicts = state.term.iter().flat_map(|term| term.ipam.conflicts());
         conflicts
             .filter(|conflict| conflict.address == address)
             .flat_map(|conflict| [conflict.holder, conflict.contender])
@@ -97,7 +97,7 @@ async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Outcom
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(ipinstance = %format!("{namespace}/{name}"), %error, "an IPInstance was not read");
-                return Err(Outcome::Failed);
+                return Err(ReconcileResult::Failed);
             }
         }
     }
@@ -112,8 +112,8 @@ fn side(context: &Context, key: Key, address: IpAddr, object: &IPInstanceObject)
         (pod, binding.pod_uid.clone())
     });
     let reported = pod.as_ref().is_some_and(|(pod, uid)| {
-        let books = context.shared.lock();
-        books.cluster.pod(pod).is_some_and(|row| *row.uid == **uid && row.addresses.contains(&address))
+        let state = context.shared.lock();
+        state.cluster.pod(pod).is_some_and(|row| *row.uid == **uid && row.addresses.contains(&address))
     });
     let attached = object.status.as_ref().is_some_and(|status| !status.sandbox_id.is_empty());
     let uid = object.metadata.uid.as_deref().unwrap_or_default().into();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use trunkline_api::pod::{IpFamily, Pools, ordinal, retains};
 
-use crate::cluster::{InstanceRow, Key, Life, PodRow};
+use crate::cluster::{InstanceRow, Key, PodLifecycle, PodRow};
 use crate::selection::Policy;
 
 /// The decision for a pod.
@@ -35,27 +35,27 @@ pub enum Decision {
     /// Nothing.
     Nothing,
     /// Release these IPInstances.
-    GiveBack(Vec<Key>),
+    Release(Vec<Key>),
     /// The pod needs its addresses no more: retain `keep` for the next pod of its name.
-    Leave {
+    Retain {
         /// IPInstances bound to it.
         keep: Vec<Key>,
         /// Whether the pod has hybridnet's finalizer, which must be removed.
-        unblock: bool,
+        remove_finalizer: bool,
     },
     /// Allocate addresses for the pod.
-    Give(Give),
+    Assign(AssignDecision),
 }
 
 /// How to allocate a pod's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Give {
+pub struct AssignDecision {
     /// The pod's node.
     pub node: Arc<str>,
     /// IPInstances to release first.
-    pub give_back: Vec<Key>,
+    pub release: Vec<Key>,
     /// The requested addresses.
-    pub want: Want,
+    pub selector: AddressSelector,
     /// The MAC address that the pod names.
     pub mac: Option<[u8; 6]>,
     /// Whether the pod is stateful.
@@ -64,7 +64,7 @@ pub struct Give {
 
 /// The addresses that a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum AddressSelector {
     /// Any, by the pod, its namespace or the defaults.
     Any,
     /// These retained ones, in their network; `family` says how many there must be.
@@ -91,10 +91,10 @@ pub enum Want {
     Recover(Vec<IpAddr>),
 }
 
-impl Want {
+impl AddressSelector {
     /// Whether both of a pair are retained.
     fn is_pair(&self) -> bool {
-        matches!(self, Want::Kept { addresses, .. } if addresses.len() > 1)
+        matches!(self, AddressSelector::Kept { addresses, .. } if addresses.len() > 1)
     }
 }
 
@@ -112,10 +112,10 @@ pub fn decide(
     };
     let kept = |row: &InstanceRow| policy.is_stateful(row.owner.as_ref());
     let Some(pod) = pod else {
-        let given_back = all(&|row| !kept(row));
-        return Ok(match given_back.as_slice() {
+        let to_release = all(&|row| !kept(row));
+        return Ok(match to_release.as_slice() {
             [] => leave(all(&|row| kept(row) && !row.is_reserved()), false),
-            _ => Decision::GiveBack(given_back),
+            _ => Decision::Release(to_release),
         });
     };
     if pod.host_network {
@@ -127,25 +127,31 @@ pub fn decide(
     let stateful = policy.is_stateful(pod.owner.as_ref())
         || pod.owner.is_none() && instances.iter().any(|(_, row)| kept(row));
     match pod.life {
-        Life::Terminating | Life::Over if stateful && pod.running => return Ok(Decision::Nothing),
-        Life::Terminating | Life::Over if stateful => {
+        PodLifecycle::Terminating | PodLifecycle::Over if stateful && pod.running => {
+            return Ok(Decision::Nothing);
+        }
+        PodLifecycle::Terminating | PodLifecycle::Over if stateful => {
             return Ok(leave(all(&|row| own(row) && !row.is_reserved()), pod.finalizer));
         }
-        Life::Terminating => return Ok(leave(Vec::new(), pod.finalizer)),
-        Life::Over => {
-            let given_back = all(&own);
-            return Ok(match given_back.as_slice() {
+        PodLifecycle::Terminating => return Ok(leave(Vec::new(), pod.finalizer)),
+        PodLifecycle::Over => {
+            let to_release = all(&own);
+            return Ok(match to_release.as_slice() {
                 [] => leave(Vec::new(), pod.finalizer),
-                _ => Decision::GiveBack(given_back),
+                _ => Decision::Release(to_release),
             });
         }
-        Life::Alive => {}
+        PodLifecycle::Alive => {}
     }
     let Some(node) = &pod.node else { return Ok(Decision::Nothing) };
-    let mut give = Give {
+    let mut decision = AssignDecision {
         node: Arc::clone(node),
-        give_back: Vec::new(),
-        want: if pod.addresses.is_empty() { Want::Any } else { Want::Recover(pod.addresses.clone()) },
+        release: Vec::new(),
+        selector: if pod.addresses.is_empty() {
+            AddressSelector::Any
+        } else {
+            AddressSelector::Recover(pod.addresses.clone())
+        },
         mac: None,
         stateful,
     };
@@ -153,20 +159,20 @@ pub fn decide(
         [] => false,
         [(_, first)] if first.family == Some(IpFamily::DualStack) && !first.deleting => {
             let family = if first.address.is_ipv6() { IpFamily::V4 } else { IpFamily::V6 };
-            give.want = Want::Missing { family, network: Arc::clone(&first.network) };
-            give.mac = first.mac;
+            decision.selector = AddressSelector::Missing { family, network: Arc::clone(&first.network) };
+            decision.mac = first.mac;
             true
         }
         _ => return Ok(Decision::Nothing),
     };
     if half && !stateful {
-        return Ok(Decision::Give(give));
+        return Ok(Decision::Assign(decision));
     }
     if !stateful {
-        give.give_back = all(&|_| true);
-        return Ok(Decision::Give(give));
+        decision.release = all(&|_| true);
+        return Ok(Decision::Assign(decision));
     }
-    let pools = Pools::read(&key.name, &pod.said.annotations)
+    let pools = Pools::read(&key.name, &pod.networking.annotations)
         .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let ordinal = ordinal(&key.name);
     let entry = |kind: &str, len: usize| {
@@ -179,24 +185,24 @@ pub fn decide(
         )
     };
     if !pools.macs.is_empty() {
-        give.mac = Some(pools.mac(ordinal).ok_or_else(|| entry("mac-pool", pools.macs.len()))?);
+        decision.mac = Some(pools.mac(ordinal).ok_or_else(|| entry("mac-pool", pools.macs.len()))?);
     }
     if !pools.addresses.is_empty() {
         let wanted = pools.addresses(ordinal).ok_or_else(|| entry("ip-pool", pools.addresses.len()))?;
-        give.give_back = all(&|row| !wanted.contains(&row.address));
-        give.want = Want::Named(wanted.to_vec());
-    } else if !retains(&pod.said.annotations, policy.retain) {
+        decision.release = all(&|row| !wanted.contains(&row.address));
+        decision.selector = AddressSelector::Named(wanted.to_vec());
+    } else if !retains(&pod.networking.annotations, policy.retain) {
         if !half {
-            give.give_back = all(&|_| true);
+            decision.release = all(&|_| true);
         }
     } else if let Some(kept) = kept_for(instances).filter(|kept| !half || kept.is_pair()) {
-        give.want = kept;
+        decision.selector = kept;
     }
-    Ok(Decision::Give(give))
+    Ok(Decision::Assign(decision))
 }
 
 /// The addresses retained for pods of this name.
-fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<Want> {
+fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<AddressSelector> {
     let rows: Vec<&InstanceRow> = instances.iter().map(|(_, row)| *row).filter(|row| !row.deleting).collect();
     let network = Arc::clone(&rows.first()?.network);
     let pair = rows.len() > 1 || rows.iter().any(|row| row.family == Some(IpFamily::DualStack));
@@ -205,7 +211,7 @@ fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<Want> {
         IpAddr::V4(_) => IpFamily::V4,
         IpAddr::V6(_) => IpFamily::V6,
     };
-    Some(Want::Kept { addresses: rows.iter().map(|row| row.address).collect(), network, family })
+    Some(AddressSelector::Kept { addresses: rows.iter().map(|row| row.address).collect(), network, family })
 }
 
 /// The IPInstances of this very pod. Those with a deletion timestamp count: the pod still uses
@@ -214,15 +220,20 @@ fn mine<'a>(instances: &[(&'a Key, &'a InstanceRow)], pod: &PodRow) -> Vec<(&'a 
     instances.iter().filter(|(_, row)| row.pod_uid == pod.uid && row.node == pod.node).copied().collect()
 }
 
-fn leave(keep: Vec<Key>, unblock: bool) -> Decision {
-    if keep.is_empty() && !unblock { Decision::Nothing } else { Decision::Leave { keep, unblock } }
+fn leave(keep: Vec<Key>, remove_finalizer: bool) -> Decision {
+    if keep.is_empty() && !remove_finalizer {
+        Decision::Nothing
+    } else {
+        Decision::Retain { keep, remove_finalizer }
+    }
 }
 
 /// Whether an IPInstance with a deletion timestamp must wait, because its pod may use the address.
 /// `pod` is the pod of the name that it is bound to.
 pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
     !row.is_reserved()
-        && pod.is_some_and(|pod| pod.uid == row.pod_uid && pod.life != Life::Over && !pod.host_network)
+        && pod
+            .is_some_and(|pod| pod.uid == row.pod_uid && pod.life != PodLifecycle::Over && !pod.host_network)
 }
 
 #[cfg(test)]
@@ -231,7 +242,7 @@ mod tests {
     use trunkline_api::resources::NetworkType;
 
     use super::*;
-    use crate::cluster::{Owner, Said};
+    use crate::cluster::{NetworkingMetadata, Owner};
 
     fn policy() -> Policy {
         Policy {
@@ -254,8 +265,11 @@ mod tests {
             node: Some("n1".into()),
             host_network: false,
             owner: owner(kind),
-            said: Said { annotations: annotations.collect(), ..Said::default() },
-            life: Life::Alive,
+            networking: NetworkingMetadata {
+                annotations: annotations.collect(),
+                ..NetworkingMetadata::default()
+            },
+            life: PodLifecycle::Alive,
             running: false,
             started: false,
             finalizer: false,
@@ -293,16 +307,16 @@ mod tests {
     }
 
     fn back(addresses: &[&str]) -> Decision {
-        Decision::GiveBack(addresses.iter().map(|address| key_of(address)).collect())
+        Decision::Release(addresses.iter().map(|address| key_of(address)).collect())
     }
 
-    fn left(addresses: &[&str], unblock: bool) -> Decision {
-        Decision::Leave { keep: addresses.iter().map(|address| key_of(address)).collect(), unblock }
+    fn left(addresses: &[&str], remove_finalizer: bool) -> Decision {
+        Decision::Retain { keep: addresses.iter().map(|address| key_of(address)).collect(), remove_finalizer }
     }
 
-    fn given(decision: Result<Decision, String>) -> (Vec<Key>, Want, Option<[u8; 6]>) {
+    fn given(decision: Result<Decision, String>) -> (Vec<Key>, AddressSelector, Option<[u8; 6]>) {
         match decision {
-            Ok(Decision::Give(give)) => (give.give_back, give.want, give.mac),
+            Ok(Decision::Assign(decision)) => (decision.release, decision.selector, decision.mac),
             other => panic!("{other:?}"),
         }
     }
@@ -311,13 +325,13 @@ mod tests {
     const B: &str = "10.0.0.2";
     const SIX: &str = "fd00::1";
 
-    fn kept(addresses: &[&str], family: IpFamily) -> Want {
+    fn kept(addresses: &[&str], family: IpFamily) -> AddressSelector {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Want::Kept { addresses, network: "net".into(), family }
+        AddressSelector::Kept { addresses, network: "net".into(), family }
     }
 
-    fn named(addresses: &[&str]) -> Want {
-        Want::Named(addresses.iter().map(|address| address.parse().unwrap()).collect())
+    fn named(addresses: &[&str]) -> AddressSelector {
+        AddressSelector::Named(addresses.iter().map(|address| address.parse().unwrap()).collect())
     }
 
     #[test]
@@ -334,39 +348,44 @@ mod tests {
             ("stateful, gone and kept already", None, &reserved, Decision::Nothing),
             (
                 "plain, terminating",
-                with("ReplicaSet", Life::Terminating, true, false),
+                with("ReplicaSet", PodLifecycle::Terminating, true, false),
                 &plain,
                 Decision::Nothing,
             ),
             (
                 "plain, not yet gone",
-                with("ReplicaSet", Life::Terminating, false, false),
+                with("ReplicaSet", PodLifecycle::Terminating, false, false),
                 &plain,
                 Decision::Nothing,
             ),
-            ("plain, over", with("ReplicaSet", Life::Over, false, false), &plain, back(&[A])),
+            ("plain, over", with("ReplicaSet", PodLifecycle::Over, false, false), &plain, back(&[A])),
             (
                 "stateful, terminating, runs",
-                with("StatefulSet", Life::Terminating, true, true),
+                with("StatefulSet", PodLifecycle::Terminating, true, true),
                 &set,
                 Decision::Nothing,
             ),
             (
                 "stateful, terminating",
-                with("StatefulSet", Life::Terminating, false, true),
+                with("StatefulSet", PodLifecycle::Terminating, false, true),
                 &set,
                 left(&[A], true),
             ),
             (
                 "stateful, terminating, kept",
-                with("StatefulSet", Life::Terminating, false, true),
+                with("StatefulSet", PodLifecycle::Terminating, false, true),
                 &reserved,
                 left(&[], true),
             ),
-            ("stateful, over", with("StatefulSet", Life::Over, false, false), &set, left(&[A], false)),
+            (
+                "stateful, over",
+                with("StatefulSet", PodLifecycle::Over, false, false),
+                &set,
+                left(&[A], false),
+            ),
             (
                 "orphan, terminating",
-                with("", Life::Terminating, false, false).map(|pod| PodRow { owner: None, ..pod }),
+                with("", PodLifecycle::Terminating, false, false).map(|pod| PodRow { owner: None, ..pod }),
                 &set,
                 left(&[A], false),
             ),
@@ -395,7 +414,10 @@ mod tests {
         assert!(is_held(&deleted[0].1, Some(&pod("ReplicaSet", &[]))));
         assert!(!is_held(&deleted[0].1, None));
         assert!(!is_held(&deleted[0].1, Some(&PodRow { uid: "other".into(), ..pod("ReplicaSet", &[]) })));
-        assert!(!is_held(&deleted[0].1, Some(&PodRow { life: Life::Over, ..pod("ReplicaSet", &[]) })));
+        assert!(!is_held(
+            &deleted[0].1,
+            Some(&PodRow { life: PodLifecycle::Over, ..pod("ReplicaSet", &[]) })
+        ));
     }
 
     #[test]
@@ -417,11 +439,19 @@ mod tests {
         let mac_pool = &[(annotation::MAC_POOL, "02:00:00:00:00:0a,02:00:00:00:00:0b")][..];
         let mac = Some([2, 0, 0, 0, 0, 0xb]);
         let none = None;
-        for (case, kind, annotations, instances, give_back, want, mac) in [
-            ("plain", "ReplicaSet", &[][..], vec![], &[][..], Want::Any, none),
-            ("plain, an earlier pod's", "Pod", &[], vec![instance(A, "Pod", "old")], &[A], Want::Any, none),
-            ("plain does not look at pools", "ReplicaSet", pool, vec![], &[], Want::Any, none),
-            ("stateful, first time", "StatefulSet", &[], vec![], &[], Want::Any, none),
+        for (case, kind, annotations, instances, release, want, mac) in [
+            ("plain", "ReplicaSet", &[][..], vec![], &[][..], AddressSelector::Any, none),
+            (
+                "plain, an earlier pod's",
+                "Pod",
+                &[],
+                vec![instance(A, "Pod", "old")],
+                &[A],
+                AddressSelector::Any,
+                none,
+            ),
+            ("plain does not look at pools", "ReplicaSet", pool, vec![], &[], AddressSelector::Any, none),
+            ("stateful, first time", "StatefulSet", &[], vec![], &[], AddressSelector::Any, none),
             (
                 "kept",
                 "StatefulSet",
@@ -464,7 +494,7 @@ mod tests {
                 &[(annotation::IP_RETAIN, "false")],
                 vec![instance(A, "StatefulSet", "")],
                 &[A],
-                Want::Any,
+                AddressSelector::Any,
                 none,
             ),
             ("pool", "StatefulSet", pool, vec![], &[], named(&[A, SIX]), none),
@@ -486,7 +516,7 @@ mod tests {
                 named(&[A]),
                 none,
             ),
-            ("MAC pool", "StatefulSet", mac_pool, vec![], &[], Want::Any, mac),
+            ("MAC pool", "StatefulSet", mac_pool, vec![], &[], AddressSelector::Any, mac),
             (
                 "MAC pool of a kept address",
                 "StatefulSet",
@@ -520,7 +550,7 @@ mod tests {
                 &[(annotation::IP_RETAIN, "false")],
                 vec![pair(A, "StatefulSet", "new")],
                 &[],
-                Want::Missing { family: IpFamily::V6, network: "net".into() },
+                AddressSelector::Missing { family: IpFamily::V6, network: "net".into() },
                 Some([2, 0, 0, 0, 0, 1]),
             ),
             (
@@ -529,22 +559,18 @@ mod tests {
                 &[],
                 vec![pair(A, "Pod", "new")],
                 &[],
-                Want::Missing { family: IpFamily::V6, network: "net".into() },
+                AddressSelector::Missing { family: IpFamily::V6, network: "net".into() },
                 Some([2, 0, 0, 0, 0, 1]),
             ),
         ] {
-            let give_back: Vec<Key> = give_back.iter().map(|address| key_of(address)).collect();
-            assert_eq!(
-                given(run(Some(&pod(kind, annotations)), &instances)),
-                (give_back, want, mac),
-                "{case}"
-            );
+            let release: Vec<Key> = release.iter().map(|address| key_of(address)).collect();
+            assert_eq!(given(run(Some(&pod(kind, annotations)), &instances)), (release, want, mac), "{case}");
         }
         // The kubelet reports an address that no IPInstance records (etcd was restored from an old
         // snapshot).
         for kind in ["ReplicaSet", "StatefulSet"] {
             let pod = PodRow { addresses: vec![A.parse().unwrap()], ..pod(kind, &[]) };
-            assert_eq!(given(run(Some(&pod), &[])).1, Want::Recover(vec![A.parse().unwrap()]));
+            assert_eq!(given(run(Some(&pod), &[])).1, AddressSelector::Recover(vec![A.parse().unwrap()]));
         }
     }
 

@@ -16,11 +16,11 @@ use trunkline_api::names::finalizer::METRICS_REGISTERED;
 use trunkline_api::resources::ObjectMeta as Metadata;
 
 use super::{Context, WriteError, is_gone};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 
 /// A finalizer and its observed position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
+pub struct FinalizerRef<'a> {
     /// The object's UID.
     pub uid: &'a str,
     /// The finalizer.
@@ -31,31 +31,36 @@ pub struct Seen<'a> {
 
 /// hybridnet's finalizer on a Network or Subnet with a deletion timestamp. Trunkline sets none
 /// there.
-pub fn of_metrics(metadata: &Metadata) -> Option<Seen<'_>> {
+pub fn of_metrics(metadata: &Metadata) -> Option<FinalizerRef<'_>> {
     let place = metadata.finalizers.iter().position(|name| name == METRICS_REGISTERED)?;
     let going = metadata.deletion_timestamp.is_some();
     let uid = metadata.uid.as_deref()?;
-    going.then_some(Seen { uid, finalizer: METRICS_REGISTERED, place })
+    going.then_some(FinalizerRef { uid, finalizer: METRICS_REGISTERED, place })
 }
 
 /// Removes the finalizer from the object of this name.
-pub(super) async fn take_off<K>(context: &Context, api: &Api<K>, name: &str, seen: Seen<'_>) -> Outcome
+pub(super) async fn take_off<K>(
+    context: &Context,
+    api: &Api<K>,
+    name: &str,
+    seen: FinalizerRef<'_>,
+) -> ReconcileResult
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let request = async { api.patch(name, &PatchParams::default(), &patch(seen)?).await };
     match context.write(request).await {
         // The watch reports the deletion: this answer is the object's last state, not its end.
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) || is_elsewhere(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) || is_elsewhere(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(kind = %K::kind(&()), name, %error, "the finalizer {} was not taken off", seen.finalizer);
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
-fn patch(seen: Seen<'_>) -> kube::Result<Patch<()>> {
+fn patch(seen: FinalizerRef<'_>) -> kube::Result<Patch<()>> {
     let at = format!("/metadata/finalizers/{}", seen.place);
     let steps = json!([
         {"op": "test", "path": "/metadata/uid", "value": seen.uid},

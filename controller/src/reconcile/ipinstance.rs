@@ -11,23 +11,24 @@ use trunkline_api::names::finalizer::IP_ALLOCATED;
 
 use super::Context;
 use super::decide::is_held;
-use super::finalizer::{self, Seen};
+use super::finalizer::{self, FinalizerRef};
 use crate::cluster::Key;
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 
 /// Removes the finalizer of a deleted IPInstance that no pod uses.
-pub async fn reconcile(context: Context, key: Key) -> Outcome {
+pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let (uid, place) = {
-        let books = context.shared.lock();
-        let Some(row) = books.cluster.instance(&key) else { return Outcome::Done };
-        let Some(place) = row.finalizer else { return Outcome::Done };
-        let pod = row.pod_key(&key).and_then(|pod| books.cluster.pod(&pod));
+        let state = context.shared.lock();
+        let Some(row) = state.cluster.instance(&key) else { return ReconcileResult::Done };
+        let Some(place) = row.finalizer else { return ReconcileResult::Done };
+        let pod = row.pod_key(&key).and_then(|pod| state.cluster.pod(&pod));
         // The end of the pod is an event that queues this key again.
         if !row.deleting || is_held(row, pod) {
-            return Outcome::Done;
+            return ReconcileResult::Done;
         }
         (row.uid.clone(), place.into())
     };
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
-    finalizer::take_off(&context, &api, &key.name, Seen { uid: &uid, finalizer: IP_ALLOCATED, place }).await
+    finalizer::take_off(&context, &api, &key.name, FinalizerRef { uid: &uid, finalizer: IP_ALLOCATED, place })
+        .await
 }

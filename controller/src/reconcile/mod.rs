@@ -35,10 +35,10 @@ use trunkline_api::kube::Kind;
 use trunkline_api::names::API_VERSION;
 use trunkline_api::resources::SubnetSpec;
 
-use crate::books::{Shared, Unread};
 use crate::events::{Events, reason};
 use crate::leader::Fence;
 use crate::selection::Policy;
+use crate::state::{ParseFault, SharedState};
 
 /// Shared resources of the reconcilers.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ pub struct Context {
     /// Client of the API server.
     pub client: Client,
     /// The shared state.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     /// The defaults for pods without annotations.
     pub policy: Arc<Policy>,
     /// Queue of events to write.
@@ -93,16 +93,16 @@ impl Context {
 }
 
 /// Reports in an event on a Network or Subnet why it, or a part of it, is not served.
-fn tell_fault<S: Kind>(context: &Context, name: &Arc<str>) {
+fn record_fault<S: Kind>(context: &Context, name: &Arc<str>) {
     let fault = {
-        let books = context.shared.lock();
-        books.faults.get(&(S::KIND, Arc::clone(name))).cloned().or_else(|| {
-            let silent = books.term.as_ref().filter(|_| S::KIND == SubnetSpec::KIND)?.silent.get(name)?;
-            let uid = books.cluster.subnet(name)?.metadata.uid.as_deref().unwrap_or_default().into();
-            Some(Unread { uid, text: silent.clone() })
+        let state = context.shared.lock();
+        state.faults.get(&(S::KIND, Arc::clone(name))).cloned().or_else(|| {
+            let silent = state.term.as_ref().filter(|_| S::KIND == SubnetSpec::KIND)?.silent.get(name)?;
+            let uid = state.cluster.subnet(name)?.metadata.uid.as_deref().unwrap_or_default().into();
+            Some(ParseFault { uid, text: silent.clone() })
         })
     };
-    if let Some(Unread { uid, text }) = fault {
+    if let Some(ParseFault { uid, text }) = fault {
         context.events.warning(reference(S::KIND, API_VERSION, None, name, &uid), reason::NOT_SERVED, text);
     }
 }

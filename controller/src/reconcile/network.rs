@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{Count, NetworkSpec, NetworkStatus, NetworkType};
 
-use super::{Context, finalizer, is_gone, quota, tell_fault};
-use crate::books::Books;
+use super::{Context, finalizer, is_gone, quota, record_fault};
 use crate::ipam::{NetworkUsage, Usage};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
+use crate::state::ControllerState;
 
 /// Updates a Network's status, and queues its nodes if its quota has changed.
-pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
-    tell_fault::<NetworkSpec>(&context, &name);
+pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
+    record_fault::<NetworkSpec>(&context, &name);
     let (patch, network) = {
-        let mut books = context.shared.lock();
-        let Some(network) = books.cluster.network(&name).cloned() else { return Outcome::Done };
-        let Some(term) = &books.term else { return Outcome::Done };
+        let mut state = context.shared.lock();
+        let Some(network) = state.cluster.network(&name).cloned() else { return ReconcileResult::Done };
+        let Some(term) = &state.term else { return ReconcileResult::Done };
         let usage = term.ipam.network_usage(&name);
-        let status = status(&mut books, &name, &usage);
+        let status = status(&mut state, &name, &usage);
         if network.network_type() == NetworkType::Underlay {
-            tell_nodes(&mut books, &name, &usage, &status.node_list);
+            label_nodes(&mut state, &name, &usage, &status.node_list);
         }
         ((network.status.as_ref() != Some(&status)).then(|| as_patch(&status)), network)
     };
@@ -32,21 +32,21 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     if let Some(seen) = finalizer::of_metrics(&network.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(patch) = patch else { return Outcome::Done };
+    let Some(patch) = patch else { return ReconcileResult::Done };
     match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(network = %name, %error, "the status was not written");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// Computes the status of a Network.
-pub fn status(books: &mut Books, name: &str, usage: &NetworkUsage) -> NetworkStatus {
-    let node_list = books.members(name).to_vec();
-    let cluster = &books.cluster;
+pub fn status(state: &mut ControllerState, name: &str, usage: &NetworkUsage) -> NetworkStatus {
+    let node_list = state.members(name).to_vec();
+    let cluster = &state.cluster;
     let there = |subnet: &&Arc<str>| {
         cluster.subnet(subnet).is_some_and(|subnet| subnet.metadata.deletion_timestamp.is_none())
     };
@@ -77,9 +77,9 @@ fn as_patch(status: &NetworkStatus) -> Value {
 }
 
 /// Queues the network's nodes if the values of their labels have changed.
-fn tell_nodes(books: &mut Books, name: &Arc<str>, usage: &NetworkUsage, nodes: &[String]) {
+fn label_nodes(state: &mut ControllerState, name: &Arc<str>, usage: &NetworkUsage, nodes: &[String]) {
     let now = quota::quota(usage);
-    let Some(term) = &mut books.term else { return };
+    let Some(term) = &mut state.term else { return };
     if term.quotas.insert(Arc::clone(name), now) != Some(now) {
         for node in nodes {
             term.queues.nodes.add(node.as_str().into());

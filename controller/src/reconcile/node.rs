@@ -24,10 +24,10 @@ use trunkline_api::resources::NetworkType;
 
 use super::quota::{self, quota};
 use super::{Context, is_gone, reference};
-use crate::books::Books;
 use crate::cluster::NodeRow;
 use crate::events::reason;
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
+use crate::state::ControllerState;
 
 /// Changes to write to a node.
 #[derive(Debug, PartialEq)]
@@ -39,10 +39,10 @@ pub struct Changes {
 }
 
 /// Updates a node's labels and condition.
-pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     let found = {
-        let books = context.shared.lock();
-        books.cluster.node(&name).map(|node| (changes(&books, node), Arc::clone(&node.uid)))
+        let state = context.shared.lock();
+        state.cluster.node(&name).map(|node| (changes(&state, node), Arc::clone(&node.uid)))
     };
     let Some((changes, uid)) = found else { return remove_node_info(&context, &name).await };
     let api: Api<Node> = Api::all(context.client.clone());
@@ -51,14 +51,14 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
         let patch = json!({"metadata": {"uid": &*uid, "labels": changes.labels}});
         match context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await {
             Ok(_) => {}
-            Err(error) if is_gone(&error) => return Outcome::Done,
+            Err(error) if is_gone(&error) => return ReconcileResult::Done,
             Err(error) => {
                 tracing::warn!(node = %name, %error, "the labels were not written");
-                return Outcome::Failed;
+                return ReconcileResult::Failed;
             }
         }
     }
-    let Some(unavailable) = changes.unavailable else { return Outcome::Done };
+    let Some(unavailable) = changes.unavailable else { return ReconcileResult::Done };
     let text = if unavailable {
         "no Network selects this node: label it for an Underlay Network, or make an Overlay"
     } else {
@@ -80,23 +80,23 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
                 true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),
                 false => context.events.normal(about, reason::NODE_NETWORK, text.to_owned()),
             }
-            Outcome::Done
+            ReconcileResult::Done
         }
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(node = %name, %error, "the condition was not written");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// Computes the changes to a node.
-pub fn changes(books: &Books, node: &NodeRow) -> Changes {
-    let cluster = &books.cluster;
+pub fn changes(state: &ControllerState, node: &NodeRow) -> Changes {
+    let cluster = &state.cluster;
     let underlay = cluster.underlay_of(node);
     let overlay = cluster.network_of_type(NetworkType::Overlay).is_some();
     let left =
-        underlay.and_then(|network| Some(quota(&books.term.as_ref()?.ipam.network_usage(network.name()))));
+        underlay.and_then(|network| Some(quota(&state.term.as_ref()?.ipam.network_usage(network.name()))));
     let attached = |attached: bool| attached.then_some(ATTACHED);
     let attachments = [
         (label::UNDERLAY_NETWORK_ATTACHMENT, attached(underlay.is_some())),
@@ -116,17 +116,17 @@ pub fn changes(books: &Books, node: &NodeRow) -> Changes {
     Changes { labels: labels.collect(), unavailable }
 }
 
-async fn remove_node_info(context: &Context, name: &str) -> Outcome {
+async fn remove_node_info(context: &Context, name: &str) -> ReconcileResult {
     let api: Api<NodeInfoObject> = Api::all(context.client.clone());
     match context.write(api.delete(name, &DeleteParams::default())).await {
         Ok(_) => {
             tracing::info!(node = name, "the node is gone, and its NodeInfo with it");
-            Outcome::Done
+            ReconcileResult::Done
         }
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(node = name, %error, "the NodeInfo of a node that is gone was not deleted");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }

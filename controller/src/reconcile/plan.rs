@@ -4,7 +4,7 @@
 //! A plan names everything that its execution needs, since the state changes while the execution
 //! waits for the API server. The addresses stay set aside for this pod until the API server has
 //! answered. On success, the IPInstance is a row; on refusal, the address is returned. Without an
-//! answer the plan is remembered ([`Unanswered`]) and the same request is sent again: a second
+//! answer the plan is remembered ([`PendingCreate`]) and the same request is sent again: a second
 //! create of the same name cannot allocate a second address.
 
 use std::collections::BTreeSet;
@@ -16,12 +16,12 @@ use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::Network;
 use trunkline_api::validate::Fault;
 
-use super::decide::{Decision, Give, Want, decide};
+use super::decide::{AddressSelector, AssignDecision, Decision, decide};
 use super::recover::{self, NotRecovered};
-use crate::books::{Books, Unanswered};
-use crate::cluster::{Key, Life, PodRow};
-use crate::ipam::{AllocateError, Granted, Request};
+use crate::cluster::{Key, PodLifecycle, PodRow};
+use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::selection::{Policy, Selection, place, select};
+use crate::state::{ControllerState, PendingCreate};
 
 /// Writes for a pod.
 #[derive(Debug)]
@@ -29,18 +29,18 @@ pub enum Plan {
     /// Nothing.
     Nothing,
     /// Delete these IPInstances.
-    GiveBack(Vec<Existing>),
+    Release(Vec<Existing>),
     /// Retain these IPInstances for the next pod of the name, and remove the pod's finalizer.
-    Leave {
+    Retain {
         /// IPInstances bound to it.
         keep: Vec<Existing>,
         /// UID of the pod whose finalizer is removed.
-        unblock: Option<Arc<str>>,
+        remove_finalizer: Option<Arc<str>>,
     },
     /// Create or bind these IPInstances.
-    Give(Box<Giving>),
+    Assign(Box<AssignPlan>),
     /// Find out whether these were created: their pod needs them no more.
-    Settle(Unanswered),
+    Settle(PendingCreate),
 }
 
 /// An existing IPInstance, identified by name and UID.
@@ -54,15 +54,15 @@ pub struct Existing {
 
 /// Addresses to allocate to a pod.
 #[derive(Debug)]
-pub struct Giving {
+pub struct AssignPlan {
     /// The pod.
     pub pod: PodRow,
     /// IPInstances to delete first.
-    pub give_back: Vec<Existing>,
+    pub release: Vec<Existing>,
     /// Their network.
     pub network: Arc<Network>,
     /// The addresses.
-    pub granted: Granted,
+    pub granted: AllocatedAddresses,
     /// The address families that the pod has in all.
     pub family: IpFamily,
     /// Whether its IPInstances outlive it.
@@ -74,42 +74,45 @@ pub struct Giving {
 
 /// Reason for which a pod gets no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct AllocationRefusal {
     /// Label of the metric: `annotation`, `network`, `exhausted` or `address`.
     pub reason: &'static str,
     /// Text of the pod's event: what is wrong, and what to change.
     pub text: String,
 }
 
-impl Refused {
+impl AllocationRefusal {
     fn new(reason: &'static str, text: impl ToString) -> Self {
-        Refused { reason, text: text.to_string() }
+        AllocationRefusal { reason, text: text.to_string() }
     }
 
     fn faults(faults: &[Fault]) -> Self {
-        Refused::new("annotation", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        AllocationRefusal::new(
+            "annotation",
+            faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        )
     }
 }
 
-impl Books {
+impl ControllerState {
     /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
     /// 24 bits of `random`.
-    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, Refused> {
+    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, AllocationRefusal> {
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         term.waiting.remove(key);
         let pod = self.cluster.pod(key);
-        if let Some(unanswered) = term.unanswered.remove(key) {
-            let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == Life::Alive);
+        if let Some(unanswered) = term.pending_creates.remove(key) {
+            let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == PodLifecycle::Alive);
             let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
-            let Unanswered { network, granted, family, .. } = unanswered;
+            let PendingCreate { network, granted, family, .. } = unanswered;
             let stateful = policy.is_stateful(pod.owner.as_ref());
-            let give_back = Vec::new();
+            let release = Vec::new();
             // An annotation that became unreadable later must not block addresses that were already
             // set aside.
             let extra_prefixes = named(key, &pod).unwrap_or_default();
-            return Ok(Plan::Give(Box::new(Giving {
+            return Ok(Plan::Assign(Box::new(AssignPlan {
                 pod,
-                give_back,
+                release,
                 network,
                 granted,
                 family,
@@ -118,25 +121,25 @@ impl Books {
             })));
         }
         let instances = self.cluster.instances_of_pod(key);
-        let decision =
-            decide(key, pod, &instances, policy).map_err(|text| Refused::new("annotation", text))?;
+        let decision = decide(key, pod, &instances, policy)
+            .map_err(|text| AllocationRefusal::new("annotation", text))?;
         let existing = |keys: Vec<Key>| -> Vec<Existing> {
             let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
         Ok(match decision {
             Decision::Nothing => Plan::Nothing,
-            Decision::GiveBack(keys) => Plan::GiveBack(existing(keys)),
-            Decision::Leave { keep, unblock } => Plan::Leave {
+            Decision::Release(keys) => Plan::Release(existing(keys)),
+            Decision::Retain { keep, remove_finalizer } => Plan::Retain {
                 keep: existing(keep),
-                unblock: pod.filter(|_| unblock).map(|pod| Arc::clone(&pod.uid)),
+                remove_finalizer: pod.filter(|_| remove_finalizer).map(|pod| Arc::clone(&pod.uid)),
             },
-            Decision::Give(give) => {
+            Decision::Assign(decision) => {
                 let Some(pod) = pod.cloned() else { return Ok(Plan::Nothing) };
-                let give_back = existing(give.give_back.clone());
+                let release = existing(decision.release.clone());
                 let own: Vec<IpAddr> =
                     instances.iter().filter(|(_, row)| !row.deleting).map(|(_, row)| row.address).collect();
-                self.grant(key, pod, give, give_back, &own, policy, random)?
+                self.grant(key, pod, decision, release, &own, policy, random)?
             }
         })
     }
@@ -149,51 +152,51 @@ impl Books {
         &mut self,
         key: &Key,
         pod: PodRow,
-        give: Give,
-        give_back: Vec<Existing>,
+        decision: AssignDecision,
+        release: Vec<Existing>,
         own: &[IpAddr],
         policy: &Policy,
         random: u32,
-    ) -> Result<Plan, Refused> {
-        let selection = match &give.want {
-            Want::Kept { network, family, .. } | Want::Missing { network, family } => {
+    ) -> Result<Plan, AllocationRefusal> {
+        let selection = match &decision.selector {
+            AddressSelector::Kept { network, family, .. } | AddressSelector::Missing { network, family } => {
                 let network_type =
                     self.cluster.network(network).map_or(policy.network_type, |known| known.network_type());
                 let network = Some(network.to_string());
                 Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
             }
-            Want::Any | Want::Named(_) | Want::Recover(_) => {
-                let said = &pod.said;
-                select(&self.cluster, key, &said.annotations, &said.labels, false, policy)
-                    .map_err(|faults| Refused::faults(&faults))?
+            AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
+                let metadata = &pod.networking;
+                select(&self.cluster, key, &metadata.annotations, &metadata.labels, false, policy)
+                    .map_err(|faults| AllocationRefusal::faults(&faults))?
             }
         };
         let extra_prefixes = named(key, &pod)?;
-        let network =
-            place(&self.cluster, &selection, &give.node).map_err(|text| Refused::new("network", text));
+        let network = place(&self.cluster, &selection, &decision.node)
+            .map_err(|text| AllocationRefusal::new("network", text));
         let network = match network {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused)),
         };
-        let (addresses, family, asked) = match &give.want {
-            Want::Any => (&[][..], selection.family, selection.family),
-            Want::Kept { addresses, family, .. } => (&addresses[..], *family, of(addresses)),
-            Want::Named(addresses) | Want::Recover(addresses) => {
+        let (addresses, family, asked) = match &decision.selector {
+            AddressSelector::Any => (&[][..], selection.family, selection.family),
+            AddressSelector::Kept { addresses, family, .. } => (&addresses[..], *family, of(addresses)),
+            AddressSelector::Named(addresses) | AddressSelector::Recover(addresses) => {
                 (&addresses[..], of(addresses), of(addresses))
             }
-            Want::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
+            AddressSelector::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
         };
-        let request = Request {
+        let request = AddressRequest {
             namespace: &key.namespace,
             network: network.name(),
             family: asked,
             subnets: &selection.subnets,
             addresses,
             own,
-            mac: give.mac,
+            mac: decision.mac,
         };
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
-        if matches!(give.want, Want::Recover(_)) {
+        if matches!(decision.selector, AddressSelector::Recover(_)) {
             let known = |address| term.ipam.look_up(address);
             match recover::check(&pod, &selection, network.name(), known) {
                 Ok(()) => {}
@@ -201,25 +204,27 @@ impl Books {
                     tracing::debug!(pod = %key, ?addresses, "another plugin's pod is left alone: no Subnet has its addresses");
                     return Ok(Plan::Nothing);
                 }
-                Err(NotRecovered::Refused(text)) => return Err(self.wait(key, Refused::new("address", text))),
+                Err(NotRecovered::Refused(text)) => {
+                    return Err(self.wait(key, AllocationRefusal::new("address", text)));
+                }
             }
         }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
             Err(error @ AllocateError::Exhausted { .. }) => {
-                term.starving.entry(network.name().into()).or_default().join(key);
-                return Err(self.wait(key, Refused::new("exhausted", error)));
+                term.starving.entry(network.name().into()).or_default().push(key);
+                return Err(self.wait(key, AllocationRefusal::new("exhausted", error)));
             }
-            Err(error) => return Err(self.wait(key, Refused::new("address", error))),
+            Err(error) => return Err(self.wait(key, AllocationRefusal::new("address", error))),
         };
         for assigned in &granted.addresses {
             term.queues.subnets.add(Arc::clone(&assigned.subnet));
         }
         term.queues.networks.add(network.name().into());
-        let stateful = give.stateful;
-        Ok(Plan::Give(Box::new(Giving {
+        let stateful = decision.stateful;
+        Ok(Plan::Assign(Box::new(AssignPlan {
             pod,
-            give_back,
+            release,
             network,
             granted,
             family,
@@ -228,7 +233,7 @@ impl Books {
         })))
     }
 
-    fn wait(&mut self, key: &Key, refused: Refused) -> Refused {
+    fn wait(&mut self, key: &Key, refused: AllocationRefusal) -> AllocationRefusal {
         if let Some(term) = &mut self.term {
             term.waiting.insert(key.clone());
         }
@@ -237,8 +242,9 @@ impl Books {
 }
 
 /// The additional prefixes that a pod names.
-fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, Refused> {
-    extra_prefixes(&key.name, &pod.said.annotations).map_err(|faults| Refused::faults(&faults))
+fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, AllocationRefusal> {
+    extra_prefixes(&key.name, &pod.networking.annotations)
+        .map_err(|faults| AllocationRefusal::faults(&faults))
 }
 
 /// The families of these addresses.

@@ -9,11 +9,11 @@ use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::NetworkType;
 
-use super::{Giving, Plan, Refused};
-use crate::books::{Books, Queues, Unanswered};
-use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
+use super::{AllocationRefusal, AssignPlan, Plan};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
+use crate::state::{ControllerState, PendingCreate, Queues};
 
 fn policy() -> Policy {
     Policy {
@@ -33,13 +33,13 @@ fn manifest<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value)
 
 /// Rack r1 with node n1 and three addresses of each family, an overlay, and node n2 in the overlay
 /// only.
-fn books() -> Books {
-    let mut books = Books::default();
+fn state() -> ControllerState {
+    let mut state = ControllerState::default();
     for (name, spec) in [
         ("rack", json!({"type": "Underlay", "mode": "VLAN", "netID": 7, "nodeSelector": {"rack": "r1"}})),
         ("over", json!({"type": "Overlay", "netID": 9})),
     ] {
-        books.set_network(&name.into(), manifest("Network", name, spec));
+        state.set_network(&name.into(), manifest("Network", name, spec));
     }
     for (name, network, version, cidr, start, end) in [
         ("rack-v4", "rack", "4", "10.0.0.0/24", "10.0.0.1", "10.0.0.3"),
@@ -48,14 +48,14 @@ fn books() -> Books {
     ] {
         let range = json!({"version": version, "cidr": cidr, "start": start, "end": end});
         let spec = json!({"network": network, "range": range});
-        books.set_subnet(&name.into(), manifest("Subnet", name, spec));
+        state.set_subnet(&name.into(), manifest("Subnet", name, spec));
     }
     for (name, rack) in [("n1", "r1"), ("n2", "other")] {
         let labels = [("rack".to_owned(), rack.to_owned())].into();
-        books.set_node(&name.into(), NodeRow { labels, ..NodeRow::default() });
+        state.set_node(&name.into(), NodeRow { labels, ..NodeRow::default() });
     }
-    books.begin_term(Queues::new(Duration::ZERO));
-    books
+    state.begin_term(Queues::new(Duration::ZERO));
+    state
 }
 
 fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
@@ -67,8 +67,11 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         node: Some(node.into()),
         host_network: false,
         owner: Some(owner),
-        said: Said { annotations: annotations.collect(), ..Said::default() },
-        life: Life::Alive,
+        networking: NetworkingMetadata {
+            annotations: annotations.collect(),
+            ..NetworkingMetadata::default()
+        },
+        life: PodLifecycle::Alive,
         running: false,
         started: false,
         finalizer: false,
@@ -80,42 +83,42 @@ fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
-fn plan(books: &mut Books, name: &str, pod: PodRow) -> Result<Plan, Refused> {
-    books.set_pod(&key(name), pod);
-    books.plan_pod(&key(name), &policy(), 1)
+fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, AllocationRefusal> {
+    state.set_pod(&key(name), pod);
+    state.plan_pod(&key(name), &policy(), 1)
 }
 
-fn giving(plan: Result<Plan, Refused>) -> Giving {
+fn assignment(plan: Result<Plan, AllocationRefusal>) -> AssignPlan {
     match plan {
-        Ok(Plan::Give(giving)) => *giving,
+        Ok(Plan::Assign(assignment)) => *assignment,
         other => panic!("{other:?}"),
     }
 }
 
-fn addresses(giving: &Giving) -> Vec<String> {
-    giving.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
+fn addresses(assignment: &AssignPlan) -> Vec<String> {
+    assignment.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
 }
 
 /// Adds the rows of all planned writes, as if the API server had accepted each.
-fn answered(books: &mut Books, name: &str, giving: &Giving) {
-    for assigned in &giving.granted.addresses {
+fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
+    for assigned in &assignment.granted.addresses {
         let address = assigned.address.addr();
         let row = InstanceRow {
             uid: "instance".into(),
             version: 1,
-            network: giving.network.name().into(),
+            network: assignment.network.name().into(),
             subnet: Arc::clone(&assigned.subnet),
             address,
-            mac: Some(giving.granted.mac),
-            node: giving.pod.node.clone(),
+            mac: Some(assignment.granted.mac),
+            node: assignment.pod.node.clone(),
             pod: Some(name.into()),
-            pod_uid: Arc::clone(&giving.pod.uid),
-            owner: giving.pod.owner.clone(),
-            family: Some(giving.family),
+            pod_uid: Arc::clone(&assignment.pod.uid),
+            owner: assignment.pod.owner.clone(),
+            family: Some(assignment.family),
             deleting: false,
             finalizer: Some(0),
         };
-        books.set_instance(&instance(address), row);
+        state.set_instance(&instance(address), row);
     }
 }
 
@@ -132,20 +135,23 @@ fn pod_gets_the_selected_network_and_family() {
         ("network", "n2", &[(annotation::SPECIFIED_NETWORK, "over")], "over", &["10.9.0.1/16"]),
         ("subnet", "n1", &[(annotation::SPECIFIED_SUBNET, "rack-v4")], "rack", &["10.0.0.1/24"]),
     ] {
-        let mut books = books();
-        let giving = giving(plan(&mut books, "p", pod(node, "ReplicaSet", annotations)));
+        let mut state = state();
+        let assignment = assignment(plan(&mut state, "p", pod(node, "ReplicaSet", annotations)));
         assert_eq!(
-            (giving.network.name(), addresses(&giving).as_slice()),
+            (assignment.network.name(), addresses(&assignment).as_slice()),
             (network, &given.iter().map(ToString::to_string).collect::<Vec<_>>()[..]),
             "{case}"
         );
     }
     // The namespace's annotations count where the pod has none, and only as a whole.
-    let mut books = books();
+    let mut state = state();
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
-    books.set_namespace(&"default".into(), Said { annotations, ..Said::default() });
-    assert_eq!(giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
-    let own = giving(plan(&mut books, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
+    state.set_namespace(
+        &"default".into(),
+        NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
+    );
+    assert_eq!(assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
+    let own = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
 }
 
@@ -153,18 +159,21 @@ fn pod_gets_the_selected_network_and_family() {
 #[test]
 fn extra_prefixes_come_from_the_pod_only() {
     const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
-    let shown =
-        |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
-    let mut books = books();
-    books
-        .set_namespace(&"default".into(), Said { annotations: [EXTRA].map(owned).into(), ..Said::default() });
-    assert!(shown(&giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
-    let given = giving(plan(&mut books, "q", pod("n1", "ReplicaSet", &[EXTRA])));
+    let shown = |assignment: &AssignPlan| -> Vec<String> {
+        assignment.extra_prefixes.iter().map(ToString::to_string).collect()
+    };
+    let mut state = state();
+    state.set_namespace(
+        &"default".into(),
+        NetworkingMetadata { annotations: [EXTRA].map(owned).into(), ..NetworkingMetadata::default() },
+    );
+    assert!(shown(&assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
+    let given = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[EXTRA])));
     assert_eq!(shown(&given), ["10.9.0.0/16", "fd00:9::/64"]);
-    answered(&mut books, "q", &given);
+    answered(&mut state, "q", &given);
     // An annotation of a running pod changes nothing.
     let other = pod("n1", "ReplicaSet", &[(annotation::EXTRA_PREFIXES, "0.0.0.0/0")]);
-    assert!(matches!(plan(&mut books, "q", other), Ok(Plan::Nothing)));
+    assert!(matches!(plan(&mut state, "q", other), Ok(Plan::Nothing)));
 }
 
 fn owned((name, value): (&str, &str)) -> (String, String) {
@@ -193,8 +202,8 @@ fn refusal_names_the_fix() {
             "belongs to Network over and not to rack",
         ),
     ] {
-        let mut books = books();
-        let refused = plan(&mut books, "p", pod(node, "ReplicaSet", annotations)).unwrap_err();
+        let mut state = state();
+        let refused = plan(&mut state, "p", pod(node, "ReplicaSet", annotations)).unwrap_err();
         assert_eq!(refused.reason, reason, "{}", refused.text);
         assert!(refused.text.contains(text), "{}", refused.text);
     }
@@ -202,45 +211,45 @@ fn refusal_names_the_fix() {
 
 #[test]
 fn waiting_pod_gets_the_next_free_address() {
-    let mut books = books();
+    let mut state = state();
     for name in ["a", "b", "c"] {
-        let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
-        answered(&mut books, name, &given);
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
     }
     // The pair is one decision: nothing is set aside in the family with free addresses.
-    let both = plan(&mut books, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
+    let both = plan(&mut state, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
     assert_eq!(both.unwrap_err().reason, "exhausted");
-    let usage = books.term.as_ref().unwrap().ipam.network_usage("rack");
+    let usage = state.term.as_ref().unwrap().ipam.network_usage("rack");
     assert_eq!((usage.v4.available, usage.v6.available), (0, 3));
-    let status = network::status(&mut books, "rack", &usage);
+    let status = network::status(&mut state, "rack", &usage);
     assert_eq!(status.statistics.unwrap().used, 3);
     assert_eq!(
         (status.node_list, status.subnet_list),
         (vec!["n1".to_owned()], vec!["rack-v4".to_owned(), "rack-v6".to_owned()])
     );
-    assert_eq!(subnet::status(&books, "rack-v4").unwrap().last_allocated_ip, "10.0.0.3");
-    let labels = node::changes(&books, books.cluster.node("n1").unwrap()).labels;
+    assert_eq!(subnet::status(&state, "rack-v4").unwrap().last_allocated_ip, "10.0.0.3");
+    let labels = node::changes(&state, state.cluster.node("n1").unwrap()).labels;
     assert_eq!(labels["networking.alibaba.com/ipv4-address-quota"], "empty");
     assert_eq!(labels["networking.alibaba.com/ipv6-address-quota"], "nonempty");
     assert_eq!(labels["networking.alibaba.com/underlay-network-attachment"], "true");
 
-    let queues = Arc::clone(&books.term.as_ref().unwrap().queues);
-    assert!(books.term.as_ref().unwrap().waiting.contains(&key("both")));
+    let queues = Arc::clone(&state.term.as_ref().unwrap().queues);
+    assert!(state.term.as_ref().unwrap().waiting.contains(&key("both")));
     let before = queues.pods.depth();
-    books.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
     assert!(queues.pods.depth() >= before);
-    assert!(!books.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and waits no more");
-    let given = giving(books.plan_pod(&key("both"), &policy(), 1));
+    assert!(!state.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and waits no more");
+    let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
 }
 
 #[test]
 fn older_of_two_networks_for_a_node_is_served() {
-    let mut books = books();
+    let mut state = state();
     let mut network = |name: &str, made: &str, spec: Value| {
         let mut network: trunkline_api::resources::Network = manifest("Network", name, spec);
         network.metadata.creation_timestamp = Some(made.to_owned());
-        books.set_network(&name.into(), network);
+        state.set_network(&name.into(), network);
     };
     let rack = |id: u32| json!({"type": "Underlay", "netID": id, "nodeSelector": {"rack": "r1"}});
     network("rack", "2026-01-01T00:00:00Z", rack(7));
@@ -251,42 +260,42 @@ fn older_of_two_networks_for_a_node_is_served() {
         (pod("n1", "ReplicaSet", &[]), "rack"),
         (pod("n2", "ReplicaSet", &[(annotation::NETWORK_TYPE, "Overlay")]), "over"),
     ] {
-        assert_eq!(giving(plan(&mut books, "p", pod)).network.name(), network);
+        assert_eq!(assignment(plan(&mut state, "p", pod)).network.name(), network);
     }
 }
 
 #[test]
 fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let spec = |cidr: &str, start: &str, end: &str| json!({"network": "rack", "range": {"version": "4", "cidr": cidr, "start": start, "end": end}});
-    let mut books = books();
-    books.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
-    let silent = |books: &Books| books.term.as_ref().unwrap().silent.get("x").cloned();
-    let said = silent(&books).unwrap();
+    let mut state = state();
+    state.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
+    let silent = |state: &ControllerState| state.term.as_ref().unwrap().silent.get("x").cloned();
+    let said = silent(&state).unwrap();
     assert!(said.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{said}");
     for name in ["a", "b", "c"] {
-        let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
-        answered(&mut books, name, &given);
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
     }
-    assert!(plan(&mut books, "d", pod("n1", "ReplicaSet", &[])).is_err());
-    books.remove_subnet(&"rack-v4".into());
-    assert_eq!(silent(&books), None);
-    assert!(books.term.as_ref().unwrap().waiting.is_empty(), "who waited is looked at again");
-    let given = giving(books.plan_pod(&key("d"), &policy(), 2));
+    assert!(plan(&mut state, "d", pod("n1", "ReplicaSet", &[])).is_err());
+    state.remove_subnet(&"rack-v4".into());
+    assert_eq!(silent(&state), None);
+    assert!(state.term.as_ref().unwrap().waiting.is_empty(), "who waited is looked at again");
+    let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is in use still");
 }
 
 #[test]
 fn a_stateful_pod_gets_its_address_and_mac_back() {
-    let mut books = books();
-    let first = giving(plan(&mut books, "web-0", pod("n1", "StatefulSet", &[])));
-    answered(&mut books, "web-0", &first);
-    books.remove_pod(&key("web-0"));
-    match books.plan_pod(&key("web-0"), &policy(), 2) {
-        Ok(Plan::Leave { keep, unblock: None }) => assert_eq!(keep.len(), 1),
+    let mut state = state();
+    let first = assignment(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
+    answered(&mut state, "web-0", &first);
+    state.remove_pod(&key("web-0"));
+    match state.plan_pod(&key("web-0"), &policy(), 2) {
+        Ok(Plan::Retain { keep, remove_finalizer: None }) => assert_eq!(keep.len(), 1),
         other => panic!("{other:?}"),
     }
     let again = PodRow { uid: "second".into(), ..pod("n1", "StatefulSet", &[]) };
-    let second = giving(plan(&mut books, "web-0", again));
+    let second = assignment(plan(&mut state, "web-0", again));
     assert_eq!(second.granted.mac, first.granted.mac);
     assert_eq!(addresses(&second), addresses(&first));
     assert!(second.granted.addresses[0].rebind, "its IPInstance is bound, no other one is made");
@@ -294,26 +303,26 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
 
 #[test]
 fn unanswered_write_is_repeated_or_settled() {
-    let unanswered = |books: &mut Books, given: &Giving| {
-        let unanswered = Unanswered {
+    let unanswered = |state: &mut ControllerState, given: &AssignPlan| {
+        let unanswered = PendingCreate {
             pod_uid: Arc::clone(&given.pod.uid),
             network: Arc::clone(&given.network),
             granted: given.granted.clone(),
             family: given.family,
         };
-        books.term.as_mut().unwrap().unanswered.insert(key("p"), unanswered);
+        state.term.as_mut().unwrap().pending_creates.insert(key("p"), unanswered);
     };
-    let mut books = books();
-    let first = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
-    unanswered(&mut books, &first);
-    let second = giving(books.plan_pod(&key("p"), &policy(), 2));
+    let mut state = state();
+    let first = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    unanswered(&mut state, &first);
+    let second = assignment(state.plan_pod(&key("p"), &policy(), 2));
     assert_eq!(
         second.granted, first.granted,
         "the same again: a create of the same name gives no second address"
     );
-    unanswered(&mut books, &first);
-    books.remove_pod(&key("p"));
-    assert!(matches!(books.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
+    unanswered(&mut state, &first);
+    state.remove_pod(&key("p"));
+    assert!(matches!(state.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
 }
 
 /// A running pod, with the address that its kubelet reports.
@@ -323,44 +332,44 @@ fn reporting(node: &str, address: &str) -> PodRow {
 
 #[test]
 fn kubelet_cannot_claim_foreign_addresses() {
-    let mut books = books();
-    let given = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
-    answered(&mut books, "p", &given);
+    let mut state = state();
+    let given = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    answered(&mut state, "p", &given);
     let at = instance("10.0.0.1".parse().unwrap());
-    let row = books.cluster.instance(&at).unwrap().clone();
+    let row = state.cluster.instance(&at).unwrap().clone();
     for (node, address, words) in [
         ("n1", "10.0.0.1", "an IPInstance of namespace default has it"),
         ("n1", "10.9.0.1", "of Network over, the pod's is rack"),
         ("n2", "10.0.0.2", "no Underlay Network selects node n2"),
     ] {
-        let refused = plan(&mut books, "q", reporting(node, address)).unwrap_err();
+        let refused = plan(&mut state, "q", reporting(node, address)).unwrap_err();
         assert!(refused.text.contains(words), "{address} on {node}: {}", refused.text);
     }
     // Retained for the next pod of its name, in the same namespace.
-    books.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
-    let refused = plan(&mut books, "q", reporting("n1", "10.0.0.1")).unwrap_err();
+    state.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
+    let refused = plan(&mut state, "q", reporting("n1", "10.0.0.1")).unwrap_err();
     assert!(refused.text.contains("an IPInstance of namespace default has it"), "{}", refused.text);
     let waits = PodRow { started: false, ..reporting("n1", "10.0.0.2") };
-    assert!(plan(&mut books, "q", waits).unwrap_err().text.contains("not Running yet"));
-    assert_eq!(addresses(&giving(plan(&mut books, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
+    assert!(plan(&mut state, "q", waits).unwrap_err().text.contains("not Running yet"));
+    assert_eq!(addresses(&assignment(plan(&mut state, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
 }
 
 #[test]
 fn running_pod_keeps_its_address_after_etcd_restore() {
-    let mut books = books();
+    let mut state = state();
     let running = |address: &str| reporting("n1", address);
-    let given = giving(plan(&mut books, "p", running("10.0.0.2")));
+    let given = assignment(plan(&mut state, "p", running("10.0.0.2")));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     assert!(!given.granted.addresses[0].rebind);
     // A pod of another plugin from before Trunkline is ignored.
-    assert!(matches!(plan(&mut books, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
+    assert!(matches!(plan(&mut state, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
     // An earlier version counts in a new list; outside of a list it is a late event.
-    answered(&mut books, "p", &given);
+    answered(&mut state, "p", &given);
     let at = instance("10.0.0.2".parse().unwrap());
-    let row = books.cluster.instance(&at).unwrap().clone();
-    books.set_instance(&at, InstanceRow { version: 0, node: None, ..row.clone() });
-    assert_eq!(books.cluster.instance(&at), Some(&row));
-    books.cluster.instances.begin();
-    books.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
-    assert_eq!(books.cluster.instance(&at).unwrap().node, None);
+    let row = state.cluster.instance(&at).unwrap().clone();
+    state.set_instance(&at, InstanceRow { version: 0, node: None, ..row.clone() });
+    assert_eq!(state.cluster.instance(&at), Some(&row));
+    state.cluster.instances.begin();
+    state.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
+    assert_eq!(state.cluster.instance(&at).unwrap().node, None);
 }

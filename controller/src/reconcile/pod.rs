@@ -19,24 +19,24 @@ use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
 use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful};
 
-use super::plan::{Existing, Giving, Plan};
+use super::plan::{AssignPlan, Existing, Plan};
 use super::{Context, WriteError, is_gone, random, reference};
-use crate::books::Unanswered;
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
+use crate::state::PendingCreate;
 use crate::watch::pod::Pod;
 
 /// The layout of IPInstances: hybridnet's third, which Trunkline shares.
 const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
-pub async fn reconcile(context: Context, key: Key) -> Outcome {
+pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let plan = {
-        let mut books = context.shared.lock();
-        let pod = books.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
-        match books.plan_pod(&key, &context.policy, random()) {
+        let mut state = context.shared.lock();
+        let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
+        match state.plan_pod(&key, &context.policy, random()) {
             Ok(plan) => Ok((plan, pod)),
             Err(refused) => Err((refused, pod)),
         }
@@ -47,20 +47,22 @@ pub async fn reconcile(context: Context, key: Key) -> Outcome {
             context.shared.metrics().failed(refused.reason);
             tracing::debug!(pod = %key, reason = refused.reason, text = refused.text, "a pod got no address");
             context.events.warning(about(&key, pod.as_deref()), reason::ALLOCATION_FAILED, refused.text);
-            return Outcome::Failed;
+            return ReconcileResult::Failed;
         }
     };
     match plan {
-        Plan::Nothing => Outcome::Done,
-        Plan::GiveBack(instances) => {
+        Plan::Nothing => ReconcileResult::Done,
+        Plan::Release(instances) => {
             let outcome = delete(&context, &instances).await;
-            if outcome == Outcome::Done && !instances.is_empty() {
-                told_release(&context, &key, pod.as_deref(), &instances);
+            if outcome == ReconcileResult::Done && !instances.is_empty() {
+                record_release(&context, &key, pod.as_deref(), &instances);
             }
             outcome
         }
-        Plan::Leave { keep, unblock } => leave(&context, &key, keep, unblock, pod.as_deref()).await,
-        Plan::Give(giving) => give(&context, &key, *giving).await,
+        Plan::Retain { keep, remove_finalizer } => {
+            leave(&context, &key, keep, remove_finalizer, pod.as_deref()).await
+        }
+        Plan::Assign(assignment) => assign(&context, &key, *assignment).await,
         Plan::Settle(unanswered) => settle(&context, &key, unanswered).await,
     }
 }
@@ -69,7 +71,7 @@ pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
     reference("Pod", "v1", Some(&key.namespace), &key.name, uid.unwrap_or_default())
 }
 
-fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
+fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
     context.shared.metrics().released(instances.len());
     // Events of a deleted pod would have no reader.
     if pod.is_some() {
@@ -79,17 +81,17 @@ fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Ex
 }
 
 /// Deletes IPInstances.
-pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Outcome {
+pub(super) async fn delete(context: &Context, instances: &[Existing]) -> ReconcileResult {
     let deleted = join_all(instances.iter().map(|instance| async {
         let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
         let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match context.write(api.delete(&instance.key.name, &parameters)).await {
-            Ok(_) => Outcome::Done,
-            Err(error) if is_gone(&error) => Outcome::Done,
+            Ok(_) => ReconcileResult::Done,
+            Err(error) if is_gone(&error) => ReconcileResult::Done,
             Err(error) => {
                 tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not deleted");
-                Outcome::Failed
+                ReconcileResult::Failed
             }
         }
     }))
@@ -97,20 +99,24 @@ pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Outcome
     all(deleted)
 }
 
-fn all(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
-    if outcomes.into_iter().all(|outcome| outcome == Outcome::Done) { Outcome::Done } else { Outcome::Failed }
+fn all(outcomes: impl IntoIterator<Item = ReconcileResult>) -> ReconcileResult {
+    if outcomes.into_iter().all(|outcome| outcome == ReconcileResult::Done) {
+        ReconcileResult::Done
+    } else {
+        ReconcileResult::Failed
+    }
 }
 
 async fn leave(
     context: &Context,
     key: &Key,
     keep: Vec<Existing>,
-    unblock: Option<Arc<str>>,
+    remove_finalizer: Option<Arc<str>>,
     pod: Option<&str>,
-) -> Outcome {
+) -> ReconcileResult {
     let outcomes = join_all(keep.iter().map(|instance| reserve(context, instance))).await;
-    if all(outcomes) == Outcome::Failed {
-        return Outcome::Failed;
+    if all(outcomes) == ReconcileResult::Failed {
+        return ReconcileResult::Failed;
     }
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
@@ -124,14 +130,14 @@ async fn leave(
             );
         }
     }
-    match unblock {
+    match remove_finalizer {
         Some(uid) => take_finalizer(context, key, &uid).await,
-        None => Outcome::Done,
+        None => ReconcileResult::Done,
     }
 }
 
 /// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name.
-pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
+pub(super) async fn reserve(context: &Context, instance: &Existing) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
     let patch = json!({
         "metadata": {"uid": &*instance.uid, "labels": {label::NODE: null, label::POD_UID: null}},
@@ -155,29 +161,29 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
     match written {
         Ok(object) => {
             learn(context, &instance.key, &object);
-            Outcome::Done
+            ReconcileResult::Done
         }
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not marked as reserved");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// Removes hybridnet's finalizer from a pod.
-async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> Outcome {
+async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileResult {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let patch = json!({"metadata": {
         "uid": uid,
         "$deleteFromPrimitiveList/finalizers": [finalizer::IP_ALLOCATED],
     }});
     match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(pod = %key, %error, "the pod's finalizer was not taken off");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
@@ -189,21 +195,22 @@ enum Written {
     Unknown(String),
 }
 
-async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
+async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> ReconcileResult {
     let began = Instant::now();
-    let pod = &giving.pod;
-    if delete(context, &giving.give_back).await == Outcome::Done && !giving.give_back.is_empty() {
-        told_release(context, key, Some(&pod.uid), &giving.give_back);
+    let pod = &assignment.pod;
+    if delete(context, &assignment.release).await == ReconcileResult::Done && !assignment.release.is_empty() {
+        record_release(context, key, Some(&pod.uid), &assignment.release);
     }
-    let written =
-        join_all(giving.granted.addresses.iter().map(|assigned| give_one(context, key, &giving, assigned)))
-            .await;
+    let written = join_all(
+        assignment.granted.addresses.iter().map(|assigned| assign_one(context, key, &assignment, assigned)),
+    )
+    .await;
     let mut faults = Vec::new();
     let mut unanswered = Vec::new();
     {
-        let mut books = context.shared.lock();
-        let Some(term) = &mut books.term else { return Outcome::Failed };
-        for (assigned, written) in giving.granted.addresses.iter().zip(written) {
+        let mut state = context.shared.lock();
+        let Some(term) = &mut state.term else { return ReconcileResult::Failed };
+        for (assigned, written) in assignment.granted.addresses.iter().zip(written) {
             match written {
                 Written::Yes => {}
                 Written::No(text) => {
@@ -217,10 +224,11 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
             }
         }
         if !unanswered.is_empty() {
-            let granted = crate::ipam::Granted { addresses: unanswered, mac: giving.granted.mac };
-            let (network, family) = (Arc::clone(&giving.network), giving.family);
-            let unanswered = Unanswered { pod_uid: Arc::clone(&pod.uid), network, granted, family };
-            term.unanswered.insert(key.clone(), unanswered);
+            let granted =
+                crate::ipam::AllocatedAddresses { addresses: unanswered, mac: assignment.granted.mac };
+            let (network, family) = (Arc::clone(&assignment.network), assignment.family);
+            let unanswered = PendingCreate { pod_uid: Arc::clone(&pod.uid), network, granted, family };
+            term.pending_creates.insert(key.clone(), unanswered);
         }
     }
     if !faults.is_empty() {
@@ -229,27 +237,27 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
             tracing::warn!(pod = %key, text, "an address was not given");
             context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, text);
         }
-        return Outcome::Failed;
+        return ReconcileResult::Failed;
     }
-    let addresses = giving.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
+    let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
-    context.shared.metrics().allocated(giving.granted.addresses.len(), began.elapsed());
+    context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
     tracing::debug!(pod = %key, ?addresses, "addresses are given");
-    let text = format!("{} of Network {}", addresses.join(", "), giving.network.name());
+    let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
     if context.calico {
         return annotate(context, key, pod).await;
     }
-    Outcome::Done
+    ReconcileResult::Done
 }
 
-async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assigned) -> Written {
+async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assigned: &Assigned) -> Written {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let own = context.shared.lock().cluster.subnet(&assigned.subnet).and_then(|subnet| subnet.spec.net_id);
-    let object = ip_instance(key, giving, assigned, own.or(giving.network.spec.net_id));
+    let object = ip_instance(key, assignment, assigned, own.or(assignment.network.spec.net_id));
     let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
     let outcome = if assigned.rebind {
-        bind(context, &api, &instance, giving, &object).await
+        bind(context, &api, &instance, assignment, &object).await
     } else {
         context.write(api.create(&PostParams::default(), &object)).await
     };
@@ -263,7 +271,7 @@ async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assi
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
                     learn(context, &instance, &there);
-                    let own = there.spec.binding.pod_uid == *giving.pod.uid
+                    let own = there.spec.binding.pod_uid == *assignment.pod.uid
                         && there.metadata.deletion_timestamp.is_none();
                     if own {
                         Written::Yes
@@ -286,16 +294,16 @@ async fn bind(
     context: &Context,
     api: &Api<IPInstanceObject>,
     instance: &Key,
-    giving: &Giving,
+    assignment: &AssignPlan,
     object: &IPInstanceObject,
 ) -> Result<IPInstanceObject, WriteError> {
     let known = {
-        let books = context.shared.lock();
-        books.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
+        let state = context.shared.lock();
+        state.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
     };
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
-    if giving.extra_prefixes.is_empty() {
+    if assignment.extra_prefixes.is_empty() {
         // Remove the prefixes of the previous pod.
         annotations[annotation::EXTRA_PREFIXES] = Value::Null;
     }
@@ -319,7 +327,7 @@ async fn bind(
         patch["metadata"]["finalizers"] = finalizers.into();
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
-    if giving.pod.owner.is_none() {
+    if assignment.pod.owner.is_none() {
         // Its StatefulSet was deleted without it; the IPInstance still records the owner.
         remove(&mut patch, "metadata", "ownerReferences");
         if let Some(spec) = patch.get_mut("spec") {
@@ -337,16 +345,16 @@ fn remove(value: &mut Value, at: &str, field: &str) {
 
 /// Applies the API server's answer before the watch shows it.
 fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
-    let mut books = context.shared.lock();
-    if let Ok(row) = InstanceRow::of(object, &mut books.cluster.interner) {
-        books.set_instance(key, row);
+    let mut state = context.shared.lock();
+    if let Ok(row) = InstanceRow::of(object, &mut state.cluster.interner) {
+        state.set_instance(key, row);
     }
 }
 
 /// Finds out whether IPInstances were created for, or bound to, a pod that needs them no more.
 /// Existing ones become rows and are released like those of any deleted pod. For the others, the
 /// addresses are returned.
-async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome {
+async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
         let address = assigned.address.addr();
@@ -364,9 +372,9 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
             Err(error) => {
                 tracing::debug!(ipinstance = %instance, %error, "whether it was created is not known yet");
                 if let Some(term) = &mut context.shared.lock().term {
-                    term.unanswered.insert(key.clone(), unanswered.clone());
+                    term.pending_creates.insert(key.clone(), unanswered.clone());
                 }
-                return Outcome::Failed;
+                return ReconcileResult::Failed;
             }
         }
     }
@@ -375,32 +383,37 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
     if let Some(term) = &context.shared.lock().term {
         term.queues.pods.add(key.clone());
     }
-    Outcome::Done
+    ReconcileResult::Done
 }
 
 /// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
-async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
+async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult {
     let addresses = {
-        let books = context.shared.lock();
-        let rows = books.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
+        let state = context.shared.lock();
+        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
         rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
     };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let patch =
         json!({"metadata": {"uid": &*pod.uid, "annotations": {annotation::CALICO_POD_IPS: addresses}}});
     match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(pod = %key, %error, "the annotation {} was not written", annotation::CALICO_POD_IPS);
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// The IPInstance of one address of a pod.
-fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u32>) -> IPInstanceObject {
-    let pod = &giving.pod;
+fn ip_instance(
+    key: &Key,
+    assignment: &AssignPlan,
+    assigned: &Assigned,
+    net_id: Option<u32>,
+) -> IPInstanceObject {
+    let pod = &assignment.pod;
     let node = pod.node.as_deref().unwrap_or_default();
     let itself = || Owner {
         api_version: "v1".into(),
@@ -408,18 +421,18 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
         name: Arc::clone(&key.name),
         uid: Arc::clone(&pod.uid),
     };
-    let owner = pod.owner.clone().filter(|_| giving.stateful).unwrap_or_else(itself);
+    let owner = pod.owner.clone().filter(|_| assignment.stateful).unwrap_or_else(itself);
     let labels = [
         (label::VERSION, VERSION),
-        (label::NETWORK, giving.network.name()),
+        (label::NETWORK, assignment.network.name()),
         (label::SUBNET, &assigned.subnet),
         (label::NODE, node),
         (label::POD, &pod_label(&key.name)),
         (label::POD_UID, &pod.uid),
     ];
-    let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), giving.family.to_string())]);
-    if !giving.extra_prefixes.is_empty() {
-        let prefixes: Vec<String> = giving.extra_prefixes.iter().map(ToString::to_string).collect();
+    let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), assignment.family.to_string())]);
+    if !assignment.extra_prefixes.is_empty() {
+        let prefixes: Vec<String> = assignment.extra_prefixes.iter().map(ToString::to_string).collect();
         annotations.insert(annotation::EXTRA_PREFIXES.to_owned(), prefixes.join(","));
     }
     let metadata = ObjectMeta {
@@ -439,14 +452,14 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
         ..ObjectMeta::default()
     };
     let spec = IPInstanceSpec {
-        network: giving.network.name().to_owned(),
+        network: assignment.network.name().to_owned(),
         subnet: assigned.subnet.to_string(),
         address: Address {
             version: if assigned.address.addr().is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
             ip: assigned.address.to_string(),
             gateway: assigned.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
             net_id,
-            mac: giving.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
+            mac: assignment.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
         },
         binding: Binding {
             referred_object: ReferredObject {
@@ -457,7 +470,7 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
             node_name: node.to_owned(),
             pod_uid: pod.uid.to_string(),
             pod_name: key.name.to_string(),
-            stateful: giving
+            stateful: assignment
                 .stateful
                 .then(|| Stateful { index: ordinal(&key.name).and_then(|index| index.try_into().ok()) }),
         },

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use crate::cluster::PodRow;
-use crate::ipam::Known;
+use crate::ipam::AddressInfo;
 use crate::selection::Selection;
 
 /// Reason for which a pod does not get the reported addresses.
@@ -30,9 +30,9 @@ pub fn check(
     pod: &PodRow,
     selection: &Selection,
     network: &str,
-    known: impl Fn(IpAddr) -> Option<Known>,
+    known: impl Fn(IpAddr) -> Option<AddressInfo>,
 ) -> Result<(), NotRecovered> {
-    let found: Vec<(IpAddr, Option<Known>)> =
+    let found: Vec<(IpAddr, Option<AddressInfo>)> =
         pod.addresses.iter().map(|address| (*address, known(*address))).collect();
     if found.iter().all(|(_, known)| known.is_none()) {
         return Err(NotRecovered::Foreign);
@@ -46,7 +46,7 @@ pub fn check(
         let Some(known) = known else {
             return refuse(address, "no Subnet has it".to_owned());
         };
-        let Known { subnet, network: of, private, reserved, holder } = known;
+        let AddressInfo { subnet, network: of, private, reserved, holder } = known;
         let is_named = selection.subnets.contains(&subnet);
         if !pod.started {
             return refuse(address, "the pod's phase is not Running yet".to_owned());
@@ -76,10 +76,10 @@ mod tests {
     use trunkline_api::resources::NetworkType;
 
     use super::*;
-    use crate::cluster::{Life, Said};
+    use crate::cluster::{NetworkingMetadata, PodLifecycle};
 
-    fn known(network: &str) -> Known {
-        Known {
+    fn known(network: &str) -> AddressInfo {
+        AddressInfo {
             subnet: "sub".to_owned(),
             network: network.to_owned(),
             private: false,
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn only_what_the_pod_could_have_got_is_recovered() {
-        let (rack, private) = (known("rack"), Known { private: true, ..known("rack") });
+        let (rack, private) = (known("rack"), AddressInfo { private: true, ..known("rack") });
         for (case, started, subnets, first, second, refused) in [
             ("free, of its network", true, &[][..], Some(rack.clone()), Some(rack.clone()), None),
             ("not started", false, &[], Some(rack.clone()), None, Some("not Running yet")),
@@ -106,7 +106,7 @@ mod tests {
                 "somebody has it",
                 true,
                 &[],
-                Some(Known { holder: Some("ns".to_owned()), ..rack.clone() }),
+                Some(AddressInfo { holder: Some("ns".to_owned()), ..rack.clone() }),
                 None,
                 Some("an IPInstance of namespace ns has it"),
             ),
@@ -124,7 +124,7 @@ mod tests {
                 "reserved",
                 true,
                 &[],
-                Some(Known { reserved: true, ..rack.clone() }),
+                Some(AddressInfo { reserved: true, ..rack.clone() }),
                 None,
                 Some("reservedIPs of Subnet sub"),
             ),
@@ -135,8 +135,8 @@ mod tests {
                 node: Some("n1".into()),
                 host_network: false,
                 owner: None,
-                said: Said::default(),
-                life: Life::Alive,
+                networking: NetworkingMetadata::default(),
+                life: PodLifecycle::Alive,
                 running: true,
                 started,
                 finalizer: false,

@@ -8,17 +8,17 @@ use serde_json::json;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{SubnetSpec, SubnetStatus};
 
-use super::{Context, finalizer, is_gone, tell_fault};
-use crate::books::Books;
-use crate::queue::Outcome;
+use super::{Context, finalizer, is_gone, record_fault};
+use crate::queue::ReconcileResult;
+use crate::state::ControllerState;
 
 /// Updates a Subnet's status.
-pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
-    tell_fault::<SubnetSpec>(&context, &name);
+pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
+    record_fault::<SubnetSpec>(&context, &name);
     let (status, subnet) = {
-        let books = context.shared.lock();
-        let Some(subnet) = books.cluster.subnet(&name) else { return Outcome::Done };
-        let status = status(&books, &name).filter(|status| subnet.status.as_ref() != Some(status));
+        let state = context.shared.lock();
+        let Some(subnet) = state.cluster.subnet(&name) else { return ReconcileResult::Done };
+        let status = status(&state, &name).filter(|status| subnet.status.as_ref() != Some(status));
         (status, Arc::clone(subnet))
     };
     // The object in the answer may be unreadable.
@@ -27,21 +27,21 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(status) = status else { return Outcome::Done };
+    let Some(status) = status else { return ReconcileResult::Done };
     let patch = json!({ "status": status });
     match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(subnet = %name, %error, "the status was not written");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// Computes the status; `None` for a subnet that is not served.
-pub fn status(books: &Books, name: &str) -> Option<SubnetStatus> {
-    let ipam = &books.term.as_ref()?.ipam;
+pub fn status(state: &ControllerState, name: &str) -> Option<SubnetStatus> {
+    let ipam = &state.term.as_ref()?.ipam;
     let usage = ipam.usage(name)?;
     Some(SubnetStatus {
         total: usage.total.into(),

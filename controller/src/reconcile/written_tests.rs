@@ -18,38 +18,38 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
-use crate::books::{Books, Queues, Shared, Unanswered};
-use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::events::Events;
-use crate::ipam::{Assigned, Granted, State};
+use crate::ipam::{AllocatedAddresses, Assigned, State};
 use crate::leader::Fence;
 use crate::metrics::Metrics;
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 use crate::selection::Policy;
+use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
 
 /// Method, path and body of a request.
-type Asked = (String, String, Value);
+type SentRequest = (String, String, Value);
 
 /// A leader, and the requests that it has sent.
 struct Leader {
     context: Context,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    sent: Arc<Mutex<Vec<SentRequest>>>,
 }
 
 /// A leader with one network of three addresses. Its API server answers each request with a status
 /// and an object.
-fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
+fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&sent);
     let service = service_fn(move |request: Request<Body>| {
-        let (answer, heard) = (answer.clone(), Arc::clone(&heard));
+        let (answer, recorded) = (answer.clone(), Arc::clone(&recorded));
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            let asked = (head.method.to_string(), head.uri.path().to_owned(), body);
-            let (status, object) = answer(&asked);
-            heard.lock().unwrap().push(asked);
+            let sent = (head.method.to_string(), head.uri.path().to_owned(), body);
+            let (status, object) = answer(&sent);
+            recorded.lock().unwrap().push(sent);
             let response =
                 Response::builder().status(status).body(Body::from(object.to_string().into_bytes()));
             Ok::<_, kube::Error>(response.unwrap())
@@ -57,9 +57,9 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
     });
     let client = Client::new(service, "default");
     let metrics = Arc::new(Metrics::new().unwrap());
-    let shared = Shared::new(Arc::clone(&metrics));
+    let shared = SharedState::new(Arc::clone(&metrics));
     {
-        let mut books = shared.lock();
+        let mut state = shared.lock();
         for (kind, name, spec) in [
             ("Network", "net", json!({"type": "Overlay", "netID": 9})),
             (
@@ -72,11 +72,11 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
                 "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
             });
             match kind {
-                "Network" => books.set_network(&name.into(), serde_json::from_value(object).unwrap()),
-                _ => books.set_subnet(&name.into(), serde_json::from_value(object).unwrap()),
+                "Network" => state.set_network(&name.into(), serde_json::from_value(object).unwrap()),
+                _ => state.set_subnet(&name.into(), serde_json::from_value(object).unwrap()),
             }
         }
-        books.begin_term(Queues::new(Duration::ZERO));
+        state.begin_term(Queues::new(Duration::ZERO));
     }
     let policy = Policy {
         family: IpFamily::V4,
@@ -92,39 +92,39 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
         calico: false,
         fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
     };
-    Leader { context, asked }
+    Leader { context, sent }
 }
 
 impl Leader {
-    fn asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    fn sent(&self) -> Vec<SentRequest> {
+        std::mem::take(&mut self.sent.lock().unwrap())
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Books) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut ControllerState) -> T) -> T {
         look(&mut self.context.shared.lock())
     }
 
     /// Simulates an IPInstance in the watch.
     fn show(&self, object: &Value) {
-        self.with(|books| {
+        self.with(|state| {
             let object: IPInstanceObject = serde_json::from_value(object.clone()).unwrap();
-            let row = InstanceRow::of(&object, &mut books.cluster.interner).unwrap();
-            books.set_instance(&key("10-0-0-1"), row);
+            let row = InstanceRow::of(&object, &mut state.cluster.interner).unwrap();
+            state.set_instance(&key("10-0-0-1"), row);
         });
     }
 
     fn state(&self) -> Option<State> {
-        self.with(|books| {
-            let ipam = &books.term.as_ref().unwrap().ipam;
+        self.with(|state| {
+            let ipam = &state.term.as_ref().unwrap().ipam;
             ipam.holder("10.0.0.1".parse().unwrap()).map(|(_, state)| state)
         })
     }
 
     /// Takes all pods from the queue, and returns their number.
     fn queued(&self) -> usize {
-        self.with(|books| {
+        self.with(|state| {
             let old =
-                std::mem::replace(&mut books.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
+                std::mem::replace(&mut state.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
             old.pods.depth()
         })
     }
@@ -173,15 +173,15 @@ async fn foreign_finalizer_stays() {
     let deleted = "2026-01-01T00:00:00Z";
     let finalizers = json!(["backup.example.com/copy", IP_ALLOCATED]);
     leader.show(&instance("1", "", json!({"deletionTimestamp": deleted, "finalizers": finalizers})));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
-    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
+    assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
     // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
     // the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
-    assert_eq!((leader.asked(), leader.state()), (Vec::new(), Some(State::Releasing)));
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
+    assert_eq!((leader.sent(), leader.state()), (Vec::new(), Some(State::Releasing)));
 
     let going: Subnet = serde_json::from_value(json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet",
@@ -192,17 +192,20 @@ async fn foreign_finalizer_stays() {
         "spec": {"network": "net", "range": {"version": "4", "cidr": "10.0.0.0/24"}},
     }))
     .unwrap();
-    leader.with(|books| books.set_subnet(&"sub".into(), going));
-    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, Outcome::Done);
+    leader.with(|state| state.set_subnet(&"sub".into(), going));
+    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, ReconcileResult::Done);
     let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
-    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
+    assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
 }
 
 #[tokio::test]
 async fn moved_finalizer_is_left_to_its_own_event() {
-    for (code, outcome) in
-        [(422, Outcome::Done), (409, Outcome::Done), (403, Outcome::Failed), (500, Outcome::Failed)]
-    {
+    for (code, outcome) in [
+        (422, ReconcileResult::Done),
+        (409, ReconcileResult::Done),
+        (403, ReconcileResult::Failed),
+        (500, ReconcileResult::Failed),
+    ] {
         let leader = leader(move |_| {
             (
                 code,
@@ -218,10 +221,10 @@ async fn moved_finalizer_is_left_to_its_own_event() {
 
 /// Simulates that pod web-0 is gone, and that a write for it has had no answer.
 fn unanswered(leader: &Leader, rebind: bool) {
-    leader.with(|books| {
-        let network = Arc::clone(books.cluster.network("net").unwrap());
-        let term = books.term.as_mut().unwrap();
-        let request = crate::ipam::Request {
+    leader.with(|state| {
+        let network = Arc::clone(state.cluster.network("net").unwrap());
+        let term = state.term.as_mut().unwrap();
+        let request = crate::ipam::AddressRequest {
             namespace: "default",
             network: "net",
             addresses: &["10.0.0.1".parse().unwrap()],
@@ -230,13 +233,13 @@ fn unanswered(leader: &Leader, rebind: bool) {
         };
         let granted = term.ipam.allocate(&request, 1).unwrap();
         assert!(matches!(granted.addresses.as_slice(), [Assigned { rebind: it, .. }] if *it == rebind));
-        let unanswered = Unanswered {
+        let unanswered = PendingCreate {
             pod_uid: "p".into(),
             network,
-            granted: Granted { addresses: granted.addresses, mac: granted.mac },
+            granted: AllocatedAddresses { addresses: granted.addresses, mac: granted.mac },
             family: IpFamily::V4,
         };
-        term.unanswered.insert(key("web-0"), unanswered);
+        term.pending_creates.insert(key("web-0"), unanswered);
     });
 }
 
@@ -248,7 +251,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let here = leader(move |_| (404, absent.clone()));
     unanswered(&here, false);
     assert_eq!(here.state(), Some(State::Given));
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
     assert_eq!(here.state(), None);
 
     // Written, as a new list has already shown. The pod is queued although the answer brings no
@@ -260,20 +263,20 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     here.show(&written);
     assert_eq!(here.state(), Some(State::InUse));
     here.queued();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
     assert_eq!(here.queued(), 1, "its pod is looked at again");
-    here.asked();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
-    assert_eq!(here.asked().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
+    here.sent();
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
+    assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
     // Still unknown: asked again.
     let here = leader(move |_| {
         (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
     });
     unanswered(&here, false);
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Failed);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Failed);
     assert_eq!(here.state(), Some(State::Given));
-    assert!(here.with(|books| books.term.as_ref().unwrap().unanswered.contains_key(&key("web-0"))));
+    assert!(here.with(|state| state.term.as_ref().unwrap().pending_creates.contains_key(&key("web-0"))));
 }
 
 #[tokio::test]
@@ -292,7 +295,7 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
         leader.show(&kept);
         unanswered(&leader, true);
         assert_eq!(leader.state(), Some(State::Rebinding));
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
         assert_eq!(leader.state(), Some(state), "{there}");
     }
 }
@@ -304,8 +307,8 @@ async fn retained_address_gets_the_next_pods_prefixes() {
     for (own, written) in [(Some("10.9.0.0/16,10.9.0.0/16"), json!("10.9.0.0/16")), (None, Value::Null)] {
         let leader = leader(move |_| (200, instance("2", "new", json!({"finalizers": [IP_ALLOCATED]}))));
         leader.show(&instance("1", "", json!({"finalizers": [IP_ALLOCATED], "annotations": former})));
-        leader.with(|books| {
-            books.set_node(&"n1".into(), NodeRow::default());
+        leader.with(|state| {
+            state.set_node(&"n1".into(), NodeRow::default());
             let owner = Owner {
                 api_version: "apps/v1".into(),
                 kind: "StatefulSet".into(),
@@ -319,19 +322,19 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 node: Some("n1".into()),
                 host_network: false,
                 owner: Some(owner),
-                said: Said { annotations, ..Said::default() },
-                life: Life::Alive,
+                networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
+                life: PodLifecycle::Alive,
                 running: false,
                 started: false,
                 finalizer: false,
                 addresses: Vec::new(),
             };
-            books.set_pod(&key("web-0"), row);
+            state.set_pod(&key("web-0"), row);
         });
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
-        let asked = leader.asked();
-        let (method, _, body) = asked.first().unwrap();
-        assert_eq!(method, "PATCH", "{asked:?}");
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
+        let sent = leader.sent();
+        let (method, _, body) = sent.first().unwrap();
+        assert_eq!(method, "PATCH", "{sent:?}");
         let annotations = body["metadata"]["annotations"].as_object().unwrap();
         assert_eq!(annotations.get(EXTRA_PREFIXES), Some(&written), "{body}");
         assert!(!annotations.contains_key("note"), "others' annotations stay: {body}");

@@ -38,21 +38,21 @@ use tokio::time::sleep;
 use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
-use crate::books::{Books, Shared, Unread};
-use crate::cluster::{InstanceRow, Key, NodeRow, PodRow, Said, version};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
+use crate::state::{ControllerState, ParseFault, SharedState};
 use delays::Delays;
 use pod::Pod;
 
 /// A watched kind, and the effect of its events on the shared state.
 pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
     /// A list begins.
-    fn begin(books: &mut Books);
+    fn begin(state: &mut ControllerState);
     /// The object was added or changed.
-    fn apply(self, books: &mut Books);
+    fn apply(self, state: &mut ControllerState);
     /// The object was deleted.
-    fn remove(self, books: &mut Books);
+    fn remove(self, state: &mut ControllerState);
     /// The list is complete.
-    fn end(books: &mut Books);
+    fn end(state: &mut ControllerState);
 }
 
 /// Requests a new list from a watch, and waits for it.
@@ -84,7 +84,12 @@ impl Relist {
 }
 
 /// Watches a kind for as long as it is polled.
-pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Arc<Shared>, relist: Relist) {
+pub async fn follow<K: Watched>(
+    api: Api<K>,
+    config: watcher::Config,
+    shared: Arc<SharedState>,
+    relist: Relist,
+) {
     let mut wanted = relist.wanted.subscribe();
     // The latest version seen of this kind.
     let mut latest = 0;
@@ -160,27 +165,27 @@ async fn position<K: Watched>(api: Api<K>) -> u64 {
     u64::MAX
 }
 
-fn take<K: Watched>(event: Event<K>, shared: &Shared) {
-    let mut books = shared.lock();
+fn take<K: Watched>(event: Event<K>, shared: &SharedState) {
+    let mut state = shared.lock();
     match event {
-        Event::Init => K::begin(&mut books),
-        Event::InitApply(object) | Event::Apply(object) => object.apply(&mut books),
-        Event::Delete(object) => object.remove(&mut books),
-        Event::InitDone => K::end(&mut books),
+        Event::Init => K::begin(&mut state),
+        Event::InitApply(object) | Event::Apply(object) => object.apply(&mut state),
+        Event::Delete(object) => object.remove(&mut state),
+        Event::InitDone => K::end(&mut state),
     }
 }
 
 /// As [`name_faults`], and records the faults for the object's events.
-fn note_faults<S: Kind>(object: &Lenient<S>, books: &mut Books) -> Arc<str>
+fn note_faults<S: Kind>(object: &Lenient<S>, state: &mut ControllerState) -> Arc<str>
 where
     Lenient<S>: Resource<DynamicType = ()>,
 {
     name_faults(object);
-    let name = name(object.meta(), books);
+    let name = name(object.meta(), state);
     let texts: Vec<String> = object.faults().iter().map(ToString::to_string).collect();
     let unread =
-        Unread { uid: object.meta().uid.as_deref().unwrap_or_default().into(), text: texts.join("; ") };
-    books.set_fault(S::KIND, &name, (!texts.is_empty()).then_some(unread));
+        ParseFault { uid: object.meta().uid.as_deref().unwrap_or_default().into(), text: texts.join("; ") };
+    state.set_fault(S::KIND, &name, (!texts.is_empty()).then_some(unread));
     name
 }
 
@@ -191,169 +196,169 @@ fn name_faults<S: Kind>(object: &Lenient<S>) {
     }
 }
 
-fn name(metadata: &kube::core::ObjectMeta, books: &mut Books) -> Arc<str> {
-    books.cluster.interner.get(metadata.name.as_deref().unwrap_or_default())
+fn name(metadata: &kube::core::ObjectMeta, state: &mut ControllerState) -> Arc<str> {
+    state.cluster.interner.get(metadata.name.as_deref().unwrap_or_default())
 }
 
-fn key(metadata: &kube::core::ObjectMeta, books: &mut Books) -> Key {
-    let namespace = books.cluster.interner.get(metadata.namespace.as_deref().unwrap_or_default());
+fn key(metadata: &kube::core::ObjectMeta, state: &mut ControllerState) -> Key {
+    let namespace = state.cluster.interner.get(metadata.namespace.as_deref().unwrap_or_default());
     Key { namespace, name: metadata.name.as_deref().unwrap_or_default().into() }
 }
 
 impl Watched for Lenient<NetworkSpec> {
-    fn begin(books: &mut Books) {
-        books.cluster.networks.begin();
-        books.faults.retain(|(kind, _), _| *kind != <NetworkSpec as Kind>::KIND);
+    fn begin(state: &mut ControllerState) {
+        state.cluster.networks.begin();
+        state.faults.retain(|(kind, _), _| *kind != <NetworkSpec as Kind>::KIND);
     }
 
-    fn apply(self, books: &mut Books) {
-        let name = note_faults(&self, books);
+    fn apply(self, state: &mut ControllerState) {
+        let name = note_faults(&self, state);
         match self.0 {
-            Ok(object) => books.set_network(&name, object.into()),
+            Ok(object) => state.set_network(&name, object.into()),
             // Its previous state stays in force.
-            Err(_) => books.cluster.networks.note(&name),
+            Err(_) => state.cluster.networks.note(&name),
         }
     }
 
-    fn remove(self, books: &mut Books) {
-        let name = name(self.meta(), books);
-        books.set_fault(<NetworkSpec as Kind>::KIND, &name, None);
-        books.remove_network(&name);
+    fn remove(self, state: &mut ControllerState) {
+        let name = name(self.meta(), state);
+        state.set_fault(<NetworkSpec as Kind>::KIND, &name, None);
+        state.remove_network(&name);
     }
 
-    fn end(books: &mut Books) {
-        for name in books.cluster.networks.end() {
-            books.remove_network(&name);
+    fn end(state: &mut ControllerState) {
+        for name in state.cluster.networks.end() {
+            state.remove_network(&name);
         }
     }
 }
 
 impl Watched for Lenient<SubnetSpec> {
-    fn begin(books: &mut Books) {
-        books.cluster.subnets.begin();
-        books.faults.retain(|(kind, _), _| *kind != <SubnetSpec as Kind>::KIND);
+    fn begin(state: &mut ControllerState) {
+        state.cluster.subnets.begin();
+        state.faults.retain(|(kind, _), _| *kind != <SubnetSpec as Kind>::KIND);
     }
 
-    fn apply(self, books: &mut Books) {
-        let name = note_faults(&self, books);
+    fn apply(self, state: &mut ControllerState) {
+        let name = note_faults(&self, state);
         match self.0 {
-            Ok(object) => books.set_subnet(&name, object.into()),
-            Err(_) => books.cluster.subnets.note(&name),
+            Ok(object) => state.set_subnet(&name, object.into()),
+            Err(_) => state.cluster.subnets.note(&name),
         }
     }
 
-    fn remove(self, books: &mut Books) {
-        let name = name(self.meta(), books);
-        books.set_fault(<SubnetSpec as Kind>::KIND, &name, None);
-        books.remove_subnet(&name);
+    fn remove(self, state: &mut ControllerState) {
+        let name = name(self.meta(), state);
+        state.set_fault(<SubnetSpec as Kind>::KIND, &name, None);
+        state.remove_subnet(&name);
     }
 
-    fn end(books: &mut Books) {
-        for name in books.cluster.subnets.end() {
-            books.remove_subnet(&name);
+    fn end(state: &mut ControllerState) {
+        for name in state.cluster.subnets.end() {
+            state.remove_subnet(&name);
         }
     }
 }
 
 impl Watched for Lenient<IPInstanceSpec> {
-    fn begin(books: &mut Books) {
-        books.cluster.instances.begin();
-        books.cluster.unreadable.begin();
+    fn begin(state: &mut ControllerState) {
+        state.cluster.instances.begin();
+        state.cluster.unreadable.begin();
     }
 
-    fn apply(self, books: &mut Books) {
+    fn apply(self, state: &mut ControllerState) {
         name_faults(&self);
-        let key = key(self.meta(), books);
+        let key = key(self.meta(), state);
         let row = match &self.0 {
-            Ok(object) => InstanceRow::of(object, &mut books.cluster.interner),
+            Ok(object) => InstanceRow::of(object, &mut state.cluster.interner),
             Err(unreadable) => Err(Unreadable::to_string(unreadable)),
         };
         match row {
-            Ok(row) => books.set_instance(&key, row),
+            Ok(row) => state.set_instance(&key, row),
             Err(fault) => {
                 tracing::warn!(ipinstance = %key, %fault, "an IPInstance cannot be read");
-                books.unreadable_instance(&key);
+                state.unreadable_instance(&key);
             }
         }
     }
 
-    fn remove(self, books: &mut Books) {
-        let key = key(self.meta(), books);
-        books.remove_instance(&key, version(self.meta()));
+    fn remove(self, state: &mut ControllerState) {
+        let key = key(self.meta(), state);
+        state.remove_instance(&key, version(self.meta()));
     }
 
-    fn end(books: &mut Books) {
-        let mut gone = books.cluster.instances.end();
-        gone.extend(books.cluster.unreadable.end());
+    fn end(state: &mut ControllerState) {
+        let mut gone = state.cluster.instances.end();
+        gone.extend(state.cluster.unreadable.end());
         for key in gone {
-            books.remove_instance(&key, u64::MAX);
+            state.remove_instance(&key, u64::MAX);
         }
     }
 }
 
 impl Watched for Node {
-    fn begin(books: &mut Books) {
-        books.cluster.nodes.begin();
+    fn begin(state: &mut ControllerState) {
+        state.cluster.nodes.begin();
     }
 
-    fn apply(self, books: &mut Books) {
-        let name = name(&self.metadata, books);
-        books.set_node(&name, NodeRow::of(&self));
+    fn apply(self, state: &mut ControllerState) {
+        let name = name(&self.metadata, state);
+        state.set_node(&name, NodeRow::of(&self));
     }
 
-    fn remove(self, books: &mut Books) {
-        let name = name(&self.metadata, books);
-        books.remove_node(&name);
+    fn remove(self, state: &mut ControllerState) {
+        let name = name(&self.metadata, state);
+        state.remove_node(&name);
     }
 
-    fn end(books: &mut Books) {
-        for name in books.cluster.nodes.end() {
-            books.remove_node(&name);
+    fn end(state: &mut ControllerState) {
+        for name in state.cluster.nodes.end() {
+            state.remove_node(&name);
         }
     }
 }
 
 impl Watched for Namespace {
-    fn begin(books: &mut Books) {
-        books.cluster.namespaces.begin();
+    fn begin(state: &mut ControllerState) {
+        state.cluster.namespaces.begin();
     }
 
-    fn apply(self, books: &mut Books) {
-        let name = name(&self.metadata, books);
-        books.set_namespace(&name, Said::of(&self.metadata));
+    fn apply(self, state: &mut ControllerState) {
+        let name = name(&self.metadata, state);
+        state.set_namespace(&name, NetworkingMetadata::of(&self.metadata));
     }
 
-    fn remove(self, books: &mut Books) {
-        let name = name(&self.metadata, books);
-        books.cluster.namespaces.remove(&name);
+    fn remove(self, state: &mut ControllerState) {
+        let name = name(&self.metadata, state);
+        state.cluster.namespaces.remove(&name);
     }
 
-    fn end(books: &mut Books) {
-        for name in books.cluster.namespaces.end() {
-            books.cluster.namespaces.remove(&name);
+    fn end(state: &mut ControllerState) {
+        for name in state.cluster.namespaces.end() {
+            state.cluster.namespaces.remove(&name);
         }
     }
 }
 
 impl Watched for Pod {
-    fn begin(books: &mut Books) {
-        books.cluster.pods.begin();
+    fn begin(state: &mut ControllerState) {
+        state.cluster.pods.begin();
     }
 
-    fn apply(self, books: &mut Books) {
-        let key = key(&self.metadata, books);
-        let row = PodRow::of(&self, &mut books.cluster.interner);
-        books.set_pod(&key, row);
+    fn apply(self, state: &mut ControllerState) {
+        let key = key(&self.metadata, state);
+        let row = PodRow::of(&self, &mut state.cluster.interner);
+        state.set_pod(&key, row);
     }
 
-    fn remove(self, books: &mut Books) {
-        let key = key(&self.metadata, books);
-        books.remove_pod(&key);
+    fn remove(self, state: &mut ControllerState) {
+        let key = key(&self.metadata, state);
+        state.remove_pod(&key);
     }
 
-    fn end(books: &mut Books) {
-        for key in books.cluster.pods.end() {
-            books.remove_pod(&key);
+    fn end(state: &mut ControllerState) {
+        for key in state.cluster.pods.end() {
+            state.remove_pod(&key);
         }
     }
 }

@@ -24,13 +24,13 @@ const ENOUGH: u32 = 6;
 
 /// Reads cluster data from the API server.
 #[derive(Clone)]
-pub(super) struct Reader {
+pub(super) struct ApiReader {
     client: Client,
 }
 
-impl Reader {
-    pub(super) fn new(client: Client) -> Reader {
-        Reader { client }
+impl ApiReader {
+    pub(super) fn new(client: Client) -> ApiReader {
+        ApiReader { client }
     }
 
     /// For the creation or update of a Network.

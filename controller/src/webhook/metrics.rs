@@ -17,19 +17,19 @@ pub struct Metrics {
 
 /// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ReviewResult {
     Accepted,
     Refused,
     /// No verdict: the API server applies its failure policy.
     Failed,
 }
 
-impl Outcome {
+impl ReviewResult {
     pub(super) fn text(self) -> &'static str {
         match self {
-            Outcome::Accepted => "accepted",
-            Outcome::Refused => "refused",
-            Outcome::Failed => "failed",
+            ReviewResult::Accepted => "accepted",
+            ReviewResult::Refused => "refused",
+            ReviewResult::Failed => "failed",
         }
     }
 }
@@ -44,7 +44,13 @@ impl Metrics {
         Ok(Metrics { requests, seconds, certificate_expires })
     }
 
-    pub(super) fn count(&self, path: &'static str, kind: &'static str, outcome: Outcome, took: Duration) {
+    pub(super) fn count(
+        &self,
+        path: &'static str,
+        kind: &'static str,
+        outcome: ReviewResult,
+        took: Duration,
+    ) {
         self.requests.with_label_values(&[path, kind, outcome.text()]).inc();
         self.seconds.with_label_values(&[path, kind]).observe(took.as_secs_f64());
     }
@@ -52,6 +58,6 @@ impl Metrics {
     /// Creates every series, so that none is missing in the first scrape.
     #[cfg(test)]
     pub(crate) fn touch(&self) {
-        self.count("/validate", "Network", Outcome::Accepted, Duration::ZERO);
+        self.count("/validate", "Network", ReviewResult::Accepted, Duration::ZERO);
     }
 }

@@ -42,9 +42,9 @@ use crate::cluster::Cluster;
 use crate::selection::Policy;
 
 /// Access to the rows of the watches.
-pub trait View: Send + Sync + 'static {
+pub trait ClusterReader: Send + Sync + 'static {
     /// Reads the rows. Keep it short: the watches wait meanwhile.
-    fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
+    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
     /// Changes with each change of a Network, Subnet or namespace.
     fn changes(&self) -> watch::Receiver<u64>;
 }
@@ -132,7 +132,7 @@ impl Flags {
 ///
 /// Call it when the first lists of the watches are complete. Until then the API server cannot
 /// connect, and its failure policy decides.
-pub async fn serve<V: View>(
+pub async fn serve<V: ClusterReader>(
     flags: &Flags,
     namespace: &str,
     client: Client,

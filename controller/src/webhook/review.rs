@@ -29,26 +29,26 @@ use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
 use trunkline_daemon::logging::shown;
 
-use super::View;
-use super::facts::Reader;
+use super::ClusterReader;
+use super::facts::ApiReader;
 use super::log_limit::LogLimit;
-use super::metrics::{Metrics, Outcome};
+use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
-use super::rules::{Verdict, ipinstance, network, nodeinfo, pod, subnet};
+use super::rules::{RuleResult, ipinstance, network, nodeinfo, pod, subnet};
 use crate::selection::Policy;
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum ReviewKind {
     Validate,
     Mutate,
 }
 
-impl Asked {
+impl ReviewKind {
     fn path(self) -> &'static str {
         match self {
-            Asked::Validate => "/validate",
-            Asked::Mutate => "/mutate",
+            ReviewKind::Validate => "/validate",
+            ReviewKind::Mutate => "/mutate",
         }
     }
 }
@@ -75,15 +75,15 @@ impl ReviewError {
 
 /// The answer if nothing failed.
 #[derive(Debug, Default)]
-struct Answer {
+struct ReviewResponse {
     faults: Vec<Fault>,
     warnings: Vec<String>,
     patch: Vec<Value>,
 }
 
-impl From<Verdict> for Answer {
-    fn from(verdict: Verdict) -> Self {
-        Answer { faults: verdict.err().unwrap_or_default(), ..Answer::default() }
+impl From<RuleResult> for ReviewResponse {
+    fn from(verdict: RuleResult) -> Self {
+        ReviewResponse { faults: verdict.err().unwrap_or_default(), ..ReviewResponse::default() }
     }
 }
 
@@ -93,7 +93,7 @@ const READING: usize = 32;
 
 /// Reviews requests.
 pub(super) struct Reviewer<V> {
-    reader: Reader,
+    reader: ApiReader,
     view: Arc<V>,
     policy: Policy,
     metrics: Arc<Metrics>,
@@ -101,25 +101,25 @@ pub(super) struct Reviewer<V> {
     log: LogLimit,
 }
 
-impl<V: View> Reviewer<V> {
+impl<V: ClusterReader> Reviewer<V> {
     pub(super) fn new(client: kube::Client, view: Arc<V>, policy: Policy, metrics: Arc<Metrics>) -> Self {
         let (reading, log) = (Semaphore::new(READING), LogLimit::default());
-        Reviewer { reader: Reader::new(client), view, policy, metrics, reading, log }
+        Reviewer { reader: ApiReader::new(client), view, policy, metrics, reading, log }
     }
 
     /// The reader, as soon as this client may read from the API server.
-    async fn reader<'a>(&'a self, client: &'a Client) -> Reading<'a> {
+    async fn reader<'a>(&'a self, client: &'a Client) -> ReadPermit<'a> {
         // The client's own share first: a source that waits for it does not block the others. No
         // semaphore is ever closed.
         let own = client.work().acquire().await.ok();
         let one = self.reading.acquire().await.ok();
-        Reading { reader: &self.reader, _permits: [own, one] }
+        ReadPermit { reader: &self.reader, _permits: [own, one] }
     }
 
     /// Answers an AdmissionReview.
     pub(super) async fn review(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         body: &[u8],
         client: &Client,
     ) -> Result<Vec<u8>, ReviewError> {
@@ -130,16 +130,16 @@ impl<V: View> Reviewer<V> {
             review.try_into().map_err(|error: kube::core::admission::ConvertAdmissionReviewError| {
                 ReviewError::Unreadable(error.to_string())
             })?;
-        let answer = self.answer(asked, &request, client).await;
+        let answer = self.answer(kind, &request, client).await;
         let outcome = match &answer {
-            Ok(answer) if answer.faults.is_empty() => Outcome::Accepted,
-            Ok(_) => Outcome::Refused,
-            Err(_) => Outcome::Failed,
+            Ok(answer) if answer.faults.is_empty() => ReviewResult::Accepted,
+            Ok(_) => ReviewResult::Refused,
+            Err(_) => ReviewResult::Failed,
         };
         let took = began.elapsed();
-        self.metrics.count(asked.path(), known_kind(&request), outcome, took);
+        self.metrics.count(kind.path(), known_kind(&request), outcome, took);
         if let Some(omitted) = self.log.admits(client.source(), Instant::now()) {
-            log(asked, &request, outcome, took, &answer, client.source(), omitted);
+            log(kind, &request, outcome, took, &answer, client.source(), omitted);
         }
         let response = respond(&request, answer?)?;
         serde_json::to_vec(&response.into_review())
@@ -147,31 +147,31 @@ impl<V: View> Reviewer<V> {
     }
 
     /// Counts a request without a verdict in time.
-    pub(super) fn timed_out(&self, asked: Asked, client: &Client) {
-        self.metrics.count(asked.path(), "unknown", Outcome::Failed, Duration::ZERO);
+    pub(super) fn timed_out(&self, kind: ReviewKind, client: &Client) {
+        self.metrics.count(kind.path(), "unknown", ReviewResult::Failed, Duration::ZERO);
         let source = client.source();
         if let Some(omitted) = self.log.admits(source, Instant::now()) {
-            tracing::warn!(path = asked.path(), %source, omitted, "an admission request had no verdict in time");
+            tracing::warn!(path = kind.path(), %source, omitted, "an admission request had no verdict in time");
         }
     }
 
     async fn answer(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         let is_ours = request.kind.group == GROUP;
-        match (asked, request.kind.kind.as_str()) {
-            (Asked::Validate, "Network") if is_ours => self.network(request, client).await,
-            (Asked::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
-            (Asked::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
-            (Asked::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
+        match (kind, request.kind.kind.as_str()) {
+            (ReviewKind::Validate, "Network") if is_ours => self.network(request, client).await,
+            (ReviewKind::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
+            (ReviewKind::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
+            (ReviewKind::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
             (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
-                self.pod(asked, request, client).await
+                self.pod(kind, request, client).await
             }
             // From a configuration with more rules than it should have.
-            _ => Ok(Answer::default()),
+            _ => Ok(ReviewResponse::default()),
         }
     }
 
@@ -179,7 +179,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<NetworkSpec, Network>(request, async |change| {
             let reader = self.reader(client).await;
             Ok(match change {
@@ -195,7 +195,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         let mut warning = None;
         let mut answer = judge::<SubnetSpec, Subnet>(request, async |change| {
             let reader = self.reader(client).await;
@@ -221,7 +221,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<IPInstanceSpec, IPInstance>(request, async |change| {
             let reader = self.reader(client).await;
             Ok(match change {
@@ -237,7 +237,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<NodeInfoSpec, NodeInfo>(request, async |change| match change {
             Change::Create(new) | Change::Update(_, new) => {
                 let reader = self.reader(client).await;
@@ -250,35 +250,39 @@ impl<V: View> Reviewer<V> {
 
     async fn pod(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
-        let Some(object) = &request.object else { return Ok(Answer::default()) };
+    ) -> Result<ReviewResponse, ReviewError> {
+        let Some(object) = &request.object else { return Ok(ReviewResponse::default()) };
         let object = value(object)?;
         let object: Pod =
             serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
         let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
         self.await_names(&new, client).await?;
-        let judged = self.view.look(|cluster| match asked {
-            Asked::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
-            Asked::Mutate => pod::mutate(&new, cluster, &self.policy),
+        let judged = self.view.with_cluster(|cluster| match kind {
+            ReviewKind::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
+            ReviewKind::Mutate => pod::mutate(&new, cluster, &self.policy),
         });
         Ok(match judged {
-            Ok(Mutation { patch, warnings }) => Answer { patch, warnings, ..Answer::default() },
-            Err(faults) => Answer { faults, ..Answer::default() },
+            Ok(Mutation { patch, warnings }) => {
+                ReviewResponse { patch, warnings, ..ReviewResponse::default() }
+            }
+            Err(faults) => ReviewResponse { faults, ..ReviewResponse::default() },
         })
     }
 }
 
-impl<V: View> Reviewer<V> {
+impl<V: ClusterReader> Reviewer<V> {
     /// Waits until the watches show an object that a pod names and the API server has.
     async fn await_names(&self, pod: &NewPod, client: &Client) -> Result<(), ReviewError> {
         let mut changes = self.view.changes();
         let mut known_there = None;
         loop {
             changes.mark_unchanged();
-            let Some(missing) = self.view.look(|cluster| pod::missing(pod, cluster)) else { return Ok(()) };
+            let Some(missing) = self.view.with_cluster(|cluster| pod::missing(pod, cluster)) else {
+                return Ok(());
+            };
             if known_there.as_ref() != Some(&missing) {
                 let is_there = match &missing {
                     Missing::Network(name) => self.reader(client).await.has_network(name).await?,
@@ -299,15 +303,15 @@ impl<V: View> Reviewer<V> {
 }
 
 /// Access to the reader, within the limits.
-struct Reading<'a> {
-    reader: &'a Reader,
+struct ReadPermit<'a> {
+    reader: &'a ApiReader,
     _permits: [Option<SemaphorePermit<'a>>; 2],
 }
 
-impl std::ops::Deref for Reading<'_> {
-    type Target = Reader;
+impl std::ops::Deref for ReadPermit<'_> {
+    type Target = ApiReader;
 
-    fn deref(&self) -> &Reader {
+    fn deref(&self) -> &ApiReader {
         self.reader
     }
 }
@@ -322,8 +326,8 @@ enum Change<'a, T> {
 /// Deserializes the request's objects and applies the rule.
 async fn judge<S, T>(
     request: &AdmissionRequest<DynamicObject>,
-    rule: impl AsyncFnOnce(Change<'_, T>) -> Result<Verdict, kube::Error>,
-) -> Result<Answer, ReviewError>
+    rule: impl AsyncFnOnce(Change<'_, T>) -> Result<RuleResult, kube::Error>,
+) -> Result<ReviewResponse, ReviewError>
 where
     S: Kind,
     T: From<Object<S>>,
@@ -332,7 +336,7 @@ where
     let after = request.object.as_ref().map(value).transpose()?;
     let spec = |value: &Option<Value>| value.as_ref().and_then(|value| value.get("spec").cloned());
     if request.operation == Operation::Update && spec(&before) == spec(&after) {
-        return Ok(Answer::default());
+        return Ok(ReviewResponse::default());
     }
     // The old object need not be readable: its replacement or deletion is judged without it.
     let is_delete = request.operation == Operation::Delete;
@@ -367,7 +371,7 @@ where
         (Operation::Delete, Some(old), _) => rule(Change::Delete(old)).await?,
         _ => Ok(()),
     };
-    Ok(Answer { warnings, ..verdict.into() })
+    Ok(ReviewResponse { warnings, ..verdict.into() })
 }
 
 fn read<S: Kind>(value: Value) -> Result<Lenient<S>, ReviewError> {
@@ -380,7 +384,7 @@ fn value(object: &DynamicObject) -> Result<Value, ReviewError> {
 
 fn respond(
     request: &AdmissionRequest<DynamicObject>,
-    answer: Answer,
+    answer: ReviewResponse,
 ) -> Result<AdmissionResponse, ReviewError> {
     let mut response = AdmissionResponse::from(request);
     if !answer.faults.is_empty() {
@@ -416,11 +420,11 @@ const LOGGED_REASON: usize = 1024;
 
 /// Logs a verdict. The client controls every text of the request: names are escaped and cut off.
 fn log(
-    asked: Asked,
+    kind: ReviewKind,
     request: &AdmissionRequest<DynamicObject>,
-    outcome: Outcome,
+    outcome: ReviewResult,
     took: Duration,
-    answer: &Result<Answer, ReviewError>,
+    answer: &Result<ReviewResponse, ReviewError>,
     source: Source,
     omitted: u64,
 ) {
@@ -432,7 +436,7 @@ fn log(
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
-                path = asked.path(),
+                path = kind.path(),
                 operation = ?request.operation,
                 kind = name(Some(&request.kind.kind)),
                 namespace = name(request.namespace.as_deref()),
@@ -450,8 +454,8 @@ fn log(
     }
     match outcome {
         // Every pod of the cluster causes one.
-        Outcome::Accepted if request.kind.kind == "Pod" => line!(debug),
-        Outcome::Accepted | Outcome::Refused => line!(info),
-        Outcome::Failed => line!(warn),
+        ReviewResult::Accepted if request.kind.kind == "Pod" => line!(debug),
+        ReviewResult::Accepted | ReviewResult::Refused => line!(info),
+        ReviewResult::Failed => line!(warn),
     }
 }

@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline_daemon::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
 
-use super::View;
+use super::ClusterReader;
 use super::certificates::Served;
-use super::review::{Asked, Reviewer};
+use super::review::{ReviewKind, Reviewer};
 
 /// An API server opens a connection for each concurrent request, by default at most 600 of these.
 pub(super) const LIMITS: Limits = Limits {
@@ -68,7 +68,7 @@ pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyh
 }
 
 /// Serves until shutdown, then finishes the requests under way.
-pub(super) async fn serve<V: View>(
+pub(super) async fn serve<V: ClusterReader>(
     listener: TcpListener,
     limiter: Arc<ConnectionLimiter>,
     tls: ServerConfig,
@@ -93,7 +93,7 @@ pub(super) async fn serve<V: View>(
     let _ = tokio::time::timeout(FAREWELL, connections.wait()).await;
 }
 
-async fn converse<V: View>(
+async fn converse<V: ClusterReader>(
     connection: Connection,
     acceptor: TlsAcceptor,
     reviewer: Arc<Reviewer<V>>,
@@ -123,15 +123,17 @@ async fn converse<V: View>(
     };
 }
 
-async fn answer<V: View>(
+async fn answer<V: ClusterReader>(
     reviewer: Arc<Reviewer<V>>,
     request: Request<Incoming>,
     mut under_way: connections::Request,
 ) -> Result<Response<Tracked<Full<Bytes>>>, Infallible> {
     let response = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/healthz") => text(StatusCode::OK, "ok\n"),
-        (&Method::POST, "/validate") => verdict(&reviewer, Asked::Validate, request, &mut under_way).await,
-        (&Method::POST, "/mutate") => verdict(&reviewer, Asked::Mutate, request, &mut under_way).await,
+        (&Method::POST, "/validate") => {
+            verdict(&reviewer, ReviewKind::Validate, request, &mut under_way).await
+        }
+        (&Method::POST, "/mutate") => verdict(&reviewer, ReviewKind::Mutate, request, &mut under_way).await,
         (_, "/validate" | "/mutate" | "/healthz") => {
             text(StatusCode::METHOD_NOT_ALLOWED, "POST to /validate and /mutate, GET /healthz\n")
         }
@@ -140,9 +142,9 @@ async fn answer<V: View>(
     Ok(response.map(|body| under_way.track(body)))
 }
 
-async fn verdict<V: View>(
+async fn verdict<V: ClusterReader>(
     reviewer: &Reviewer<V>,
-    asked: Asked,
+    kind: ReviewKind,
     request: Request<Incoming>,
     under_way: &mut connections::Request,
 ) -> Response<Full<Bytes>> {
@@ -151,13 +153,13 @@ async fn verdict<V: View>(
             Ok(body) => body,
             Err((status, why)) => return text(status, why),
         };
-        match reviewer.review(asked, &body, under_way.client()).await {
+        match reviewer.review(kind, &body, under_way.client()).await {
             Ok(review) => json(review),
             Err(error) => text(error.status(), &format!("{error}\n")),
         }
     };
     tokio::time::timeout(DEADLINE, verdict).await.unwrap_or_else(|_| {
-        reviewer.timed_out(asked, under_way.client());
+        reviewer.timed_out(kind, under_way.client());
         text(
             StatusCode::SERVICE_UNAVAILABLE,
             "no verdict in 8 s: the API server did not answer the webhook's own requests\n",

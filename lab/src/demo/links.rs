@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{PATIENCE, Tour};
-use crate::link_faults::{CABLE_CUT, End, Loss, PODS_REFUSED, SILENT, Suffered, settled, suffer};
+use crate::link_faults::{CABLE_CUT, FaultImpact, Loss, PODS_REFUSED, PodEndpoint, SILENT, settled, suffer};
 use crate::progress::step_with;
 
 impl Tour<'_> {
@@ -11,7 +11,7 @@ impl Tour<'_> {
     /// ToRs know each of those.
     pub(super) fn link_faults(&mut self) -> Result<()> {
         let work = || {
-            let rack = |node| End::attach(self.fabric, node, "rack", "rack");
+            let rack = |node| PodEndpoint::attach(self.fabric, node, "rack", "rack");
             Ok((rack("node1a")?, [rack("node1b")?, rack("node2a")?]))
         };
         let (inside, elsewhere) =
@@ -22,7 +22,7 @@ impl Tour<'_> {
         for fault in [&CABLE_CUT, &SILENT, &PODS_REFUSED] {
             let title = format!("node1a and tor1b: {}", fault.name);
             let work = || suffer(self.fabric, fault, &inside, &others, PATIENCE);
-            let words = |it: &Suffered| {
+            let words = |it: &FaultImpact| {
                 let (lost, gap, end) = (it.lost(), it.gap_ms(), it.end_lost_packets);
                 format!("{lost} packets lost, answered after {gap:.0} ms at most, {end} lost when it ended")
             };
@@ -33,9 +33,9 @@ impl Tour<'_> {
     }
 
     /// The first two of a node's global pods.
-    fn ends(&self, node: &str) -> Vec<End> {
+    fn ends(&self, node: &str) -> Vec<PodEndpoint> {
         let pods = self.pods.iter().filter(|pod| pod.sandbox.node == node).take(2);
-        pods.map(|pod| End {
+        pods.map(|pod| PodEndpoint {
             kind: "global",
             name: pod.sandbox.name.clone(),
             ns: pod.sandbox.ns.clone(),
@@ -46,7 +46,7 @@ impl Tour<'_> {
 }
 
 /// Rows of the table at the end.
-pub(super) fn rows(suffered: &[Suffered]) -> Vec<[String; 2]> {
+pub(super) fn rows(suffered: &[FaultImpact]) -> Vec<[String; 2]> {
     let row = |fault: &str, flow: &Loss| {
         let what = format!("{fault}: {} {} pods", flow.direction, flow.pods);
         let lost = format!(

@@ -38,7 +38,7 @@ use rows::{ROWS, Row};
 pub(crate) const ROUTERS: [&dyn Router; 3] = [&frr::Frr, &bird::Bird, &gobgp::GoBgp];
 
 /// Result of a cell.
-enum Outcome {
+enum CellResult {
     Passed,
     Lacks(&'static str),
     Failed(String),
@@ -57,7 +57,7 @@ pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<Strin
             ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
         );
     }
-    let columns: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
+    let columns: Vec<Vec<CellResult>> = std::thread::scope(|scope| {
         let running: Vec<_> =
             ROUTERS.iter().map(|router| scope.spawn(|| column(fabric, *router, &chosen))).collect();
         running
@@ -71,9 +71,9 @@ pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<Strin
     for (column, router) in columns.iter().zip(ROUTERS) {
         for (outcome, row) in column.iter().zip(&chosen) {
             let word = match outcome {
-                Outcome::Passed => "passed",
-                Outcome::Lacks(_) => "not there to be tested",
-                Outcome::Failed(why) => {
+                CellResult::Passed => "passed",
+                CellResult::Lacks(_) => "not there to be tested",
+                CellResult::Failed(why) => {
                     failures.push(format!("{}, {}: {why}", router.name(), row.name));
                     "failed"
                 }
@@ -92,7 +92,7 @@ pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<Strin
     Ok(counts.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", "))
 }
 
-fn column(fabric: &Fabric, router: &dyn Router, rows: &[&Row]) -> Result<Vec<Outcome>> {
+fn column(fabric: &Fabric, router: &dyn Router, rows: &[&Row]) -> Result<Vec<CellResult>> {
     let node = router.node();
     let cell = Cell {
         router,
@@ -111,15 +111,15 @@ fn column(fabric: &Fabric, router: &dyn Router, rows: &[&Row]) -> Result<Vec<Out
         };
         let took = seconds(start.elapsed().as_secs_f64());
         outcomes.push(match outcome {
-            Ok(()) if let Some(lack) = lack => Outcome::Lacks(lack.why),
+            Ok(()) if let Some(lack) = lack => CellResult::Lacks(lack.why),
             Ok(()) => {
                 say(&format!("    {} {}  {took}", router.name(), row.name));
-                Outcome::Passed
+                CellResult::Passed
             }
             Err(error) => {
                 say(&format!("    {} {}  FAILED after {took}: {error:#}", router.name(), row.name));
                 cell.clear();
-                Outcome::Failed(format!("{error:#}"))
+                CellResult::Failed(format!("{error:#}"))
             }
         });
     }
@@ -128,7 +128,7 @@ fn column(fabric: &Fabric, router: &dyn Router, rows: &[&Row]) -> Result<Vec<Out
 }
 
 /// The table, as Markdown.
-fn table(rows: &[&Row], columns: &[Vec<Outcome>], versions: &[String]) -> String {
+fn table(rows: &[&Row], columns: &[Vec<CellResult>], versions: &[String]) -> String {
     let mut out = "| feature | RFC |".to_owned();
     for (router, version) in ROUTERS.iter().zip(versions) {
         _ = write!(out, " {} {version} |", router.name());
@@ -140,9 +140,9 @@ fn table(rows: &[&Row], columns: &[Vec<Outcome>], versions: &[String]) -> String
         _ = write!(out, "| {} | {} |", row.name, row.rfc);
         for ((column, router), version) in columns.iter().zip(ROUTERS).zip(versions) {
             match &column[place] {
-                Outcome::Passed => out.push_str(" passes |"),
-                Outcome::Lacks(why) => _ = write!(out, " {} {version} lacks it: {why} |", router.name()),
-                Outcome::Failed(_) => out.push_str(" **fails** |"),
+                CellResult::Passed => out.push_str(" passes |"),
+                CellResult::Lacks(why) => _ = write!(out, " {} {version} lacks it: {why} |", router.name()),
+                CellResult::Failed(_) => out.push_str(" **fails** |"),
             }
         }
         out.push('\n');

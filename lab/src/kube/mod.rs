@@ -9,7 +9,7 @@
 //! pki      a CA, the server's certificate, the administrator's, the key that signs service accounts' tokens
 //! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
 //! controller  Trunkline's own, as many replicas as a test wants
-//! books    an auditor of addresses, which sees any that is given twice
+//! auditor  an auditor of addresses, which sees any that is given twice
 //! nodes    a fabric's nodes with their agents, joined to the cluster
 //! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
 //! rights   the programs' accounts with the chart's rights, and whether these are as few as can be
@@ -29,7 +29,7 @@
 //! lists (`sendInitialEvents`) are refused, as on old clusters.
 
 pub(crate) mod assets;
-pub(crate) mod books;
+pub(crate) mod auditor;
 pub(crate) mod controller;
 pub(crate) mod daemon;
 pub(crate) mod doorway;

@@ -164,7 +164,7 @@ impl Accounts {
     /// Fails if a request was refused, or if a right was neither used nor is in `unseen`. Returns a
     /// text with the number of used rights.
     pub(crate) fn check(&self, cluster: &Cluster, accounts: &[&str], unseen: &[Unseen]) -> Result<String> {
-        let Asked { allowed, refused } = asked(cluster)?;
+        let RecordedRequests { allowed, refused } = requests(cluster)?;
         if !refused.is_empty() {
             bail!("the chart's rights are too few, the API server refused: {}", list(&refused));
         }
@@ -333,25 +333,25 @@ fn name(group: &str, resource: &str, subresource: &str) -> String {
 }
 
 #[derive(Default)]
-struct Asked {
+struct RecordedRequests {
     allowed: BTreeSet<Right>,
     refused: BTreeSet<Right>,
 }
 
 /// The requests of the accounts so far.
-fn asked(cluster: &Cluster) -> Result<Asked> {
+fn requests(cluster: &Cluster) -> Result<RecordedRequests> {
     let path = cluster.audit_log();
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     // The last line may be incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    let mut asked = Asked::default();
+    let mut requests = RecordedRequests::default();
     for line in whole.lines() {
-        take(&mut asked, serde_json::from_str(line).with_context(|| format!("the audit log: {line}"))?);
+        take(&mut requests, serde_json::from_str(line).with_context(|| format!("the audit log: {line}"))?);
     }
-    Ok(asked)
+    Ok(requests)
 }
 
-fn take(asked: &mut Asked, line: Line) {
+fn take(requests: &mut RecordedRequests, line: Line) {
     let start = format!("system:serviceaccount:{NAMESPACE}:trunkline-");
     if !line.user.username.starts_with(&start) || line.user.username.ends_with(PROBE) {
         return;
@@ -366,12 +366,12 @@ fn take(asked: &mut Asked, line: Line) {
     match line.response_status.map_or(0, |status| status.code) {
         // Without a valid token there is no account.
         401 => {}
-        403 => drop(asked.refused.insert(right)),
+        403 => drop(requests.refused.insert(right)),
         code => {
             if code == 201 && right.verb == "patch" {
-                asked.allowed.insert(Right { verb: "create".to_owned(), ..right.clone() });
+                requests.allowed.insert(Right { verb: "create".to_owned(), ..right.clone() });
             }
-            asked.allowed.insert(right);
+            requests.allowed.insert(right);
         }
     }
 }
@@ -390,16 +390,16 @@ mod tests {
         };
         let agent = "system:serviceaccount:kube-system:trunkline-agent";
         let status = json!({ "apiGroup": "networking.alibaba.com", "resource": "nodeinfoes", "subresource": "status" });
-        let mut asked = Asked::default();
-        take(&mut asked, line(agent, "patch", status, 200));
-        take(&mut asked, line(agent, "patch", json!({ "apiGroup": "g", "resource": "r" }), 201));
-        take(&mut asked, line(agent, "get", json!({ "resource": "secrets" }), 403));
-        take(&mut asked, line("system:admin", "delete", json!({ "resource": "secrets" }), 200));
+        let mut requests = RecordedRequests::default();
+        take(&mut requests, line(agent, "patch", status, 200));
+        take(&mut requests, line(agent, "patch", json!({ "apiGroup": "g", "resource": "r" }), 201));
+        take(&mut requests, line(agent, "get", json!({ "resource": "secrets" }), 403));
+        take(&mut requests, line("system:admin", "delete", json!({ "resource": "secrets" }), 200));
         assert_eq!(
-            list(&asked.allowed),
+            list(&requests.allowed),
             "agent patch nodeinfoes.networking.alibaba.com/status, agent create r.g, agent patch r.g"
         );
-        assert_eq!(list(&asked.refused), "agent get secrets");
+        assert_eq!(list(&requests.refused), "agent get secrets");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The faults.
 
 use super::Action::{Shell, StartAgent, StopAgent};
-use super::{Cost, Fault, Notice};
+use super::{Cost, Fault, FaultSignal};
 
 /// Faults of the link and of the session on it.
 pub(crate) const LINK_FAULTS: [Fault; 6] =
@@ -18,7 +18,7 @@ pub(crate) const CABLE_CUT: Fault = Fault {
     name: "cable cut",
     begin: &[Shell("tor1b", "ip link set eth3 down")],
     end: &[Shell("tor1b", "ip link set eth3 up")],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -26,7 +26,7 @@ pub(crate) const SILENT: Fault = Fault {
     name: "link up and silent",
     begin: &[Shell("tor1b", SILENCE_ROUTER), Shell("node1a", SILENCE_NODE)],
     end: &[Shell("tor1b", END_SILENCE), Shell("node1a", END_SILENCE)],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -54,7 +54,7 @@ pub(crate) const PODS_REFUSED: Fault = Fault {
          -c 'address-family ipv6 unicast' -c 'no neighbor 10.12.0.11 prefix-list NO-PODS6 in' \
          && vtysh -c 'clear bgp 10.12.0.11 soft in'",
     )],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -70,7 +70,7 @@ const PREFIX_LIMIT: Fault = Fault {
         "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'address-family ipv4 unicast' \
          -c 'no neighbor 10.12.0.11 maximum-prefix 1' && vtysh -c 'clear bgp 10.12.0.11'",
     )],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -84,7 +84,7 @@ const WRONG_PASSWORD: Fault = Fault {
         "tor1b",
         "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'neighbor 10.12.0.11 password rack1-lab-secret'",
     )],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -99,7 +99,7 @@ const WRONG_AS: Fault = Fault {
         "tor1b",
         "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'no neighbor NODES local-as 65099'",
     )],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -107,7 +107,7 @@ const FROZEN: Fault = Fault {
     name: "ToR's daemons stand still",
     begin: &[Shell("tor1b", "kill -STOP $(cat /run/frr/bgpd.pid /run/frr/bfdd.pid)")],
     end: &[Shell("tor1b", "kill -CONT $(cat /run/frr/bgpd.pid /run/frr/bfdd.pid)")],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -119,7 +119,7 @@ const BGPD_KILLED: Fault = Fault {
     name: "ToR's bgpd killed (SIGKILL), then started",
     begin: &[Shell("tor1b", "kill -KILL $(cat /run/frr/bgpd.pid)")],
     end: &[Shell("tor1b", START_BGPD)],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -127,7 +127,7 @@ const BGPD_RESTARTED: Fault = Fault {
     name: "ToR's bgpd stopped, then started",
     begin: &[Shell("tor1b", "kill -TERM $(cat /run/frr/bgpd.pid)")],
     end: &[Shell("tor1b", START_BGPD)],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -138,7 +138,7 @@ const ROUTER_RESTARTED: Fault = Fault {
         "for d in bgpd bfdd staticd zebra; do kill -TERM $(cat /run/frr/$d.pid) || :; done",
     )],
     end: &[Shell("tor1b", include_str!("../../images/frr"))],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };
 
@@ -146,7 +146,7 @@ const AGENT_STOPPED: Fault = Fault {
     name: "agent stopped, then started",
     begin: &[StopAgent("node1a")],
     end: &[StartAgent("node1a")],
-    notice: Notice::Nothing,
+    notice: FaultSignal::Nothing,
     cost: Cost::Nothing,
 };
 
@@ -159,7 +159,7 @@ const ROUTES_DELETED: Fault = Fault {
          ip link set $(ip -o link show type veth | grep -oE 'tl[0-9a-f]{12}' | head -1) down",
     )],
     end: &[],
-    notice: Notice::Nothing,
+    notice: FaultSignal::Nothing,
     cost: Cost::UntilDetected,
 };
 
@@ -167,7 +167,7 @@ const NET_ID_EDITED: Fault = Fault {
     name: "netID edited on the node",
     begin: &[Shell("node1a", "sed -i 's/netID: 65101/netID: 65109/' /etc/trunkline/manifests/networks.yaml")],
     end: &[Shell("node1a", "sed -i 's/netID: 65109/netID: 65101/' /etc/trunkline/manifests/networks.yaml")],
-    notice: Notice::Nothing,
+    notice: FaultSignal::Nothing,
     cost: Cost::UntilDetected,
 };
 
@@ -181,7 +181,7 @@ const FORWARDING_OFF: Fault = Fault {
         "node1a",
         "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding",
     )],
-    notice: Notice::Nothing,
+    notice: FaultSignal::Nothing,
     cost: Cost::WhileItStands,
 };
 
@@ -192,7 +192,7 @@ const FORWARD_DROP: Fault = Fault {
         "nft 'table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }'",
     )],
     end: &[Shell("node1a", "nft delete table inet firewall")],
-    notice: Notice::Nothing,
+    notice: FaultSignal::Nothing,
     cost: Cost::WhileItStands,
 };
 
@@ -201,6 +201,6 @@ pub(crate) const CROSSED: Fault = Fault {
     name: "node1a without tor1b, node1b without tor1a",
     begin: &[Shell("tor1b", "ip link set eth3 down"), Shell("tor1a", "ip link set eth4 down")],
     end: &[Shell("tor1b", "ip link set eth3 up"), Shell("tor1a", "ip link set eth4 up")],
-    notice: Notice::SessionOrAlternate,
+    notice: FaultSignal::SessionOrAlternate,
     cost: Cost::UntilDetected,
 };

@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 use super::bed::{Bed, PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
 use crate::link_faults::{
-    self, CROSSED, End, Fault, LINK_FAULTS, NODE_FAULTS, PODS_REFUSED, ROUTER_FAULTS, Suffered, forwarded,
+    self, CROSSED, Fault, FaultImpact, LINK_FAULTS, NODE_FAULTS, PODS_REFUSED, PodEndpoint, ROUTER_FAULTS,
+    forwarded,
 };
 use crate::progress::say;
 use crate::{client, routers};
@@ -43,14 +44,15 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-fn attach(bed: &Bed<'_>, placed: &[(&str, &'static str)]) -> Result<Vec<End>> {
+fn attach(bed: &Bed<'_>, placed: &[(&str, &'static str)]) -> Result<Vec<PodEndpoint>> {
     let pods = placed.iter().enumerate();
-    pods.map(|(index, (node, kind))| End::attach(bed.fabric, node, kind, &format!("{kind}{index}"))).collect()
+    pods.map(|(index, (node, kind))| PodEndpoint::attach(bed.fabric, node, kind, &format!("{kind}{index}")))
+        .collect()
 }
 
-fn suffer(bed: &Bed<'_>, fault: &Fault, inside: &[End], others: &[End]) -> Result<String> {
+fn suffer(bed: &Bed<'_>, fault: &Fault, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<String> {
     let suffered = link_faults::suffer(bed.fabric, fault, inside, others, PATIENCE)?;
-    let Suffered { fault, doctor, .. } = &suffered;
+    let FaultImpact { fault, doctor, .. } = &suffered;
     let line = format!("{fault}: {}", suffered.words());
     say(&format!("      {line}"));
     for finding in doctor.lines() {

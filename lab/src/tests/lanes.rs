@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::{Context, Outcome, Test, checks, in_user_mode_kernel, library, observability, time};
+use super::{Context, Test, TestResult, checks, in_user_mode_kernel, library, observability, time};
 use crate::kube::assets::Assets;
 use crate::progress::{be_quiet, say, tell};
 use crate::shell::give_way;
@@ -81,7 +81,7 @@ fn lane(test: &Test) -> Lane {
 
 /// Runs the tests and returns their results in order. If everything runs, the programs for labs are
 /// built in advance.
-pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outcome>> {
+pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<TestResult>> {
     let mut lanes: [Vec<&'static Test>; 3] = Default::default();
     let mut sorted = tests.to_vec();
     sorted.sort_by_key(|test| lane(test));
@@ -111,7 +111,8 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outc
         ];
         let mut outcomes = Vec::new();
         for lane in lanes {
-            let of_lane: Result<Vec<Outcome>> = lane.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+            let of_lane: Result<Vec<TestResult>> =
+                lane.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
             outcomes.extend(of_lane?);
         }
         anyhow::Ok(outcomes)
@@ -131,7 +132,7 @@ struct Runner {
 
 impl Runner {
     /// Runs a test with its output.
-    fn lab(&self, context: &Context, test: &'static Test) -> Result<Outcome> {
+    fn lab(&self, context: &Context, test: &'static Test) -> Result<TestResult> {
         let is_alone = ALONE.contains(&test.name);
         // A test that waits to run alone holds this lock.
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +152,7 @@ impl Runner {
         context: &Context,
         tests: &[&'static Test],
         preparations: &[Preparation],
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Vec<TestResult>> {
         be_quiet();
         if !tests.is_empty() || !preparations.is_empty() {
             // A failure only costs time.
@@ -186,11 +187,11 @@ impl Runner {
     }
 }
 
-fn outcome(context: &Context, test: &'static Test) -> Outcome {
+fn outcome(context: &Context, test: &'static Test) -> TestResult {
     let start = Instant::now();
     let inside = in_user_mode_kernel().any(|t| t.name == test.name);
     let verdict = if inside { super::run_in_user_mode_kernel(context, test) } else { (test.run)(context) };
-    Outcome { test, took: start.elapsed(), verdict }
+    TestResult { test, took: start.elapsed(), verdict }
 }
 
 #[cfg(test)]

@@ -292,13 +292,13 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
 }
 
 /// What came of a test.
-struct Outcome {
+struct TestResult {
     test: &'static Test,
     took: Duration,
     verdict: Result<Verdict>,
 }
 
-impl Outcome {
+impl TestResult {
     fn word(&self) -> &'static str {
         match &self.verdict {
             Ok(Verdict::Passed(_)) => "passed",

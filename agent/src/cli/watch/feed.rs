@@ -15,8 +15,8 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use trunkline_api::control::{Events, Query, Snapshot};
 
-use super::Happened;
-use super::model::Told;
+use super::LoopEvent;
+use super::model::AgentUpdate;
 use crate::cli::client;
 
 /// Between an answer and the next question: what changes without end is shown twice a second.
@@ -39,7 +39,7 @@ pub(super) fn permitted(socket: &Path) -> anyhow::Result<()> {
 }
 
 /// Starts both threads. They end when nobody hears them any more.
-pub(super) fn start(socket: &Path, sender: &mpsc::Sender<Happened>) -> io::Result<()> {
+pub(super) fn start(socket: &Path, sender: &mpsc::Sender<LoopEvent>) -> io::Result<()> {
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     let (path, sender_of_state) = (PathBuf::from(socket), sender.clone());
     named("state").spawn(move || state(&path, &sender_of_state))?;
@@ -48,20 +48,20 @@ pub(super) fn start(socket: &Path, sender: &mpsc::Sender<Happened>) -> io::Resul
     Ok(())
 }
 
-fn state(socket: &Path, sender: &mpsc::Sender<Happened>) {
+fn state(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
         let answer: anyhow::Result<Snapshot> =
-            client::ask_within(socket, Query::Watch { after, run }, PATIENCE);
+            client::query_within(socket, Query::Watch { after, run }, PATIENCE);
         let (answers, at) = (answer.is_ok(), format!("{:.0}", Timestamp::now()));
-        let told = match answer {
+        let update = match answer {
             Ok(snapshot) => {
                 (after, run) = (snapshot.number, Some(snapshot.run));
-                Told::State { snapshot: Box::new(snapshot), at }
+                AgentUpdate::State { snapshot: Box::new(snapshot), at }
             }
-            Err(error) => Told::Silence { text: why(&error), at },
+            Err(error) => AgentUpdate::Unreachable { text: why(&error), at },
         };
-        if sender.blocking_send(Happened::Told(told)).is_err() {
+        if sender.blocking_send(LoopEvent::Agent(update)).is_err() {
             return;
         }
         if answers { thread::sleep(PACE) } else { wait(socket) }
@@ -82,14 +82,14 @@ fn why(error: &anyhow::Error) -> String {
     }
 }
 
-fn events(socket: &Path, sender: &mpsc::Sender<Happened>) {
+fn events(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
-        match client::ask_when::<Events>(socket, Query::Events { after, run, wait: true }) {
+        match client::query_when::<Events>(socket, Query::Events { after, run, wait: true }) {
             Ok(events) => {
                 after = events.events.last().map_or(after, |event| event.number);
                 run = Some(events.run);
-                if sender.blocking_send(Happened::Told(Told::Events(events))).is_err() {
+                if sender.blocking_send(LoopEvent::Agent(AgentUpdate::Events(events))).is_err() {
                     return;
                 }
                 thread::sleep(PACE);

@@ -6,7 +6,7 @@ use std::thread;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use super::Happened;
+use super::LoopEvent;
 use super::model::{Action, Tab};
 
 /// What comes from the terminal.
@@ -18,7 +18,7 @@ pub(super) enum Input {
 }
 
 /// Starts the thread that reads. It ends with the process.
-pub(super) fn start(sender: mpsc::Sender<Happened>) -> io::Result<()> {
+pub(super) fn start(sender: mpsc::Sender<LoopEvent>) -> io::Result<()> {
     let read = move || {
         loop {
             let input = match event::read() {
@@ -28,7 +28,7 @@ pub(super) fn start(sender: mpsc::Sender<Happened>) -> io::Result<()> {
                 Err(error) => Input::Failed(error),
             };
             let failed = matches!(input, Input::Failed(_));
-            if sender.blocking_send(Happened::Input(input)).is_err() || failed {
+            if sender.blocking_send(LoopEvent::Input(input)).is_err() || failed {
                 return;
             }
         }

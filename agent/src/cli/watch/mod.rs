@@ -37,7 +37,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::input::Input;
-use self::model::{Model, Told};
+use self::model::{AgentUpdate, Model};
 use self::screen::Screen;
 use self::view::Palette;
 
@@ -47,8 +47,8 @@ const TICK: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 16;
 
 /// Something happened outside.
-enum Happened {
-    Told(Told),
+enum LoopEvent {
+    Agent(AgentUpdate),
     Input(Input),
 }
 
@@ -96,16 +96,16 @@ async fn run(socket: &Path) -> anyhow::Result<()> {
         let rest = std::iter::from_fn(|| happened.try_recv().ok()).take(BACKLOG);
         for happened in first.into_iter().chain(rest) {
             match happened {
-                Happened::Told(told) => model.hear(told),
-                Happened::Input(Input::Key(key)) => {
+                LoopEvent::Agent(update) => model.handle_update(update),
+                LoopEvent::Input(Input::Key(key)) => {
                     if let Some(action) = input::action(&key, model.is_typing())
                         && model.act(action).is_break()
                     {
                         return Ok(());
                     }
                 }
-                Happened::Input(Input::Resized) => {}
-                Happened::Input(Input::Failed(error)) => return Err(error).context("reading the keyboard"),
+                LoopEvent::Input(Input::Resized) => {}
+                LoopEvent::Input(Input::Failed(error)) => return Err(error).context("reading the keyboard"),
             }
         }
     }

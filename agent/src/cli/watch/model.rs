@@ -31,16 +31,16 @@ impl Tab {
 
 /// What covers the tab, if anything does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Popup {
     Nothing,
     /// Everything about the row that is chosen, from this line on.
     Detail(usize),
     Help,
 }
 
-/// What the agent tells, or that it does not.
+/// An update of the agent, or that it does not answer.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum AgentUpdate {
     /// How things stand; `at`: when that came, RFC 3339.
     State {
         snapshot: Box<Snapshot>,
@@ -48,7 +48,7 @@ pub(super) enum Told {
     },
     Events(Events),
     /// It does not answer, as was found at `at`.
-    Silence {
+    Unreachable {
         text: String,
         at: String,
     },
@@ -78,7 +78,7 @@ pub(super) enum Action {
 
 /// The agent does not answer.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct AgentUnreachable {
     pub(super) text: String,
     /// When it was found, RFC 3339.
     pub(super) at: String,
@@ -99,7 +99,7 @@ pub(super) struct Entry {
 
 /// What the view found room for, which keys that turn pages go by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct VisibleRows {
     /// Rows of the table.
     pub(super) rows: usize,
     /// The last line that a detail can begin with.
@@ -110,14 +110,14 @@ pub(super) struct Room {
 pub(super) struct Model {
     pub(super) socket: String,
     pub(super) tab: Tab,
-    pub(super) over: Over,
+    pub(super) popup: Popup,
     pub(super) filter: String,
-    pub(super) silence: Option<Silence>,
+    pub(super) unreachable: Option<AgentUnreachable>,
     /// Written by the view.
-    pub(super) room: Cell<Room>,
+    pub(super) visible_rows: Cell<VisibleRows>,
     typing: bool,
     snapshot: Option<Snapshot>,
-    heard: Duration,
+    updated: Duration,
     now: Duration,
     entries: VecDeque<Entry>,
     counted: u64,
@@ -132,13 +132,13 @@ impl Model {
         Model {
             socket,
             tab: Tab::Peers,
-            over: Over::Nothing,
+            popup: Popup::Nothing,
             filter: String::new(),
-            silence: None,
-            room: Cell::new(Room { rows: 1, last_line: 0 }),
+            unreachable: None,
+            visible_rows: Cell::new(VisibleRows { rows: 1, last_line: 0 }),
             typing: false,
             snapshot: None,
-            heard: Duration::ZERO,
+            updated: Duration::ZERO,
             now: Duration::ZERO,
             entries: VecDeque::new(),
             counted: 0,
@@ -152,25 +152,25 @@ impl Model {
         self.now = now;
     }
 
-    /// Takes what was told.
-    pub(super) fn hear(&mut self, told: Told) {
-        match told {
-            Told::State { snapshot, at } => {
-                self.heard = self.now;
+    /// Handles an update of the agent.
+    pub(super) fn handle_update(&mut self, update: AgentUpdate) {
+        match update {
+            AgentUpdate::State { snapshot, at } => {
+                self.updated = self.now;
                 self.snapshot = Some(*snapshot);
-                if let Some(silence) = self.silence.take() {
-                    let seconds = self.now.saturating_sub(silence.since).as_secs();
+                if let Some(unreachable) = self.unreachable.take() {
+                    let seconds = self.now.saturating_sub(unreachable.since).as_secs();
                     self.note(at, false, format!("the agent answers again, after {seconds} s"));
                 }
             }
-            Told::Silence { text, at } => match &mut self.silence {
-                Some(silence) => silence.text = text,
+            AgentUpdate::Unreachable { text, at } => match &mut self.unreachable {
+                Some(unreachable) => unreachable.text = text,
                 None => {
                     self.note(at.clone(), true, format!("the agent does not answer: {text}"));
-                    self.silence = Some(Silence { text, at, since: self.now });
+                    self.unreachable = Some(AgentUnreachable { text, at, since: self.now });
                 }
             },
-            Told::Events(events) => {
+            AgentUpdate::Events(events) => {
                 if self.run.is_some_and(|run| run != events.run) {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
                     self.note(at, false, "from here on it is another run of the agent".to_owned());
@@ -206,7 +206,7 @@ impl Model {
 
     /// Does what the operator wants. Break: he has enough.
     pub(super) fn act(&mut self, action: Action) -> ControlFlow<()> {
-        let page = self.room.get().rows.saturating_sub(1).max(1) as isize;
+        let page = self.visible_rows.get().rows.saturating_sub(1).max(1) as isize;
         match action {
             Action::Quit => return ControlFlow::Break(()),
             Action::Up => self.step(-1),
@@ -220,40 +220,40 @@ impl Model {
             Action::Go(tab) => self.go(tab),
             Action::Open if self.typing => self.typing = false,
             Action::Open => {
-                self.over = match self.over {
-                    Over::Nothing if !self.names().is_empty() => Over::Detail(0),
-                    _ => Over::Nothing,
+                self.popup = match self.popup {
+                    Popup::Nothing if !self.names().is_empty() => Popup::Detail(0),
+                    _ => Popup::Nothing,
                 }
             }
             // One thing after the other.
-            Action::Back if self.typing || self.over == Over::Nothing => {
+            Action::Back if self.typing || self.popup == Popup::Nothing => {
                 self.typing = false;
                 self.filter.clear();
             }
-            Action::Back => self.over = Over::Nothing,
-            Action::Filter => (self.typing, self.over) = (true, Over::Nothing),
+            Action::Back => self.popup = Popup::Nothing,
+            Action::Filter => (self.typing, self.popup) = (true, Popup::Nothing),
             Action::Type(letter) => self.filter.push(letter),
             Action::Erase => drop(self.filter.pop()),
             Action::EraseAll => self.filter.clear(),
             Action::Help => {
-                self.over = if self.over == Over::Help { Over::Nothing } else { Over::Help };
+                self.popup = if self.popup == Popup::Help { Popup::Nothing } else { Popup::Help };
             }
         }
         ControlFlow::Continue(())
     }
 
     fn go(&mut self, tab: Tab) {
-        (self.tab, self.over, self.typing) = (tab, Over::Nothing, false);
+        (self.tab, self.popup, self.typing) = (tab, Popup::Nothing, false);
     }
 
     fn step(&mut self, rows: isize) {
-        match self.over {
-            Over::Detail(line) => {
-                let line = line.saturating_add_signed(rows).min(self.room.get().last_line);
-                self.over = Over::Detail(line);
+        match self.popup {
+            Popup::Detail(line) => {
+                let line = line.saturating_add_signed(rows).min(self.visible_rows.get().last_line);
+                self.popup = Popup::Detail(line);
             }
-            Over::Help => {}
-            Over::Nothing => {
+            Popup::Help => {}
+            Popup::Nothing => {
                 let names = self.names();
                 let row = self.row(&names).saturating_add_signed(rows).min(names.len().saturating_sub(1));
                 // Of events the newest stays looked at, whichever that is.
@@ -288,13 +288,13 @@ impl Model {
 
     /// For how long the agent has not answered.
     pub(super) fn silent_for(&self) -> Option<Duration> {
-        self.silence.as_ref().map(|silence| self.now.saturating_sub(silence.since))
+        self.unreachable.as_ref().map(|unreachable| self.now.saturating_sub(unreachable.since))
     }
 
     /// Since the agent said how things stand, as long as that is known to go on.
     fn age(&self) -> u64 {
-        let until = self.silence.as_ref().map_or(self.now, |silence| silence.since);
-        until.saturating_sub(self.heard).as_secs()
+        let until = self.unreachable.as_ref().map_or(self.now, |unreachable| unreachable.since);
+        until.saturating_sub(self.updated).as_secs()
     }
 
     /// The agent, as it is now.
@@ -315,7 +315,7 @@ impl Model {
         let peers = self.snapshot.iter().flat_map(|snapshot| &snapshot.peers);
         let mut peers: Vec<Peer> = peers.map(|peer| aged(peer, age)).collect();
         // The agent's order but for that.
-        peers.sort_by_key(standing);
+        peers.sort_by_key(peer_health);
         peers
     }
 
@@ -383,26 +383,26 @@ fn name_of(pod: &PodStatus) -> String {
     format!("{} {}", pod.container_id, pod.ifname)
 }
 
-/// How a peer stands, the worst first.
+/// The health of a peer, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum PeerHealth {
     /// Somebody should look.
     Down,
     /// Down, and that is meant so, or pods do without.
-    Spared,
+    ExpectedDown,
     /// Up, and something beside the session is not.
-    Impaired,
+    Degraded,
     Up,
 }
 
-pub(super) fn standing(peer: &Peer) -> Standing {
+pub(super) fn peer_health(peer: &Peer) -> PeerHealth {
     let bfd = peer.bfd.as_ref().is_some_and(|bfd| bfd.state != "Up");
     let stale = peer.families.iter().any(|family| family.stale > 0);
     match (peer.state == "Established", peer.shutdown || peer.optional) {
-        (true, _) if bfd || stale => Standing::Impaired,
-        (true, _) => Standing::Up,
-        (false, true) => Standing::Spared,
-        (false, false) => Standing::Down,
+        (true, _) if bfd || stale => PeerHealth::Degraded,
+        (true, _) => PeerHealth::Up,
+        (false, true) => PeerHealth::ExpectedDown,
+        (false, false) => PeerHealth::Down,
     }
 }
 

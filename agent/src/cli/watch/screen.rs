@@ -22,11 +22,11 @@ const PANICKED: i32 = 101;
 /// A terminal that is drawn on.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
-    _taken: Taken,
+    _guard: TerminalGuard,
 }
 
 /// The terminal's state is changed; dropping it changes it back.
-struct Taken;
+struct TerminalGuard;
 
 impl Screen {
     /// Takes the terminal that is standard output. From here on a panic of any thread gives it back and ends the process.
@@ -38,9 +38,9 @@ impl Screen {
             process::exit(PANICKED);
         }));
         enable_raw_mode()?;
-        let taken = Taken;
+        let taken = TerminalGuard;
         execute!(stdout(), EnterAlternateScreen, Hide)?;
-        Ok(Screen { terminal: Terminal::new(CrosstermBackend::new(stdout()))?, _taken: taken })
+        Ok(Screen { terminal: Terminal::new(CrosstermBackend::new(stdout()))?, _guard: taken })
     }
 
     /// Draws, and writes what differs from before.
@@ -49,7 +49,7 @@ impl Screen {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         restore();
     }

@@ -9,7 +9,7 @@ use ratatui::{TerminalOptions, Viewport, layout::Rect};
 use serde_json::{Value, json};
 use trunkline_api::control::{Events, Snapshot};
 
-use super::model::{Action, Model, Over, Tab, Told};
+use super::model::{Action, AgentUpdate, Model, Popup, Tab};
 use super::view::{self, Palette};
 
 fn peer(address: &str, state: &str, change: Value) -> Value {
@@ -84,8 +84,8 @@ fn snapshot(peers: Vec<Value>, change: Value) -> Snapshot {
         .unwrap()
 }
 
-fn told(snapshot: Snapshot) -> Told {
-    Told::State { snapshot: Box::new(snapshot), at: "2026-11-21T03:02:00Z".to_owned() }
+fn update(snapshot: Snapshot) -> AgentUpdate {
+    AgentUpdate::State { snapshot: Box::new(snapshot), at: "2026-11-21T03:02:00Z".to_owned() }
 }
 
 fn event(number: u64, second: u64, kind: &str, severity: &str, peer: Option<&str>, text: &str) -> Value {
@@ -93,8 +93,8 @@ fn event(number: u64, second: u64, kind: &str, severity: &str, peer: Option<&str
         "peer": peer, "text": text })
 }
 
-fn events(run: u64, events: Vec<Value>) -> Told {
-    Told::Events(
+fn events(run: u64, events: Vec<Value>) -> AgentUpdate {
+    AgentUpdate::Events(
         serde_json::from_value::<Events>(json!({ "run": run, "missed": 0, "events": events })).unwrap(),
     )
 }
@@ -102,11 +102,11 @@ fn events(run: u64, events: Vec<Value>) -> Told {
 /// A node whose second ToR was shut down.
 fn night() -> Model {
     let mut model = Model::new("/run/trunkline/agent.sock".to_owned());
-    model.hear(told(snapshot(
+    model.handle_update(update(snapshot(
         vec![peer("10.1.0.1", "Established", json!({ "bfd": bfd("Up") })), down()],
         json!({}),
     )));
-    model.hear(events(
+    model.handle_update(events(
         7,
         vec![
             event(1, 1, "sessionUp", "info", Some("10.1.0.1"), "session with AS 65001 is Established: ipv4-unicast"),
@@ -192,7 +192,7 @@ fn a_quiet_night_at_a_wide_screen() {
         "Established",
         json!({ "interface": "eth1", "remoteAs": 4_200_000_001_u32 }),
     );
-    model.hear(told(snapshot(vec![peer("10.1.0.1", "Established", json!({})), other], json!({}))));
+    model.handle_update(update(snapshot(vec![peer("10.1.0.1", "Established", json!({})), other], json!({}))));
     assert_screen(&model, 132, 20, "quiet");
 }
 
@@ -221,7 +221,7 @@ fn pods_and_what_is_wrong_with_the_agent() {
         "drain": { "phase": "announcing", "phaseSeconds": 4, "settleSeconds": 11, "message": "", "prefixes": 0, "alternatives": 0,
             "faults": [] },
     });
-    model.hear(told(snapshot(vec![down()], change)));
+    model.handle_update(update(snapshot(vec![down()], change)));
     model.pass(Duration::from_secs(2));
     act(&mut model, &[Action::NextTab]);
     assert_screen(&model, 80, 24, "pods");
@@ -260,12 +260,14 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
     let mut model = night();
     model.pass(Duration::from_secs(10));
     assert!(screen(&model, 80, 24).contains("2h10m"), "{}", screen(&model, 80, 24));
-    let silence =
-        || Told::Silence { text: "no agent answers at /x".to_owned(), at: "2026-11-21T03:01:10Z".to_owned() };
+    let unreachable = || AgentUpdate::Unreachable {
+        text: "no agent answers at /x".to_owned(),
+        at: "2026-11-21T03:01:10Z".to_owned(),
+    };
     model.pass(Duration::from_secs(60));
-    model.hear(silence());
+    model.handle_update(unreachable());
     model.pass(Duration::from_secs(600));
-    model.hear(silence());
+    model.handle_update(unreachable());
     let gone = screen(&model, 80, 24);
     assert!(
         gone.contains("THE AGENT DOES NOT ANSWER since 03:01:10 (9m00s): no agent answers at /x"),
@@ -274,8 +276,11 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
     // 7800 s and the 60 until it fell silent.
     assert!(gone.contains("2h11m") && !gone.contains("READY"), "{gone}");
     assert_eq!(gone.matches("the agent does not answer:").count(), 1, "{gone}");
-    model.hear(told(snapshot(vec![down()], json!({}))));
-    model.hear(events(8, vec![event(1, 59, "converged", "info", None, "the first selection is done")]));
+    model.handle_update(update(snapshot(vec![down()], json!({}))));
+    model.handle_update(events(
+        8,
+        vec![event(1, 59, "converged", "info", None, "the first selection is done")],
+    ));
     act(&mut model, &[Action::Go(Tab::Events)]);
     let back = screen(&model, 80, 24);
     let row = |text: &str| {
@@ -298,7 +303,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
 fn before_the_first_answer_there_is_a_word_of_why() {
     let mut model = Model::new("/run/x.sock".to_owned());
     assert!(screen(&model, 80, 24).contains("asking the agent at /run/x.sock"));
-    model.hear(Told::Silence {
+    model.handle_update(AgentUpdate::Unreachable {
         text: "no agent answers at /run/x.sock".to_owned(),
         at: "2026-11-21T03:01:10Z".to_owned(),
     });
@@ -316,19 +321,19 @@ fn a_row_stays_chosen_when_others_move() {
             let state = if number == 20 { state } else { "Established" };
             peer(&format!("10.0.0.{number}"), state, json!({}))
         });
-        told(snapshot(peers.collect(), json!({})))
+        update(snapshot(peers.collect(), json!({})))
     };
     let mut model = Model::new(String::new());
-    model.hear(many("Established"));
+    model.handle_update(many("Established"));
     screen(&model, 80, 24);
     act(&mut model, &[Action::Last, Action::Up]);
     assert!(screen(&model, 80, 24).contains("10.0.0.29"));
-    model.hear(many("Idle"));
+    model.handle_update(many("Idle"));
     assert_eq!(model.peers()[model.chosen()].name(), "10.0.0.29");
     assert_eq!(model.peers()[0].name(), "10.0.0.20");
     // A page is what fits.
     act(&mut model, &[Action::First]);
-    let rows = model.room.get().rows;
+    let rows = model.visible_rows.get().rows;
     act(&mut model, &[Action::PageDown]);
     assert_eq!(model.chosen(), rows - 1);
     // Sessions that are meant to be down are not the first thing to see.
@@ -338,7 +343,7 @@ fn a_row_stays_chosen_when_others_move() {
         peer("10.0.0.3", "Active", json!({})),
         peer("10.0.0.4", "Established", json!({ "bfd": bfd("Down") })),
     ];
-    model.hear(told(snapshot(peers, json!({}))));
+    model.handle_update(update(snapshot(peers, json!({}))));
     let names: Vec<String> = model.peers().iter().map(|peer| peer.name()).collect();
     assert_eq!(names, ["10.0.0.3", "10.0.0.2", "10.0.0.4", "10.0.0.1"]);
 }
@@ -358,7 +363,7 @@ fn a_filter_leaves_the_rows_with_its_words() {
     typed(&mut model, "nobody");
     assert!(screen(&model, 80, 24).contains("nothing passes the filter"));
     act(&mut model, &[Action::Open]);
-    assert_eq!(model.over, Over::Nothing, "there is no row to open");
+    assert_eq!(model.popup, Popup::Nothing, "there is no row to open");
 }
 
 #[test]
@@ -369,11 +374,11 @@ fn the_newest_event_is_looked_at_until_another_is_chosen() {
     let more = |number: u64| {
         events(7, vec![event(number, 56, "sessionUp", "info", None, &format!("number {number}"))])
     };
-    model.hear(more(5));
+    model.handle_update(more(5));
     assert_eq!(newest(&model), "number 5");
     act(&mut model, &[Action::Down]);
     assert!(newest(&model).starts_with("session down"));
-    model.hear(more(6));
+    model.handle_update(more(6));
     assert!(newest(&model).starts_with("session down"));
     act(&mut model, &[Action::Open]);
     let shown = screen(&model, 80, 24);
@@ -430,10 +435,10 @@ fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
         text
     };
     draw(&model);
-    model.hear(Told::Silence { text: HOSTILE.to_owned(), at: HOSTILE.to_owned() });
+    model.handle_update(AgentUpdate::Unreachable { text: HOSTILE.to_owned(), at: HOSTILE.to_owned() });
     draw(&model);
-    model.hear(told(shot));
-    model.hear(events(7, vec![event(1, 1, "sessionDown", "warning", Some(HOSTILE), HOSTILE)]));
+    model.handle_update(update(shot));
+    model.handle_update(events(7, vec![event(1, 1, "sessionDown", "warning", Some(HOSTILE), HOSTILE)]));
     for tab in Tab::ALL {
         act(&mut model, &[Action::Go(tab)]);
         assert!(draw(&model).contains("end"), "it is shown, as what it is");

@@ -12,7 +12,7 @@ use trunkline_api::control::{
     AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodStatus, SubnetStatus,
 };
 
-use super::model::{Entry, Model, Over, Room, Standing, Tab, since, standing, state};
+use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
 use crate::cli::show;
 use crate::cli::table::duration;
@@ -64,11 +64,11 @@ impl Palette {
         }
     }
 
-    fn of(&self, standing: Standing) -> Style {
-        match standing {
-            Standing::Down => self.bad,
-            Standing::Spared | Standing::Impaired => self.warning,
-            Standing::Up => Style::new(),
+    fn of(&self, peer_health: PeerHealth) -> Style {
+        match peer_health {
+            PeerHealth::Down => self.bad,
+            PeerHealth::ExpectedDown | PeerHealth::Degraded => self.warning,
+            PeerHealth::Up => Style::new(),
         }
     }
 }
@@ -128,13 +128,13 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
     }
     header(model, palette, &mut page);
     footer(model, palette, &mut page);
-    match model.over {
-        Over::Help => detail::help(&mut page),
-        Over::Detail(line) => {
+    match model.popup {
+        Popup::Help => detail::help(&mut page),
+        Popup::Detail(line) => {
             let last_line = detail::detail(model, line, palette, &mut page);
-            model.room.set(Room { rows: page.rows(), last_line });
+            model.visible_rows.set(VisibleRows { rows: page.rows(), last_line });
         }
-        Over::Nothing => match model.tab {
+        Popup::Nothing => match model.tab {
             Tab::Peers => peers(model, palette, &mut page),
             Tab::Pods => pods(model, palette, &mut page),
             Tab::Events => {
@@ -150,16 +150,17 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
 
 fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let columns = page.columns();
-    let silence = model.silence.as_ref().map(|silence| {
+    let unreachable = model.unreachable.as_ref().map(|unreachable| {
         let ago = duration(model.silent_for().unwrap_or_default().as_secs());
-        format!(" THE AGENT DOES NOT ANSWER since {} ({ago}): {}", clock(&silence.at), silence.text)
+        format!(" THE AGENT DOES NOT ANSWER since {} ({ago}): {}", clock(&unreachable.at), unreachable.text)
     });
     let Some(agent) = model.agent() else {
         page.line(" trunkline watch", palette.head);
-        match silence {
-            Some(silence) => {
-                wrap(&silence, columns, 1).iter().take(FAULTS).for_each(|line| page.line(line, palette.bad))
-            }
+        match unreachable {
+            Some(unreachable) => wrap(&unreachable, columns, 1)
+                .iter()
+                .take(FAULTS)
+                .for_each(|line| page.line(line, palette.bad)),
             None => page.line(&format!(" asking the agent at {}", model.socket), Style::new()),
         }
         tabs(model, palette, page);
@@ -172,11 +173,11 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let right = format!("version {}   up {} ", agent.version, duration(agent.uptime_seconds));
     let left = fit(&format!(" {}   {bgp}", plain(&agent.node)), columns.saturating_sub(right.len() + 1));
     page.line(&format!("{left} {right}"), palette.head);
-    match (silence, agent.ready) {
-        (Some(silence), _) => {
+    match (unreachable, agent.ready) {
+        (Some(unreachable), _) => {
             // What follows is how it was.
             let emphasis = palette.bad.add_modifier(Modifier::REVERSED);
-            wrap(&silence, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
+            wrap(&unreachable, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
         }
         (None, true) => page.line(" READY: pods can be attached", palette.good),
         (None, false) => {
@@ -251,7 +252,7 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
 }
 
 fn tabs(model: &Model, palette: &Palette, page: &mut Page<'_>) {
-    let down = model.all_peers().iter().filter(|peer| standing(peer) == Standing::Down).count();
+    let down = model.all_peers().iter().filter(|peer| peer_health(peer) == PeerHealth::Down).count();
     let down = if down > 0 { format!(", {down} DOWN") } else { String::new() };
     let titles = [
         (Tab::Peers, format!(" 1 Peers ({}{down}) ", model.all_peers().len())),
@@ -273,8 +274,8 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         return page
             .last_line(&format!("/{}_   Enter keeps the filter, Esc drops it", model.filter), palette.head);
     }
-    let keys = match model.over {
-        Over::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
+    let keys = match model.popup {
+        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
         _ => "q quit  ? help  Esc back  j k ↑ ↓ scroll",
     };
     match model.filter.as_str() {
@@ -294,7 +295,7 @@ fn table(
 ) {
     page.line(head, palette.head);
     let rows = page.rows();
-    model.room.set(Room { rows, last_line: 0 });
+    model.visible_rows.set(VisibleRows { rows, last_line: 0 });
     if lines.is_empty() {
         let text = if model.filter.is_empty() { none } else { "nothing passes the filter: Esc drops it" };
         return page.line(&format!("  {text}"), palette.faint);
@@ -309,7 +310,7 @@ fn table(
 fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let shown = model.peers();
     let (head, lines) = peer_lines(&shown, page.columns());
-    let styles = shown.iter().map(|peer| palette.of(standing(peer)));
+    let styles = shown.iter().map(|peer| palette.of(peer_health(peer)));
     let lines: Vec<(String, Style)> = lines.into_iter().zip(styles).collect();
     // Beneath them, where there is room: what is wrong with the one that is chosen, networks, and what happened last.
     let mut said: Vec<String> = shown.get(model.chosen()).map(last_words).unwrap_or_default();
@@ -397,11 +398,11 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
     for peer in peers {
         let sum =
             |count: fn(&PeerFamily) -> usize| peer.families.iter().map(count).sum::<usize>().to_string();
-        let mark = match standing(peer) {
-            Standing::Down => "!",
-            Standing::Spared => "-",
-            Standing::Impaired => "~",
-            Standing::Up => " ",
+        let mark = match peer_health(peer) {
+            PeerHealth::Down => "!",
+            PeerHealth::ExpectedDown => "-",
+            PeerHealth::Degraded => "~",
+            PeerHealth::Up => " ",
         };
         grid.row([
             mark.to_owned(),

@@ -31,7 +31,7 @@ pub struct Packet {
 
 /// A route that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRoute {
     /// The table it is in.
     pub table: u32,
     /// What it covers.
@@ -113,7 +113,7 @@ impl Batch {
 }
 
 /// Reads the answer to [`Batch::look_up`].
-pub fn read_found(body: &[u8]) -> Option<Found> {
+pub fn read_found(body: &[u8]) -> Option<FoundRoute> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {
         AddressFamily::Inet => IpAddr::from([0; 4]),
@@ -150,7 +150,7 @@ pub fn read_found(body: &[u8]) -> Option<Found> {
         hops.push(hop);
     }
     let prefix = IpNet::new(destination, header.destination_prefix_length).ok()?;
-    Some(Found { table, prefix, kind: header.kind, hops, source })
+    Some(FoundRoute { table, prefix, kind: header.kind, hops, source })
 }
 
 /// Reads an RTM_NEWRULE of IPv4 or IPv6 with all that it says.

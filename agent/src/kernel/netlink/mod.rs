@@ -60,14 +60,14 @@ pub struct Refusal {
 
 /// What came of a batch.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct BatchResult {
     /// Requests that failed, in order.
     pub refusals: Vec<Refusal>,
     /// Answers to requests that ask for something: index in the batch, kind, body.
     pub replies: Vec<(usize, u16, Vec<u8>)>,
 }
 
-impl Outcome {
+impl BatchResult {
     /// The first refusal whose error number is not among these.
     pub fn check(self, tolerated: &[i32]) -> Result<Self, Refusal> {
         match self.refusals.iter().find(|refusal| !tolerated.contains(&refusal.errno)) {
@@ -118,8 +118,8 @@ impl Connection {
     }
 
     /// Sends a batch and reads its answers.
-    pub fn run(&mut self, batch: &mut Batch) -> Result<Outcome, NetlinkError> {
-        let mut outcome = Outcome::default();
+    pub fn run(&mut self, batch: &mut Batch) -> Result<BatchResult, NetlinkError> {
+        let mut outcome = BatchResult::default();
         let Some(last) = batch.starts.len().checked_sub(1) else { return Ok(outcome) };
         let first_sequence = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(batch.starts.len() as u32);

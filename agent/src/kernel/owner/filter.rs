@@ -8,7 +8,7 @@ use super::super::netlink::objects::{self, GROUP};
 use super::super::nft::{self, nat, probes};
 use super::super::sysctl;
 use super::super::topology::is_pods;
-use super::{KernelError, Owner, Reason, Repaired, Request};
+use super::{KernelError, Owner, Reason, RepairKind, Request};
 use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
 
 impl Owner {
@@ -76,13 +76,13 @@ impl Owner {
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
                 tracing::info!("the NAT table was changed by others: restored");
-                self.repaired(Repaired::Table, 1, "inet trunkline");
+                self.repaired(RepairKind::Table, 1, "inet trunkline");
             }
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
         match self.probes.apply(probes::render(&self.plan).as_deref()) {
-            Ok(true) => self.repaired(Repaired::Table, 1, "netdev trunkline-probes"),
+            Ok(true) => self.repaired(RepairKind::Table, 1, "netdev trunkline-probes"),
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
@@ -97,7 +97,7 @@ impl Owner {
                 self.changed += usize::from(changed && !repair);
                 if changed && repair {
                     tracing::warn!("the guard's tables were changed by others: restored");
-                    self.repaired(Repaired::Table, 1, "the guard's");
+                    self.repaired(RepairKind::Table, 1, "the guard's");
                     self.guard_repairs += 1;
                 }
             }
@@ -167,7 +167,7 @@ impl Owner {
         // What is wrong with all is told once.
         let Some(path) = self.pods.values().find(is_open).map(reverse_path) else { return };
         match sysctl::apply(&path, &Sysctl::NoReversePath) {
-            Ok(changed) => self.repaired(Repaired::Sysctl, u64::from(changed), path),
+            Ok(changed) => self.repaired(RepairKind::Sysctl, u64::from(changed), path),
             Err(error) => self.fault(Reason::Sysctl, error),
         }
     }
@@ -193,7 +193,7 @@ impl Owner {
         if is_pods(info) && info.kind.as_deref() == Some("veth") && info.is_up() && info.group != GROUP {
             tracing::info!(link = info.name, "a pod's device was not in its group: restored");
             let is_known = self.pod_names.contains_key(&info.index);
-            self.repaired(Repaired::Link, u64::from(is_known), format_args!("{}: its group", info.name));
+            self.repaired(RepairKind::Link, u64::from(is_known), format_args!("{}: its group", info.name));
             self.set_group(info.index);
         }
     }

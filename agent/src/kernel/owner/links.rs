@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::super::netlink::objects::{self, LinkInfo};
 use super::super::netlink::vxlan::{self, VxlanInfo};
-use super::super::netlink::{Batch, Outcome, Refusal};
+use super::super::netlink::{Batch, BatchResult, Refusal};
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
 use super::{KernelError, Owner, Reason, Request};
@@ -66,7 +66,7 @@ impl Owner {
         if before != self.link_faults {
             self.host_changed();
         }
-        changed.into_iter().try_for_each(|info| self.hear_link(info))
+        changed.into_iter().try_for_each(|info| self.handle_link(info))
     }
 
     /// Makes a link. As it is then; an error in words.
@@ -84,7 +84,7 @@ impl Owner {
         }
         batch.mark_link(UNNAMED, &plan.alias);
         batch.get_link(UNNAMED);
-        let outcome = self.ask(&mut batch)?;
+        let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
             return Err(format!("{name} cannot be made: {}", self.why_not(plan, refusal)));
         }
@@ -100,7 +100,7 @@ impl Owner {
             batch.set_up(made.index);
         }
         batch.get_link_at(made.index);
-        let outcome = self.ask(&mut batch)?;
+        let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
             let fault = format!("{name} cannot be named: {refusal}");
             self.delete_link(&made)?;
@@ -168,7 +168,7 @@ impl Owner {
             batch.set_up(link.index);
         }
         batch.get_link_at(link.index);
-        let outcome = self.ask(&mut batch)?;
+        let outcome = self.request(&mut batch)?;
         tracing::info!(link = link.name, mtu = plan.mtu, down, "link put right");
         self.changed += 1;
         match outcome.refusals.first() {
@@ -180,14 +180,14 @@ impl Owner {
     fn delete_link(&mut self, link: &LinkInfo) -> Result<(), String> {
         let mut batch = Batch::new();
         batch.delete_link(link.index);
-        let outcome = self.ask(&mut batch)?.check(&[libc::ENODEV]);
+        let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
         outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
         tracing::info!(link = link.name, "link deleted: nothing needs it any more");
         self.changed += 1;
-        self.hear_link_gone(link.index).map_err(|error| error.to_string())
+        self.handle_link_gone(link.index).map_err(|error| error.to_string())
     }
 
-    fn ask(&mut self, batch: &mut Batch) -> Result<Outcome, String> {
+    fn request(&mut self, batch: &mut Batch) -> Result<BatchResult, String> {
         self.connection.run(batch).map_err(|error| {
             self.unsure = true;
             error.to_string()
@@ -301,6 +301,6 @@ impl Owner {
     }
 }
 
-fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
+fn first_link(outcome: &BatchResult) -> Option<LinkInfo> {
     outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))
 }

@@ -9,7 +9,7 @@ use super::{GuardStatus, Owner};
 
 /// A kind of thing that is put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Repaired {
+pub(super) enum RepairKind {
     /// A route.
     Route,
     /// A policy rule.
@@ -35,25 +35,25 @@ struct Count {
 
 /// Everything that was put back since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Repairs(BTreeMap<Repaired, Count>);
+pub struct Repairs(BTreeMap<RepairKind, Count>);
 
-impl Repaired {
+impl RepairKind {
     fn name(self, number: u64) -> &'static str {
         let (one, several) = match self {
-            Repaired::Route => ("route", "routes"),
-            Repaired::Rule => ("rule", "rules"),
-            Repaired::Neighbour => ("neighbour", "neighbours"),
-            Repaired::Link => ("link", "links"),
-            Repaired::Forwarding => ("forwarding entry", "forwarding entries"),
-            Repaired::Table => ("nftables table", "nftables tables"),
-            Repaired::Sysctl => ("sysctl", "sysctls"),
+            RepairKind::Route => ("route", "routes"),
+            RepairKind::Rule => ("rule", "rules"),
+            RepairKind::Neighbour => ("neighbour", "neighbours"),
+            RepairKind::Link => ("link", "links"),
+            RepairKind::Forwarding => ("forwarding entry", "forwarding entries"),
+            RepairKind::Table => ("nftables table", "nftables tables"),
+            RepairKind::Sysctl => ("sysctl", "sysctls"),
         };
         if number == 1 { one } else { several }
     }
 }
 
 impl Repairs {
-    pub(super) fn add(&mut self, what: Repaired, number: u64, last: impl fmt::Display) {
+    pub(super) fn add(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         let count = self.0.entry(what).or_default();
         count.number += number;
         count.last = last.to_string();
@@ -62,7 +62,7 @@ impl Repairs {
     /// So many routes.
     #[cfg(test)]
     pub(crate) fn example(&mut self, number: u64) {
-        self.add(Repaired::Route, number, "10.0.0.1/32 in table 39999");
+        self.add(RepairKind::Route, number, "10.0.0.1/32 in table 39999");
     }
 
     /// How many there are.
@@ -85,7 +85,7 @@ impl Repairs {
 
 impl Owner {
     /// So many of a kind were put back.
-    pub(super) fn repaired(&mut self, what: Repaired, number: u64, last: impl fmt::Display) {
+    pub(super) fn repaired(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         if number > 0 {
             self.repairs.add(what, number, last);
         }
@@ -102,7 +102,7 @@ impl Owner {
 
     pub(super) fn report(&mut self) {
         let repairs = self.repairs.total();
-        let mut status = self.outlets.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = self.channels.status.lock().unwrap_or_else(PoisonError::into_inner);
         let repaired = status.repairs != repairs;
         status.repairs = repairs;
         status.rescans = self.rescans;
@@ -125,7 +125,7 @@ impl Owner {
         };
         drop(status);
         if repaired {
-            self.outlets.repairs.send_replace(self.repairs.clone());
+            self.channels.repairs.send_replace(self.repairs.clone());
         }
     }
 }
@@ -138,14 +138,14 @@ mod tests {
     fn repairs_are_named_by_kind_and_counted_from_the_last_time() {
         let mut repairs = Repairs::default();
         assert_eq!(repairs.since(&Repairs::default()), None);
-        repairs.add(Repaired::Rule, 1, "priority 1000");
-        repairs.add(Repaired::Route, 1, "10.0.0.1/32 in table 39999");
+        repairs.add(RepairKind::Rule, 1, "priority 1000");
+        repairs.add(RepairKind::Route, 1, "10.0.0.1/32 in table 39999");
         let before = repairs.clone();
         assert_eq!(
             repairs.since(&Repairs::default()).unwrap(),
             "changed by others and put back: 1 route (10.0.0.1/32 in table 39999), 1 rule (priority 1000)"
         );
-        repairs.add(Repaired::Route, 2, "10.0.0.3/32 in table 39999");
+        repairs.add(RepairKind::Route, 2, "10.0.0.3/32 in table 39999");
         assert_eq!(
             repairs.since(&before).unwrap(),
             "changed by others and put back: 2 routes (last 10.0.0.3/32 in table 39999)"

@@ -4,8 +4,8 @@ use trunkline_api::resources::AttachmentKind;
 
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
+use crate::link_check::LinkCheck;
 use crate::plan::join::plan_by_host;
-use crate::wire::WireCheck;
 
 fn slaves() -> Intent {
     let mut intent = three_subnets();
@@ -19,9 +19,9 @@ fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn place(addresses: &[&str], attachment: AttachmentKind) -> Place {
+fn target(addresses: &[&str], attachment: AttachmentKind) -> AttachTarget {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    Place { network: "rack".to_owned(), addresses, attachment }
+    AttachTarget { network: "rack".to_owned(), addresses, attachment }
 }
 
 fn with_devices() -> Host {
@@ -33,9 +33,9 @@ fn with_devices() -> Host {
 #[test]
 fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
     let plan = plan(&slaves(), &with_devices()).unwrap();
-    let joined = join(&plan, &place(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap();
-    assert_eq!(joined.mtu, Some(1502));
-    let Attachment::Ipvlan(slave) = joined.attachment else { panic!("no slave") };
+    let parameters = join(&plan, &target(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap();
+    assert_eq!(parameters.mtu, Some(1502));
+    let Attachment::Ipvlan(slave) = parameters.attachment else { panic!("no slave") };
     assert_eq!((slave.parent, slave.parent_name.as_str()), (7, "up1.10"));
     let on_link: Vec<String> =
         slave.on_link.iter().map(|there| format!("{} {}", there.address, there.gateway)).collect();
@@ -59,18 +59,18 @@ fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
     );
 
     // One that was attached by veth stays so.
-    let veth = join(&plan, &place(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
-    assert_eq!(veth, Joined { attachment: Attachment::Veth, ..joined_of("10.10.0.5") });
+    let veth = join(&plan, &target(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
+    assert_eq!(veth, LinkParameters { attachment: Attachment::Veth, ..parameters_of("10.10.0.5") });
 }
 
 /// What a pod by IPVLAN with this one address is told.
-fn joined_of(address: &str) -> Joined {
-    join(&plan(&slaves(), &with_devices()).unwrap(), &place(&[address], AttachmentKind::Ipvlan)).unwrap()
+fn parameters_of(address: &str) -> LinkParameters {
+    join(&plan(&slaves(), &with_devices()).unwrap(), &target(&[address], AttachmentKind::Ipvlan)).unwrap()
 }
 
 #[test]
 fn every_address_in_a_vlan_is_looked_at_on_its_device() {
-    let check = |address: &str, subnet: &str, gateway: &str| WireCheck {
+    let check = |address: &str, subnet: &str, gateway: &str| LinkCheck {
         address: address.parse().unwrap(),
         subnet: subnet.to_owned(),
         gateway: gateway.parse().unwrap(),
@@ -80,9 +80,9 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
     };
     let both = ["10.10.0.5", "2001:db8:10::5"];
     for attachment in [AttachmentKind::Veth, AttachmentKind::Ipvlan] {
-        let of = |host: &Host| join(&plan(&slaves(), host).unwrap(), &place(&both, attachment));
+        let of = |host: &Host| join(&plan(&slaves(), host).unwrap(), &target(&both, attachment));
         assert_eq!(
-            of(&with_devices()).unwrap().wire,
+            of(&with_devices()).unwrap().link_checks,
             [check(both[0], "a4", "10.10.0.1"), check(both[1], "a6", "2001:db8:10::1")]
         );
         assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 is not made yet");
@@ -91,8 +91,8 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
         assert_eq!(of(&unplugged).unwrap_err(), "Subnet a4: up1 has no carrier");
     }
     let bgp = plan(&usual(), &host(Vec::new())).unwrap();
-    let place = Place { network: "rack1".to_owned(), ..place(&["10.1.0.5"], AttachmentKind::Veth) };
-    assert_eq!(join(&bgp, &place).unwrap().wire, [], "behind a router there is nothing to be asked");
+    let target = AttachTarget { network: "rack1".to_owned(), ..target(&["10.1.0.5"], AttachmentKind::Veth) };
+    assert_eq!(join(&bgp, &target).unwrap().link_checks, [], "behind a router there is nothing to be asked");
 }
 
 #[test]
@@ -124,12 +124,12 @@ fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_a
 #[test]
 fn a_slave_waits_for_its_device_and_has_only_one() {
     let waiting = plan(&slaves(), &with_default()).unwrap();
-    let error = join(&waiting, &place(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
+    let error = join(&waiting, &target(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
     assert_eq!(error, "Subnet a4: up1.10 is not made yet");
     let mut apart = slaves();
     apart.subnets[1].spec.net_id = Some(20);
     let apart = plan(&apart, &with_devices()).unwrap();
-    let error = join(&apart, &place(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap_err();
+    let error = join(&apart, &target(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap_err();
     assert!(error.contains("Subnet a6 is on up1.20, and the pod's other address on up1.10"), "{error}");
 }
 

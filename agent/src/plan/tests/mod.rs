@@ -86,7 +86,7 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
         established,
         was_established: established,
         next_hops: next_hop.into_iter().collect(),
-        offer: Offer::default(),
+        offer: PeerDefaultRoutes::default(),
     }
 }
 
@@ -667,7 +667,7 @@ fn equal_inputs_give_equal_plans_in_any_order() {
 
 #[test]
 fn policies_are_copied_rule_for_rule() {
-    use trunkline_bgp::policy::{Policy, Verdict};
+    use trunkline_bgp::policy::{Policy, PolicyResult};
 
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "export": {"rules": [
@@ -689,7 +689,7 @@ fn policies_are_copied_rule_for_rule() {
         |peer: &str| plan.peers[&PeerKey::from(peer.parse::<std::net::IpAddr>().unwrap())].export.clone();
     let first = export("192.0.2.1");
     // What its rules leave open is as if there were none.
-    assert_eq!((first.rules.len(), first.default), (3, Verdict::Reject));
+    assert_eq!((first.rules.len(), first.default), (3, PolicyResult::Reject));
     assert_eq!(first.rules[2..], Policy::originated_only().rules);
     let tag = &first.rules[0];
     assert_eq!((tag.name.as_deref(), tag.when.originated, tag.verdict), (Some("tag"), Some(true), None));
@@ -698,7 +698,7 @@ fn policies_are_copied_rule_for_rule() {
     assert!(!tag.when.prefixes.contains(&"10.2.2.0/24".parse().unwrap()));
     assert_eq!((tag.set.communities.replace.as_deref(), tag.set.med), (Some(&[][..]), Some(7)));
     let second = &first.rules[1];
-    assert_eq!((second.when.as_path.length.clone(), second.verdict), (1..=3, Some(Verdict::Accept)));
+    assert_eq!((second.when.as_path.length.clone(), second.verdict), (1..=3, Some(PolicyResult::Accept)));
     assert_eq!(second.when.as_path.origin_as, [Asn(65009)]);
     assert!(second.when.next_hops.contains(&"192.0.2.77/32".parse().unwrap()));
     assert_eq!(export("192.0.2.3"), Policy::accept_all());

@@ -288,7 +288,7 @@ fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
     // Each node writes its own NodeInfo from what it is.
     intent.nodes.remove(0);
     let pods = ["10.200.9.9", "2001:db8:200::99"].map(|address| address.parse().unwrap());
-    intent.placed = Some(Arc::new([("node2".to_owned(), pods.into())].into()));
+    intent.overlay_pods = Some(Arc::new([("node2".to_owned(), pods.into())].into()));
     let mut host = Host { default_link: Some(4), ..host(Vec::new()) };
     let mgmt = host.links.iter_mut().find(|link| link.index == 4).unwrap();
     mgmt.addresses.push("2001:db8:9::9/64".parse().unwrap());

@@ -1,4 +1,4 @@
-//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::way_out`].
+//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::default_route`].
 
 use trunkline_bgp::types::FamilySet;
 
@@ -10,7 +10,7 @@ const V6: Family = Family::Ipv6Unicast;
 /// An established peer that offers default routes of these families, and whose whole table is here.
 fn offering(peer: &str, v6: &str, families: &[Family]) -> Session {
     let now = families.iter().copied().collect();
-    let offer = Offer { now, ever: now, withdrawn: FamilySet::EMPTY, complete: FamilySet::ALL };
+    let offer = PeerDefaultRoutes { now, ever: now, withdrawn: FamilySet::EMPTY, complete: FamilySet::ALL };
     Session { offer, ..session(peer, true, Some(v6)) }
 }
 

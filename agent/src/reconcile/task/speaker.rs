@@ -9,10 +9,10 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
-use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, Running, Task};
-use crate::reconcile::bgp::{Prefixes, Told};
-use crate::reconcile::pump::{self, Turn};
-use crate::reconcile::{Advertised, Left, Stage, StoppedBgp, StoppedPeer, listening};
+use super::{FIRST_PAUSE, LAST_PAUSE, Restart, RunningSpeaker, SessionState, Task};
+use crate::reconcile::bgp::{AppliedBgp, Prefixes};
+use crate::reconcile::pump::{self, PumpCommand};
+use crate::reconcile::{Advertised, DrainInput, DrainStage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
@@ -23,7 +23,7 @@ impl Task {
             return self.stop_speaker(cease("no BGP network is on this node any more")).await;
         };
         self.stage.lay_over(&mut bgp);
-        if self.running.as_ref().is_some_and(|running| !running.told.is_for(&bgp)) {
+        if self.running.as_ref().is_some_and(|running| !running.applied.is_for(&bgp)) {
             self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
         }
         if self.running.is_none() {
@@ -42,22 +42,24 @@ impl Task {
                 self.search.begin(self.speaker.selection_deferral);
             }
             tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
-            let (turns, turn_queue) = mpsc::unbounded_channel();
-            let (tell, tidings) = mpsc::unbounded_channel();
+            let (pump_commands, command_queue) = mpsc::unbounded_channel();
+            let (event_sender, pump_events) = mpsc::unbounded_channel();
             tokio::spawn(pump::run(
                 handle.clone(),
                 changes,
                 self.kernel.clone(),
                 self.history.clone(),
-                turn_queue,
-                tell,
-                self.bell.clone(),
+                command_queue,
+                event_sender,
+                self.notifier.clone(),
             ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
-            let listening = listening::follow(handle.listeners(), self.history.clone(), self.bell.clone());
-            let told = Told::new(handle, &bgp, self.history.clone());
-            self.running = Some(Running { told, monitors, events, listening, turns, tidings });
+            let listening =
+                listening::follow(handle.listeners(), self.history.clone(), self.notifier.clone());
+            let applied = AppliedBgp::new(handle, &bgp, self.history.clone());
+            self.running =
+                Some(RunningSpeaker { applied, monitors, events, listening, pump_commands, pump_events });
         }
         let wanted = match self.stage.withdraws() {
             true => Prefixes::new(),
@@ -67,7 +69,7 @@ impl Task {
         self.set_links().await;
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
-        self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
+        self.speaker_fault = match running.applied.apply(&bgp, wanted, all_peers).await {
             Ok(faults) if faults.is_empty() => None,
             Ok(faults) => Some(faults.join("; ")),
             Err(stopped) => Some(stopped.to_string()),
@@ -109,15 +111,15 @@ impl Task {
         self.running = None;
         for known in self.sessions.values_mut() {
             let retained = if known.up { known.families } else { known.retained };
-            *known = Known {
+            *known = SessionState {
                 retained,
                 former: true,
                 local: known.local,
                 next_hops: std::mem::take(&mut known.next_hops),
-                ..Known::default()
+                ..SessionState::default()
             };
         }
-        self.offers.speaker_ended();
+        self.received_defaults.speaker_ended();
         self.speaker.restarting = true;
         self.forget_convergence().await;
         self.changed_sessions.send_modify(|number| *number += 1);
@@ -164,21 +166,21 @@ impl Task {
     /// plan: a refused plan does not delay them.
     pub(super) async fn set_links(&mut self) {
         if let Some(running) = &mut self.running
-            && let Err(stopped) = running.told.set_links(&self.links).await
+            && let Err(stopped) = running.applied.set_links(&self.links).await
         {
             self.speaker_fault = Some(stopped.to_string());
         }
     }
 
     /// Leaves the fabric so far, or comes back.
-    pub(super) async fn leave(&mut self, stage: Stage) -> Left {
+    pub(super) async fn leave(&mut self, stage: DrainStage) -> DrainInput {
         self.stage = stage;
         self.drive_speaker().await;
         let bgp = self.plan.as_ref().and_then(|plan| plan.bgp.as_ref());
-        Left {
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+        DrainInput {
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
             prefixes: bgp.map(|bgp| self.prefixes(&bgp.originate).into_keys().collect()).unwrap_or_default(),
-            local_as: self.running.as_ref().map_or(0, |running| running.told.local_as.0),
+            local_as: self.running.as_ref().map_or(0, |running| running.applied.local_as.0),
         }
     }
 
@@ -190,7 +192,7 @@ impl Task {
                 true => Vec::new(),
                 false => prefixes.map(|prefix| prefix.addr()).collect(),
             },
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
         }
     }
 
@@ -205,15 +207,15 @@ impl Task {
 
     pub(super) async fn stop_speaker(&mut self, stop: Stop) {
         if let Some(running) = self.running.take() {
-            running.told.handle.stop(stop).await;
+            running.applied.handle.stop(stop).await;
             self.sessions.clear();
-            self.offers.clear();
+            self.received_defaults.clear();
             self.forget_convergence().await;
         }
     }
 
-    pub(super) async fn hear(&mut self, event: Event) {
-        self.history.heard(&event);
+    pub(super) async fn handle_speaker_event(&mut self, event: Event) {
+        self.history.record_speaker_event(&event);
         if matches!(
             event,
             Event::PeerUp { .. } | Event::PeerDown { .. } | Event::PeerError { .. } | Event::PeerGone { .. }
@@ -225,15 +227,15 @@ impl Task {
                 let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
                 tracing::info!(peer = %address, %remote_as, families = names.join(","), "session established");
                 let known = self.sessions.entry(address).or_default();
-                *known = Known {
+                *known = SessionState {
                     up: true,
                     was_up: true,
                     local: Some(local.ip()),
                     families,
                     next_hops: std::mem::take(&mut known.next_hops),
-                    ..Known::default()
+                    ..SessionState::default()
                 };
-                self.offers.session_up(address);
+                self.received_defaults.session_up(address);
                 self.stale = true;
             }
             Event::PeerDown { address, reason, retained, .. } => {
@@ -243,7 +245,7 @@ impl Task {
                 self.stale = true;
                 // What is kept changes no route now.
                 if let Some(running) = self.running.as_ref().filter(|_| retained.is_empty()) {
-                    let _ = running.turns.send(Turn::Settle(Instant::now()));
+                    let _ = running.pump_commands.send(PumpCommand::Settle(Instant::now()));
                 }
                 self.drain();
             }
@@ -273,20 +275,20 @@ impl Task {
             Event::EndOfRib { address, family, .. } => {
                 tracing::debug!(peer = %address, %family, "End-of-RIB");
                 self.sessions.entry(address).or_default().complete.insert(family);
-                self.offers.end_of_rib(&address, family);
+                self.received_defaults.end_of_rib(&address, family);
                 self.stale = true;
                 self.drain();
             }
             Event::DefaultRoute { address, family, offered, .. } => {
                 tracing::info!(peer = %address, %family, offered, "default route");
                 let established = self.sessions.get(&address).is_some_and(|known| known.up);
-                self.offers.set(address, family, offered, established);
+                self.received_defaults.set(address, family, offered, established);
                 self.stale = true;
             }
             // Its entry stays: where its routes led is told once, and it may come again.
             Event::PeerGone { address, .. } => {
                 tracing::info!(peer = %address, "dynamic neighbour gone");
-                self.offers.forget(&address);
+                self.received_defaults.forget(&address);
             }
             Event::RangeFull { prefix, limit, refused } => {
                 tracing::warn!(%prefix, limit, %refused, "no more dynamic neighbours: the limit is reached");
@@ -310,11 +312,11 @@ impl Task {
         let Some(running) = &self.running else { return };
         let overdue = self.held_until.is_some_and(|until| until <= Instant::now());
         for family in self.held.iter() {
-            let waits = |known: &Known| {
+            let waits = |known: &SessionState| {
                 known.up && known.families.contains(family) && !known.complete.contains(family)
             };
             if overdue || !self.sessions.values().any(waits) {
-                let _ = running.turns.send(Turn::Drain(family));
+                let _ = running.pump_commands.send(PumpCommand::Drain(family));
             }
         }
     }
@@ -331,7 +333,7 @@ impl Task {
             for known in self.sessions.values_mut().filter(|known| known.former) {
                 known.retained.remove(family);
             }
-            self.offers.converged(family);
+            self.received_defaults.converged(family);
             self.stale = true;
         }
     }

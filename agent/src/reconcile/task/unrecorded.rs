@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::plan::{Hop, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, plan_pod};
-use crate::reconcile::Unrecorded;
+use crate::reconcile::UnrecordedPod;
 
 /// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
-pub(super) fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
+pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PodPlan {
     let holds = |address: &IpAddr| {
         plan.networks
             .iter()

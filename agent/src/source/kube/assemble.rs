@@ -17,14 +17,14 @@ use std::sync::Arc;
 use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
 use trunkline_api::validate::{self, Fault};
 
-use crate::source::{Placed, Snapshot};
+use crate::source::{OverlayPods, Snapshot};
 
 /// Kind and name.
-type Which = (&'static str, String);
+type ObjectRef = (&'static str, String);
 
 /// What is known of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum SecretState {
     /// Nothing yet: its watch has not answered.
     Unknown,
     /// It is not there, or may not be read; in words.
@@ -45,11 +45,11 @@ pub struct Objects {
     /// By name; this node's is not among them.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Objects that could not be read at all.
-    pub unreadable: BTreeMap<Which, String>,
+    pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
-    pub placed: Option<Arc<Placed>>,
+    pub overlay_pods: Option<Arc<OverlayPods>>,
     /// By namespace and name.
-    pub secrets: BTreeMap<(String, String), Known>,
+    pub secrets: BTreeMap<(String, String), SecretState>,
 }
 
 /// What came of it.
@@ -104,15 +104,16 @@ pub fn assemble(
     }
     resolve(&mut wanted, objects, &before, namespace, &mut faults);
 
-    let created = |which: &Which| created(objects, which);
+    let created = |which: &ObjectRef| created(objects, which);
     // Each round gives up something that was changed, so it ends.
     loop {
         let found = wanted.faults(&before, &objects.labels, &created);
         if found.is_empty() {
             break;
         }
-        let blamed: BTreeSet<Which> = found.iter().map(|fault| (fault.kind, fault.name.clone())).collect();
-        let changed: Vec<&Which> = blamed.iter().filter(|which| wanted.differs(which, &before)).collect();
+        let blamed: BTreeSet<ObjectRef> =
+            found.iter().map(|fault| (fault.kind, fault.name.clone())).collect();
+        let changed: Vec<&ObjectRef> = blamed.iter().filter(|which| wanted.differs(which, &before)).collect();
         if changed.is_empty() {
             // What is in force is blamed for what came beside it: the newcomers are tried one by one.
             wanted.one_by_one(&before, &objects.labels, &created, &mut faults);
@@ -134,7 +135,7 @@ pub fn assemble(
             networks: wanted.networks.into_values().collect(),
             subnets: wanted.subnets.into_values().collect(),
             nodes: wanted.nodes.into_values().collect(),
-            placed: objects.placed.clone(),
+            overlay_pods: objects.overlay_pods.clone(),
             files: Vec::new(),
         },
         faults: faults.into_iter().collect(),
@@ -177,7 +178,7 @@ impl Candidate {
     }
 
     /// Puts an object back to what was, which may be that there was none.
-    fn revert(&mut self, (kind, name): &Which, before: &Candidate) {
+    fn revert(&mut self, (kind, name): &ObjectRef, before: &Candidate) {
         fn put<T: Clone>(of: &mut BTreeMap<String, T>, name: &str, before: &BTreeMap<String, T>) {
             match before.get(name) {
                 Some(old) => drop(of.insert(name.to_owned(), old.clone())),
@@ -191,7 +192,7 @@ impl Candidate {
         }
     }
 
-    fn differs(&self, (kind, name): &Which, before: &Candidate) -> bool {
+    fn differs(&self, (kind, name): &ObjectRef, before: &Candidate) -> bool {
         match *kind {
             "Network" => self.networks.get(name) != before.networks.get(name),
             "Subnet" => self.subnets.get(name) != before.subnets.get(name),
@@ -204,7 +205,7 @@ impl Candidate {
         &self,
         before: &Candidate,
         labels: &BTreeMap<String, String>,
-        created: &dyn Fn(&Which) -> String,
+        created: &dyn Fn(&ObjectRef) -> String,
     ) -> Vec<Fault> {
         let mut networks = by_age(self.networks.values(), |one| created(&("Network", one.name().to_owned())));
         for peer in networks
@@ -233,11 +234,11 @@ impl Candidate {
         &mut self,
         before: &Candidate,
         labels: &BTreeMap<String, String>,
-        created: &dyn Fn(&Which) -> String,
+        created: &dyn Fn(&ObjectRef) -> String,
         faults: &mut BTreeSet<String>,
     ) {
         let wanted = std::mem::replace(self, Candidate::of(None));
-        let names = |kind: &'static str, keys: Vec<&String>| -> Vec<Which> {
+        let names = |kind: &'static str, keys: Vec<&String>| -> Vec<ObjectRef> {
             keys.into_iter().map(|name| (kind, name.clone())).collect()
         };
         let mut all = names("Network", wanted.networks.keys().collect());
@@ -247,7 +248,8 @@ impl Candidate {
         for which in &all {
             self.revert(which, before);
         }
-        let mut changes: Vec<Which> = all.into_iter().filter(|which| wanted.differs(which, before)).collect();
+        let mut changes: Vec<ObjectRef> =
+            all.into_iter().filter(|which| wanted.differs(which, before)).collect();
         let rank = |kind: &str| ["Network", "Subnet", "NodeInfo"].iter().position(|known| *known == kind);
         changes.sort_by_key(|which| (rank(which.0), created(which), which.1.clone()));
         let known: BTreeSet<String> = messages(&self.faults(before, labels, created));
@@ -275,7 +277,7 @@ fn messages(faults: &[Fault]) -> BTreeSet<String> {
     faults.iter().map(ToString::to_string).collect()
 }
 
-fn created(objects: &Objects, (kind, name): &Which) -> String {
+fn created(objects: &Objects, (kind, name): &ObjectRef) -> String {
     let meta: Option<&ObjectMeta> = match *kind {
         "Network" => objects.networks.get(name).map(|network| &network.metadata),
         "Subnet" => objects.subnets.get(name).map(|subnet| &subnet.metadata),
@@ -298,7 +300,7 @@ fn resolve(
     namespace: &str,
     faults: &mut BTreeSet<String>,
 ) {
-    let mut failed: Vec<Which> = Vec::new();
+    let mut failed: Vec<ObjectRef> = Vec::new();
     for (name, network) in &mut wanted.networks {
         // What is kept from before has its keys, and this node opens no session of a network that it is not in.
         if !objects.networks.contains_key(name) || !network.selects(&objects.labels) {
@@ -326,9 +328,9 @@ fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secre
     let place = place(named, namespace);
     let title = format!("Secret {}/{}", place.0, place.1);
     let values = match objects.secrets.get(&place) {
-        None | Some(Known::Unknown) => return Err(format!("{title} is not known yet")),
-        Some(Known::Missing(words)) => return Err(format!("{title} {words}")),
-        Some(Known::Values(values)) => values,
+        None | Some(SecretState::Unknown) => return Err(format!("{title} is not known yet")),
+        Some(SecretState::Missing(words)) => return Err(format!("{title} {words}")),
+        Some(SecretState::Values(values)) => values,
     };
     let value = values.get(&named.key).ok_or_else(|| {
         let known: Vec<&str> = values.keys().map(String::as_str).collect();

@@ -173,7 +173,7 @@ fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had()
         objects(vec![network("r", 1, spec)], vec![subnet("a", 2, "r", "10.1.1.0/24")])
     };
     let place = |name: &str| ("kube-system".to_owned(), name.to_owned());
-    let values = |text: &str| Known::Values([("md5".to_owned(), text.as_bytes().to_vec())].into());
+    let values = |text: &str| SecretState::Values([("md5".to_owned(), text.as_bytes().to_vec())].into());
     let key = |assembled: &Assembled| {
         assembled
             .snapshot
@@ -204,11 +204,15 @@ fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had()
     assert_eq!(key(&look(&objects, Some(&first.snapshot))).as_deref(), Some("other"), "changed live");
 
     for (known, named, words) in [
-        (Known::Missing("is not there: create it".to_owned()), "md5", "Secret kube-system/tor is not there"),
+        (
+            SecretState::Missing("is not there: create it".to_owned()),
+            "md5",
+            "Secret kube-system/tor is not there",
+        ),
         (values("x"), "nokey", "has no key `nokey`, it has md5"),
         (values(""), "md5", "`md5` is empty"),
         (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 takes at most 80"),
-        (Known::Values([("md5".to_owned(), vec![0xff])].into()), "md5", "is no text"),
+        (SecretState::Values([("md5".to_owned(), vec![0xff])].into()), "md5", "is no text"),
     ] {
         let mut objects = with("tor", named);
         objects.secrets.insert(place("tor"), known);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use trunkline_api::resources::{Network, NodeInfo, Secret, Subnet};
 
 use super::instances::{ObjectName, Row};
-use crate::source::{Placed, Snapshot};
+use crate::source::{OverlayPods, Snapshot};
 
 /// What the file says.
 #[derive(Serialize, Deserialize)]
@@ -29,7 +29,7 @@ struct Contents {
     networks: Vec<Network>,
     subnets: Vec<Subnet>,
     nodes: Vec<NodeInfo>,
-    placed: Option<Placed>,
+    placed: Option<OverlayPods>,
     /// Network, place among its peers, key. Resources are written without their secrets.
     passwords: Vec<(String, usize, String)>,
     instances: Vec<(ObjectName, Row)>,
@@ -68,7 +68,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, String> {
         }
     }
     let placed = placed.map(Arc::new);
-    let snapshot = Snapshot { labels, networks, subnets, nodes, placed, files: Vec::new() };
+    let snapshot = Snapshot { labels, networks, subnets, nodes, overlay_pods: placed, files: Vec::new() };
     Ok(Some(Remembered { snapshot, instances }))
 }
 
@@ -89,7 +89,7 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Stri
         networks: snapshot.networks,
         subnets: snapshot.subnets,
         nodes: snapshot.nodes,
-        placed: snapshot.placed.map(Arc::unwrap_or_clone),
+        placed: snapshot.overlay_pods.map(Arc::unwrap_or_clone),
         passwords,
         instances,
     };
@@ -137,7 +137,9 @@ mod tests {
             snapshot: Snapshot {
                 labels: [("a".to_owned(), "b".to_owned())].into(),
                 networks: vec![network("n", peers), network("o", serde_json::json!([]))],
-                placed: Some(Arc::new([("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into())),
+                overlay_pods: Some(Arc::new(
+                    [("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
+                )),
                 ..Snapshot::default()
             },
             instances: vec![(

@@ -20,8 +20,8 @@ use trunkline_api::control::ClusterStatus;
 
 use super::config::Connection;
 use super::health::Health;
-use super::instances::{Found, Given, Index, ObjectName, is_dual};
-use super::writer::Wish;
+use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, is_dual};
+use super::writer::InstanceUpdate;
 use crate::ipam::{Counts, PodName, Record};
 
 /// Name of the watch of this node's IPInstances.
@@ -54,7 +54,7 @@ struct Inner {
     /// Says that the index, the Node's cordon or the attachments have changed.
     changed: watch::Sender<u64>,
     health: Health,
-    wishes: mpsc::UnboundedSender<Wish>,
+    updates: mpsc::UnboundedSender<InstanceUpdate>,
     /// How many writes are still to be made.
     unwritten: watch::Receiver<usize>,
     recorder: Recorder,
@@ -64,7 +64,7 @@ impl Cluster {
     pub(super) fn new(
         node: &str,
         connection: Connection,
-        wishes: mpsc::UnboundedSender<Wish>,
+        updates: mpsc::UnboundedSender<InstanceUpdate>,
         unwritten: watch::Receiver<usize>,
     ) -> Cluster {
         let reporter = Reporter { controller: "trunkline-agent".to_owned(), instance: Some(node.to_owned()) };
@@ -75,7 +75,7 @@ impl Cluster {
             state: Mutex::default(),
             changed: watch::Sender::new(0),
             health: Health::default(),
-            wishes,
+            updates,
             unwritten,
         }))
     }
@@ -133,7 +133,7 @@ impl Cluster {
         pod: &PodName,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
-    ) -> Result<Given, Failure> {
+    ) -> Result<PodAddresses, Failure> {
         if pod.name.is_empty() || pod.namespace.is_empty() {
             return Err(Failure::new(
                 Code::InvalidEnvironment,
@@ -147,10 +147,12 @@ impl Cluster {
             changed.mark_unchanged();
             let found = self.state().index.find(pod, asked);
             let missing = match found {
-                Found::Whole(given) => return Ok(given),
-                Found::Wrong(words) => return Err(Failure::new(Code::InvalidConfiguration, words)),
-                Found::Missing(words) => words,
-                Found::Unsure(_) => {
+                PodAddressLookup::Complete(given) => return Ok(given),
+                PodAddressLookup::Conflicting(words) => {
+                    return Err(Failure::new(Code::InvalidConfiguration, words));
+                }
+                PodAddressLookup::Missing(words) => words,
+                PodAddressLookup::MaybeIncomplete(_) => {
                     asked = Some(self.is_dual(pod).await);
                     continue;
                 }
@@ -197,22 +199,22 @@ impl Cluster {
 
     /// A pod is attached: its IPInstances' statuses are to say so.
     pub fn attached(&self, record: &Record) {
-        let wishes: Vec<Wish> = {
+        let updates: Vec<InstanceUpdate> = {
             let state = self.state();
             let has = |address| record.addresses.iter().any(|assigned| assigned.address == address);
             let of = state.index.of(&record.pod).filter(|(_, row)| has(row.assigned.address));
             let unseen =
                 of.filter(|(_, row)| row.seen.0 != record.key.container_id || row.seen.1 != self.0.node);
-            unseen.map(|(name, _)| Wish::attached(name, record)).collect()
+            unseen.map(|(name, _)| InstanceUpdate::attached(name, record)).collect()
         };
-        for wish in wishes {
-            let _ = self.0.wishes.send(wish);
+        for update in updates {
+            let _ = self.0.updates.send(update);
         }
     }
 
     /// A pod is gone: nothing is to be said of this attachment any more.
     pub fn detached(&self, record: &Record) {
-        let _ = self.0.wishes.send(Wish::Detached(record.key.container_id.clone()));
+        let _ = self.0.updates.send(InstanceUpdate::Detached(record.key.container_id.clone()));
         self.has_changed();
     }
 

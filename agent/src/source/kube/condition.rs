@@ -19,35 +19,35 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// What is to be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NetworkCondition {
     /// Pods of this node can be reached, as far as the agent knows.
     Available,
     /// There is no BGP session over which anybody learns of them.
     NoSession,
 }
 
-impl Verdict {
+impl NetworkCondition {
     /// The condition's status.
     pub fn status(self) -> &'static str {
         match self {
-            Verdict::Available => "False",
-            Verdict::NoSession => "True",
+            NetworkCondition::Available => "False",
+            NetworkCondition::NoSession => "True",
         }
     }
 
     /// The condition's reason.
     pub fn reason(self) -> &'static str {
         match self {
-            Verdict::Available => "TrunklineServes",
-            Verdict::NoSession => "NoBGPSession",
+            NetworkCondition::Available => "TrunklineServes",
+            NetworkCondition::NoSession => "NoBGPSession",
         }
     }
 
     /// The condition's message.
     pub fn message(self) -> &'static str {
         match self {
-            Verdict::Available => "the agent serves this node's networks",
-            Verdict::NoSession => {
+            NetworkCondition::Available => "the agent serves this node's networks",
+            NetworkCondition::NoSession => {
                 "no BGP session is up: nobody learns of this node's pods (trunkline peers says why)"
             }
         }
@@ -56,7 +56,7 @@ impl Verdict {
 
 /// What is to be done about the condition as the API server has it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ConditionAction {
     /// It says so already, whoever wrote it.
     Nothing,
     /// The controller's word stands: it takes it back first.
@@ -66,38 +66,40 @@ pub enum Next {
 }
 
 /// What follows from a verdict and the Node.
-pub fn compare(verdict: Verdict, node: &Node) -> Next {
+pub fn compare(verdict: NetworkCondition, node: &Node) -> ConditionAction {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let is_it = |one: &&NodeCondition| one.type_ == NETWORK_UNAVAILABLE;
     match conditions.iter().find(is_it) {
-        Some(one) if one.status == "True" && one.reason.as_deref() == Some(NO_NETWORK) => Next::Wait,
-        Some(one) if one.status == verdict.status() => Next::Nothing,
-        _ => Next::Write,
+        Some(one) if one.status == "True" && one.reason.as_deref() == Some(NO_NETWORK) => {
+            ConditionAction::Wait
+        }
+        Some(one) if one.status == verdict.status() => ConditionAction::Nothing,
+        _ => ConditionAction::Write,
     }
 }
 
 /// Since when there is no session.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct SessionLossTimer {
     since: Option<Instant>,
 }
 
-impl Silence {
+impl SessionLossTimer {
     /// What is to be said of a node that serves networks or does not and has these peers, and when that changes by itself. `None`
     /// while there is nothing to say.
-    pub fn judge(
+    pub fn evaluate(
         &mut self,
         serves: bool,
         peers: &[NodePeer],
         now: Instant,
-    ) -> (Option<Verdict>, Option<Instant>) {
+    ) -> (Option<NetworkCondition>, Option<Instant>) {
         let silent = !peers.is_empty() && peers.iter().all(|peer| peer.state != "Established");
         if !serves || !silent {
             self.since = None;
-            return (serves.then_some(Verdict::Available), None);
+            return (serves.then_some(NetworkCondition::Available), None);
         }
         let until = *self.since.get_or_insert(now) + SILENCE;
-        if now < until { (None, Some(until)) } else { (Some(Verdict::NoSession), None) }
+        if now < until { (None, Some(until)) } else { (Some(NetworkCondition::NoSession), None) }
     }
 }
 
@@ -114,19 +116,23 @@ mod tests {
 
     #[test]
     fn silence_is_told_after_a_while_and_ends_at_once() {
-        let (mut silence, start) = (Silence::default(), Instant::now());
+        let (mut silence, start) = (SessionLossTimer::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let down = peers(&["Active", "Connect"]);
-        assert_eq!(silence.judge(false, &down, start), (None, None), "no network, no opinion");
-        assert_eq!(silence.judge(true, &down, after(1)), (None, Some(after(61))));
-        assert_eq!(silence.judge(true, &down, after(60)), (None, Some(after(61))), "the first look counts");
-        assert_eq!(silence.judge(true, &down, after(61)), (Some(Verdict::NoSession), None));
-        let one = peers(&["Active", "Established"]);
-        assert_eq!(silence.judge(true, &one, after(62)), (Some(Verdict::Available), None));
-        assert_eq!(silence.judge(true, &down, after(70)), (None, Some(after(130))), "counted anew");
+        assert_eq!(silence.evaluate(false, &down, start), (None, None), "no network, no opinion");
+        assert_eq!(silence.evaluate(true, &down, after(1)), (None, Some(after(61))));
         assert_eq!(
-            silence.judge(true, &[], after(71)),
-            (Some(Verdict::Available), None),
+            silence.evaluate(true, &down, after(60)),
+            (None, Some(after(61))),
+            "the first look counts"
+        );
+        assert_eq!(silence.evaluate(true, &down, after(61)), (Some(NetworkCondition::NoSession), None));
+        let one = peers(&["Active", "Established"]);
+        assert_eq!(silence.evaluate(true, &one, after(62)), (Some(NetworkCondition::Available), None));
+        assert_eq!(silence.evaluate(true, &down, after(70)), (None, Some(after(130))), "counted anew");
+        assert_eq!(
+            silence.evaluate(true, &[], after(71)),
+            (Some(NetworkCondition::Available), None),
             "no peers are needed"
         );
     }
@@ -147,14 +153,14 @@ mod tests {
             }
         };
         for (verdict, there, next) in [
-            (Verdict::Available, None, Next::Write),
-            (Verdict::Available, Some(("False", "NetworkAttached")), Next::Nothing),
-            (Verdict::Available, Some(("True", "NoRouteCreated")), Next::Write),
-            (Verdict::Available, Some(("True", "NoBGPSession")), Next::Write),
-            (Verdict::Available, Some(("True", NO_NETWORK)), Next::Wait),
-            (Verdict::NoSession, Some(("False", "TrunklineServes")), Next::Write),
-            (Verdict::NoSession, Some(("True", "NoBGPSession")), Next::Nothing),
-            (Verdict::NoSession, Some(("True", NO_NETWORK)), Next::Wait),
+            (NetworkCondition::Available, None, ConditionAction::Write),
+            (NetworkCondition::Available, Some(("False", "NetworkAttached")), ConditionAction::Nothing),
+            (NetworkCondition::Available, Some(("True", "NoRouteCreated")), ConditionAction::Write),
+            (NetworkCondition::Available, Some(("True", "NoBGPSession")), ConditionAction::Write),
+            (NetworkCondition::Available, Some(("True", NO_NETWORK)), ConditionAction::Wait),
+            (NetworkCondition::NoSession, Some(("False", "TrunklineServes")), ConditionAction::Write),
+            (NetworkCondition::NoSession, Some(("True", "NoBGPSession")), ConditionAction::Nothing),
+            (NetworkCondition::NoSession, Some(("True", NO_NETWORK)), ConditionAction::Wait),
         ] {
             assert_eq!(compare(verdict, &node(there)), next, "{verdict:?} {there:?}");
         }

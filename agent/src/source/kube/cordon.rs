@@ -103,7 +103,7 @@ impl Kinds {
         for pod in pods {
             let stays = match self.stays.get(&pod) {
                 Some(stays) => *stays,
-                None => match ask(cluster, &pod).await {
+                None => match stays_on_node(cluster, &pod).await {
                     Ok(Some(stays)) => *self.stays.entry(pod).or_insert(stays),
                     Ok(None) => false,
                     Err(error) => {
@@ -123,7 +123,7 @@ fn id(pod: PodName) -> PodId {
 }
 
 /// Whether a pod stays on a node that is drained in Kubernetes; `None` if there is none of that UID.
-async fn ask(cluster: &Cluster, (namespace, name, uid): &PodId) -> Result<Option<bool>, String> {
+async fn stays_on_node(cluster: &Cluster, (namespace, name, uid): &PodId) -> Result<Option<bool>, String> {
     if namespace.is_empty() || name.is_empty() {
         return Ok(None);
     }

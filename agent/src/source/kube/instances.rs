@@ -9,7 +9,7 @@
 //! 1. the annotation `networking.alibaba.com/ip-family` on the IPInstance itself, which Trunkline's controller writes: it alone decides the
 //!    family, and it says so in the same object that is waited for;
 //! 2. the same annotation on the pod, where hybridnet's controller wrote the IPInstance (its webhook stamps it): one read of the pod's
-//!    metadata, once an ADD ([`Found::Unsure`]);
+//!    metadata, once an ADD ([`PodAddressLookup::MaybeIncomplete`]);
 //! 3. else what is there is whole. Nobody has said that there is more to wait for.
 //!
 //! **Whose is an IPInstance?** Its `spec.binding` names the pod, and the pod's UID: of a StatefulSet the next pod has the same name, and a
@@ -107,7 +107,7 @@ impl Row {
 
 /// What a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct PodAddresses {
     /// Its network.
     pub network: String,
     /// IPv4 first.
@@ -120,15 +120,15 @@ pub struct Given {
 
 /// What is known of a pod's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum PodAddressLookup {
     /// All of them.
-    Whole(Given),
+    Complete(PodAddresses),
     /// These, and nobody here knows whether there will be more.
-    Unsure(Given),
+    MaybeIncomplete(PodAddresses),
     /// Not all; what is missing, in words.
     Missing(String),
     /// They contradict each other; how, in words.
-    Wrong(String),
+    Conflicting(String),
 }
 
 /// The index.
@@ -188,7 +188,7 @@ impl Index {
     }
 
     /// A pod's addresses; `dual`: what the pod itself says, if it was asked.
-    pub fn find(&self, pod: &PodName, dual: Option<bool>) -> Found {
+    pub fn find(&self, pod: &PodName, dual: Option<bool>) -> PodAddressLookup {
         let title = format!("pod {}/{}", pod.namespace, pod.name);
         let mut rows: Vec<&Row> = Vec::new();
         let mut others: Vec<&str> = Vec::new();
@@ -201,7 +201,7 @@ impl Index {
         }
         rows.sort_by_key(|row| row.assigned.address);
         let Some(first) = rows.first() else {
-            return Found::Missing(match others.first() {
+            return PodAddressLookup::Missing(match others.first() {
                 None => format!("{title} has no IPInstance on this node yet"),
                 Some(&"") => format!("the IPInstance of {title} is not bound to it yet"),
                 Some(uid) => {
@@ -212,32 +212,32 @@ impl Index {
         for pair in rows.windows(2) {
             let (one, other) = (&pair[0].assigned.address, &pair[1].assigned.address);
             if one.is_ipv4() == other.is_ipv4() {
-                return Found::Wrong(format!(
+                return PodAddressLookup::Conflicting(format!(
                     "{title} has {one} and {other}, of one family: delete one of its IPInstances"
                 ));
             }
             if pair[0].network != pair[1].network {
-                return Found::Wrong(format!(
+                return PodAddressLookup::Conflicting(format!(
                     "the IPInstances of {title} are of two networks, {} and {}: delete one",
                     pair[0].network, pair[1].network
                 ));
             }
         }
-        let given = Given {
+        let given = PodAddresses {
             network: first.network.clone(),
             addresses: rows.iter().map(|row| row.assigned.clone()).collect(),
             mac: first.mac,
             extra_prefixes: rows.iter().flat_map(|row| row.extra_prefixes.iter().copied()).collect(),
         };
         match rows.iter().find_map(|row| row.dual).or(dual) {
-            _ if rows.len() == 2 => Found::Whole(given),
-            Some(false) => Found::Whole(given),
+            _ if rows.len() == 2 => PodAddressLookup::Complete(given),
+            Some(false) => PodAddressLookup::Complete(given),
             Some(true) => {
                 let address = first.assigned.address;
                 let other = if address.is_ipv4() { "IPv6" } else { "IPv4" };
-                Found::Missing(format!("{title} has {address}, and no {other} IPInstance yet"))
+                PodAddressLookup::Missing(format!("{title} has {address}, and no {other} IPInstance yet"))
             }
-            None => Found::Unsure(given),
+            None => PodAddressLookup::MaybeIncomplete(given),
         }
     }
 
@@ -306,17 +306,17 @@ mod tests {
     }
 
     /// Who has what of it: the words, or the addresses.
-    fn said(found: Found) -> String {
-        let addresses = |given: Given| {
+    fn said(found: PodAddressLookup) -> String {
+        let addresses = |given: PodAddresses| {
             let addresses: Vec<String> =
                 given.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
             addresses.join(" ")
         };
         match found {
-            Found::Whole(given) => format!("whole {}", addresses(given)),
-            Found::Unsure(given) => format!("unsure {}", addresses(given)),
-            Found::Missing(words) => format!("missing {words}"),
-            Found::Wrong(words) => format!("wrong {words}"),
+            PodAddressLookup::Complete(given) => format!("whole {}", addresses(given)),
+            PodAddressLookup::MaybeIncomplete(given) => format!("unsure {}", addresses(given)),
+            PodAddressLookup::Missing(words) => format!("missing {words}"),
+            PodAddressLookup::Conflicting(words) => format!("wrong {words}"),
         }
     }
 
@@ -381,7 +381,9 @@ mod tests {
                 index.set(("web".to_owned(), name.to_owned()), Some(row));
             }
             match index.find(&pod("u"), None) {
-                Found::Whole(given) => given.extra_prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>(),
+                PodAddressLookup::Complete(given) => {
+                    given.extra_prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>()
+                }
                 other => panic!("{other:?}"),
             }
         };

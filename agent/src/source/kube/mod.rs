@@ -5,7 +5,7 @@
 //!      │ ▲             (with an overlay: its IPInstances,          │
 //!      │ │                          NodeInfos)                   cache on disk (restart without the API server)
 //!      │ │
-//!      │ └── writer ◄── wishes: IPInstance status, NodeInfo, peers ◄── ADD, plan, sessions
+//!      │ └── writer ◄── updates: IPInstance status, NodeInfo, peers ◄── ADD, plan, sessions
 //!      └── IPInstances of this node ──► index ──► ADD waits for its pod's addresses
 //! ```
 //!
@@ -54,18 +54,18 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::reconcile::Reconcile;
 use config::Connection;
-use writer::Wish;
+use writer::InstanceUpdate;
 
 /// The cluster, and the ends of its channels that its tasks hold.
 pub struct Parts {
     /// The cluster.
     pub cluster: Cluster,
-    wishes: mpsc::UnboundedReceiver<Wish>,
+    updates: mpsc::UnboundedReceiver<InstanceUpdate>,
     unwritten: latest::Sender<usize>,
 }
 
 /// What the cluster's tasks work with.
-pub struct Beside {
+pub struct ClusterDependencies {
     /// This node.
     pub node: String,
     /// Where the last good state is kept.
@@ -84,20 +84,20 @@ pub struct Beside {
 
 /// The cluster as it is before anything was heard.
 pub fn parts(node: &str, connection: Connection) -> Parts {
-    let (wish, wishes) = mpsc::unbounded_channel();
+    let (update, updates) = mpsc::unbounded_channel();
     let (unwritten, count) = latest::channel(0);
-    Parts { cluster: Cluster::new(node, connection, wish, count), wishes, unwritten }
+    Parts { cluster: Cluster::new(node, connection, update, count), updates, unwritten }
 }
 
 impl Parts {
     /// Follows the API server and writes to it, until the agent ends.
-    pub async fn follow(self, beside: Beside) {
-        let Parts { cluster, wishes, unwritten } = self;
-        let Beside { node, cache, reconcile, ipam, metrics, observer, drain } = beside;
+    pub async fn follow(self, dependencies: ClusterDependencies) {
+        let Parts { cluster, updates, unwritten } = self;
+        let ClusterDependencies { node, cache, reconcile, ipam, metrics, observer, drain } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
-        let sources = writer::Sources {
-            wishes,
+        let dependencies = writer::WriterDependencies {
+            updates,
             unwritten,
             plan: reconcile.plan(),
             sessions: reconcile.sessions(),
@@ -105,7 +105,7 @@ impl Parts {
             addresses: known_addresses,
         };
         let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
-        let start = task::Start {
+        let start = task::TaskDependencies {
             node: node.clone(),
             follow_cordon: cordon.is_some(),
             cache,
@@ -124,7 +124,7 @@ impl Parts {
         };
         tokio::select! {
             () = task::follow(start) => {}
-            () = writer::run(cluster, node, observer, sources) => {}
+            () = writer::run(cluster, node, observer, dependencies) => {}
             () = cordon => {}
         }
     }

@@ -9,29 +9,29 @@ use kube::core::PartialObjectMeta;
 
 /// This Node, as far as it matters.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ObservedNode {
     pub(super) uid: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
     /// Whether no pods may be scheduled there, if that is looked at.
     pub(super) is_cordoned: Option<bool>,
 }
 
-impl Seen {
-    fn of(metadata: ObjectMeta) -> Seen {
-        Seen { uid: metadata.uid, labels: metadata.labels.unwrap_or_default(), is_cordoned: None }
+impl ObservedNode {
+    fn of(metadata: ObjectMeta) -> ObservedNode {
+        ObservedNode { uid: metadata.uid, labels: metadata.labels.unwrap_or_default(), is_cordoned: None }
     }
 }
 
-impl From<PartialObjectMeta<Node>> for Seen {
-    fn from(node: PartialObjectMeta<Node>) -> Seen {
-        Seen::of(node.metadata)
+impl From<PartialObjectMeta<Node>> for ObservedNode {
+    fn from(node: PartialObjectMeta<Node>) -> ObservedNode {
+        ObservedNode::of(node.metadata)
     }
 }
 
-impl From<Node> for Seen {
-    fn from(node: Node) -> Seen {
+impl From<Node> for ObservedNode {
+    fn from(node: Node) -> ObservedNode {
         let is_cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
-        Seen { is_cordoned: Some(is_cordoned), ..Seen::of(node.metadata) }
+        ObservedNode { is_cordoned: Some(is_cordoned), ..ObservedNode::of(node.metadata) }
     }
 }
 
@@ -47,12 +47,12 @@ mod tests {
             let text =
                 format!(r#"{{"metadata": {{"uid": "u", "labels": {{"rack": "1"}}}}, "spec": {spec}}}"#);
             let node: Node = serde_json::from_str(&text).unwrap();
-            let seen = Seen::from(node);
+            let seen = ObservedNode::from(node);
             assert_eq!((seen.is_cordoned, seen.uid.as_deref()), (Some(expected), Some("u")), "{spec}");
             assert_eq!(seen.labels["rack"], "1");
         }
         let text = r#"{"metadata": {"uid": "u"}}"#;
         let metadata: PartialObjectMeta<Node> = serde_json::from_str(text).unwrap();
-        assert_eq!(Seen::from(metadata).is_cordoned, None, "nobody has looked");
+        assert_eq!(ObservedNode::from(metadata).is_cordoned, None, "nobody has looked");
     }
 }

@@ -25,16 +25,16 @@ use trunkline_api::resources::{
     IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
 };
 
-use super::assemble::{Assembled, Known, Objects, assemble, secrets};
+use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
 use super::cache::{self, Remembered};
 use super::cluster::{Cluster, INSTANCES};
 use super::instances::{Row, placed};
-use super::node::Seen;
-use super::watch::{Change, Metadata, Selector, Source, Whole, run};
+use super::node::ObservedNode;
+use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
 use crate::reconcile::Reconcile;
-use crate::source::{Placed, Refused, Snapshot};
+use crate::source::{OverlayPods, Snapshot, SnapshotRefusal};
 
 /// Nothing happened for this long: look.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -52,11 +52,11 @@ const OVERLAY: &str = "ipinstances of the overlay";
 const ADDRESSES: &str = "node's addresses";
 
 /// What the watches tell.
-enum News {
+enum ObjectChange {
     Networks(Change<Lenient<NetworkSpec>>),
     Subnets(Change<Lenient<SubnetSpec>>),
     Nodes(Change<Lenient<NodeInfoSpec>>),
-    Node(Change<Seen>),
+    Node(Change<ObservedNode>),
     Addresses(Change<Vec<IpAddr>>),
     Overlay(Change<Lenient<IPInstanceSpec>>),
     /// The index of this node's IPInstances has changed; all of them were listed anew.
@@ -66,7 +66,7 @@ enum News {
 
 /// What has to be done about news.
 #[derive(PartialEq)]
-enum Matters {
+enum FollowUp {
     /// The snapshot may be another.
     Objects,
     /// Only what is kept for a restart.
@@ -74,7 +74,7 @@ enum Matters {
 }
 
 /// What the task works with.
-pub struct Start {
+pub struct TaskDependencies {
     /// This node.
     pub node: String,
     /// Whether its cordon matters.
@@ -96,8 +96,8 @@ pub struct Start {
 }
 
 struct Task {
-    start: Start,
-    news: mpsc::Sender<News>,
+    start: TaskDependencies,
+    news: mpsc::Sender<ObjectChange>,
     objects: Objects,
     /// Fields that this version does not know, by the object.
     ignored: BTreeMap<(&'static str, String), Vec<String>>,
@@ -108,7 +108,7 @@ struct Task {
     running: Option<Arc<Snapshot>>,
     /// Why the last snapshot was refused as a whole.
     refused: Vec<String>,
-    told: Vec<String>,
+    reported: Vec<String>,
     /// Watches that come and go.
     watches: BTreeMap<String, AbortHandle>,
     /// What is on disk.
@@ -116,7 +116,7 @@ struct Task {
 }
 
 /// Follows the cluster. Ends when the agent does.
-pub async fn follow(start: Start) {
+pub async fn follow(start: TaskDependencies) {
     let (news, mut inbox) = mpsc::channel(NEWS);
     let mut task = Task {
         start,
@@ -127,7 +127,7 @@ pub async fn follow(start: Start) {
         overlay: BTreeMap::new(),
         running: None,
         refused: Vec::new(),
-        told: Vec::new(),
+        reported: Vec::new(),
         watches: BTreeMap::new(),
         remembered: None,
     };
@@ -144,7 +144,7 @@ pub async fn follow(start: Start) {
             news = inbox.recv() => {
                 let Some(news) = news else { return };
                 if let Some(matters) = task.take(news).await {
-                    objects |= matters == Matters::Objects;
+                    objects |= matters == FollowUp::Objects;
                     last = Instant::now();
                     first.get_or_insert(last);
                 }
@@ -201,17 +201,31 @@ impl Task {
     fn watch_always(&mut self) {
         let client = self.start.cluster.connection().client.clone();
         let node = self.start.node.clone();
-        self.watch(NETWORKS, Whole(Api::all(client.clone())), Selector::default(), News::Networks);
-        self.watch(SUBNETS, Whole(Api::all(client.clone())), Selector::default(), News::Subnets);
+        self.watch(
+            NETWORKS,
+            FullObjects(Api::all(client.clone())),
+            Selector::default(),
+            ObjectChange::Networks,
+        );
+        self.watch(
+            SUBNETS,
+            FullObjects(Api::all(client.clone())),
+            Selector::default(),
+            ObjectChange::Subnets,
+        );
         let (nodes, selector) = (Api::<Node>::all(client.clone()), Selector::name(&node));
         match self.start.follow_cordon {
-            true => self.watch(NODE, Whole(nodes), selector, |change| News::Node(change.map(Seen::from))),
-            false => self.watch(NODE, Metadata(nodes), selector, |change| News::Node(change.map(Seen::from))),
+            true => self.watch(NODE, FullObjects(nodes), selector, |change| {
+                ObjectChange::Node(change.map(ObservedNode::from))
+            }),
+            false => self.watch(NODE, Metadata(nodes), selector, |change| {
+                ObjectChange::Node(change.map(ObservedNode::from))
+            }),
         }
         let (cluster, news) = (self.start.cluster.clone(), self.news.clone());
         let tell = move |change: Change<Lenient<IPInstanceSpec>>| {
             // Here, and not in the task: an ADD that waits must not wait for anything else.
-            let told = take_instances(&cluster, change).map(News::Instances);
+            let told = take_instances(&cluster, change).map(ObjectChange::Instances);
             let news = news.clone();
             async move {
                 match told {
@@ -223,7 +237,7 @@ impl Task {
         let health = self.start.cluster.health().clone();
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
-        tokio::spawn(run(Whole(Api::all(client)), selector, INSTANCES.to_owned(), health, tell));
+        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, tell));
     }
 
     fn watch<S: Source>(
@@ -231,7 +245,7 @@ impl Task {
         name: &str,
         source: S,
         selector: Selector,
-        into: impl Fn(Change<S::Object>) -> News + Send + 'static,
+        into: impl Fn(Change<S::Object>) -> ObjectChange + Send + 'static,
     ) {
         let news = self.news.clone();
         let tell = move |change| {
@@ -252,10 +266,10 @@ impl Task {
     }
 
     /// Takes what a watch told. Whether it may matter, and for what.
-    async fn take(&mut self, news: News) -> Option<Matters> {
+    async fn take(&mut self, news: ObjectChange) -> Option<FollowUp> {
         let (objects, ignored) = (&mut self.objects, &mut self.ignored);
         let changed = match news {
-            News::Networks(change) => {
+            ObjectChange::Networks(change) => {
                 let same = |one: &Network, other: &Network| one.spec == other.spec;
                 let changed = take(change, &mut objects.networks, &mut objects.unreadable, ignored, same);
                 if changed {
@@ -263,20 +277,20 @@ impl Task {
                 }
                 changed
             }
-            News::Subnets(change) => {
+            ObjectChange::Subnets(change) => {
                 let same = |one: &Subnet, other: &Subnet| one.spec == other.spec;
                 let changed = take(change, &mut objects.subnets, &mut objects.unreadable, ignored, same);
                 self.start.cluster.state().counts = counts(&self.objects.subnets);
                 changed
             }
-            News::Nodes(change) => {
+            ObjectChange::Nodes(change) => {
                 let same = |one: &NodeInfo, other: &NodeInfo| one.spec == other.spec;
                 let changed = take(change, &mut objects.nodes, &mut objects.unreadable, ignored, same);
                 // What this node is, it knows itself.
                 objects.nodes.remove(&self.start.node);
                 changed
             }
-            News::Node(change) => {
+            ObjectChange::Node(change) => {
                 let (node, known) = match change {
                     Change::Listed(mut nodes) => (nodes.pop(), true),
                     Change::Applied(node) => (Some(node), true),
@@ -289,7 +303,7 @@ impl Task {
                 self.node_known = node.is_some();
                 self.start.cluster.set_cordoned(node.as_ref().and_then(|node| node.is_cordoned));
                 // Without it what is known of it stays.
-                let Some(node) = node else { return Some(Matters::Objects) };
+                let Some(node) = node else { return Some(FollowUp::Objects) };
                 self.start.uid.send_if_modified(|uid| {
                     let new = node.uid.clone();
                     std::mem::replace(uid, new.clone()) != new
@@ -302,7 +316,7 @@ impl Task {
                 }
                 changed
             }
-            News::Addresses(change) => {
+            ObjectChange::Addresses(change) => {
                 let addresses = match change {
                     Change::Listed(mut nodes) => nodes.pop(),
                     Change::Applied(addresses) => Some(addresses),
@@ -313,38 +327,40 @@ impl Task {
                 known.send_if_modified(|known| std::mem::replace(known, addresses.clone()) != addresses);
                 return None;
             }
-            News::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
-            News::Instances(listed) => {
+            ObjectChange::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
+            ObjectChange::Instances(listed) => {
                 if listed {
-                    self.tell_again().await;
+                    self.resend_instances().await;
                 }
                 // What was deleted under pods goes with the last of them.
                 if !listed && !self.keeps_deleted() {
-                    return Some(Matters::Cache);
+                    return Some(FollowUp::Cache);
                 }
                 true
             }
-            News::Secret(place, change) => {
+            ObjectChange::Secret(place, change) => {
                 let values = |secret: Secret| {
                     let data = secret.data.unwrap_or_default();
-                    Known::Values(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+                    SecretState::Values(data.into_iter().map(|(key, value)| (key, value.0)).collect())
                 };
-                let gone = || Known::Missing("is not there: create it".to_owned());
+                let gone = || SecretState::Missing("is not there: create it".to_owned());
                 let known = objects.secrets.get_mut(&place)?;
                 let new = match change {
                     Change::Listed(mut found) => found.pop().map_or_else(gone, values),
                     Change::Applied(secret) => values(secret),
                     Change::Deleted(_) => gone(),
                     // What is known of it stays; what was never known is not waited for.
-                    Change::Failing(reason) if *known == Known::Unknown => Known::Missing(format!(
-                        "cannot be read: {reason}: name it in the chart's agent.keySecrets, or in keySecrets of this node's rack"
-                    )),
+                    Change::Failing(reason) if *known == SecretState::Unknown => {
+                        SecretState::Missing(format!(
+                            "cannot be read: {reason}: name it in the chart's agent.keySecrets, or in keySecrets of this node's rack"
+                        ))
+                    }
                     Change::Failing(_) => return None,
                 };
                 std::mem::replace(known, new.clone()) != new
             }
         };
-        changed.then_some(Matters::Objects)
+        changed.then_some(FollowUp::Objects)
     }
 
     /// Whether something is served that is not in the API server any more.
@@ -361,12 +377,17 @@ impl Task {
             self.objects.networks.values().find(|network| network.network_type() == NetworkType::Overlay);
         match overlay.map(|network| network.name().to_owned()) {
             Some(network) if !self.watches.contains_key(OVERLAY) => {
-                self.watch(NODES, Whole(Api::all(client.clone())), Selector::default(), News::Nodes);
+                self.watch(
+                    NODES,
+                    FullObjects(Api::all(client.clone())),
+                    Selector::default(),
+                    ObjectChange::Nodes,
+                );
                 let selector = Selector::label(label::NETWORK, &network);
-                self.watch(OVERLAY, Whole(Api::all(client.clone())), selector, News::Overlay);
+                self.watch(OVERLAY, FullObjects(Api::all(client.clone())), selector, ObjectChange::Overlay);
                 let own = Selector::name(&self.start.node);
-                self.watch(ADDRESSES, Whole(Api::all(client.clone())), own, |change| {
-                    News::Addresses(change.map(|node: Node| node_addresses(&node)))
+                self.watch(ADDRESSES, FullObjects(Api::all(client.clone())), own, |change| {
+                    ObjectChange::Addresses(change.map(|node: Node| node_addresses(&node)))
                 });
             }
             Some(_) => {}
@@ -393,8 +414,10 @@ impl Task {
             }
             let (secrets, selector) = (Api::namespaced(client.clone(), &place.0), Selector::name(&place.1));
             let name = secret_watch(&place);
-            self.objects.secrets.insert(place.clone(), Known::Unknown);
-            self.watch(&name, Whole(secrets), selector, move |change| News::Secret(place.clone(), change));
+            self.objects.secrets.insert(place.clone(), SecretState::Unknown);
+            self.watch(&name, FullObjects(secrets), selector, move |change| {
+                ObjectChange::Secret(place.clone(), change)
+            });
         }
     }
 
@@ -407,7 +430,7 @@ impl Task {
         }
         self.node_known
             && needed.iter().all(|name| health.was_listed(name))
-            && self.objects.secrets.values().all(|known| *known != Known::Unknown)
+            && self.objects.secrets.values().all(|known| *known != SecretState::Unknown)
     }
 
     /// Makes a snapshot, and has it taken over. False: the agent ends.
@@ -415,14 +438,14 @@ impl Task {
         if !self.is_whole() {
             if !self.node_known && self.start.cluster.health().was_listed(NODE) {
                 let node = &self.start.node;
-                self.tell(vec![format!(
+                self.record_faults(vec![format!(
                     "Node {node}: is not in the API server: write nodeName into the agent's configuration, or NODE_NAME into its environment"
                 )]);
             }
             return true;
         }
-        self.objects.placed = self.watches.contains_key(OVERLAY).then(|| {
-            let mut by_node = Placed::new();
+        self.objects.overlay_pods = self.watches.contains_key(OVERLAY).then(|| {
+            let mut by_node = OverlayPods::new();
             for (address, node) in self.overlay.values() {
                 by_node.entry(node.clone()).or_default().insert(*address);
             }
@@ -441,19 +464,19 @@ impl Task {
                     self.running = Some(running);
                     self.refused.clear();
                 }
-                Some(Err(Refused { faults })) => self.refused = faults,
+                Some(Err(SnapshotRefusal { faults })) => self.refused = faults,
             }
         }
         faults.extend(self.refused.iter().cloned());
         faults.extend(self.ignored.values().flatten().cloned());
-        self.tell(faults);
+        self.record_faults(faults);
         self.save().await;
         true
     }
 
     /// Tells what is wrong: each fault once, while it lasts.
-    fn tell(&mut self, faults: Vec<String>) {
-        let new: Vec<&String> = faults.iter().filter(|fault| !self.told.contains(fault)).collect();
+    fn record_faults(&mut self, faults: Vec<String>) {
+        let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
         for fault in &new {
             tracing::error!(%fault, "an object of the API server is not served as it is");
             self.start.cluster.warn("NotServed", (*fault).clone());
@@ -462,7 +485,7 @@ impl Task {
             self.start.metrics.manifests_refused();
         }
         self.start.cluster.state().faults.clone_from(&faults);
-        self.told = faults;
+        self.reported = faults;
     }
 
     /// Writes down what is in force, if that is news.
@@ -488,7 +511,7 @@ impl Task {
     }
 
     /// A restart forgets what was not written yet: what the statuses should say follows from the records.
-    async fn tell_again(&self) {
+    async fn resend_instances(&self) {
         let Some(summary) = self.start.ipam.summary().await else { return };
         for record in summary.records.iter().filter(|record| record.phase == Phase::Attached) {
             self.start.cluster.attached(record);

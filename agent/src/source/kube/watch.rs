@@ -88,12 +88,12 @@ pub trait Source: Send + Sync + 'static {
 pub type Changes<T> = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<T>>> + Send>>;
 
 /// Whole objects.
-pub struct Whole<K>(pub Api<K>);
+pub struct FullObjects<K>(pub Api<K>);
 
 /// Objects' metadata alone.
 pub struct Metadata<K>(pub Api<K>);
 
-impl<K> Source for Whole<K>
+impl<K> Source for FullObjects<K>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {

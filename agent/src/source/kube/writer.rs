@@ -1,7 +1,7 @@
 //! What the agent writes into the API server: who has an IPInstance's address, this node's end of the tunnels, and its BGP peers.
 //!
-//! Nobody waits for any of it. A wish is put into a queue in which the last one for an object counts ([`super::coalesce`]), and is written when
-//! the API server takes it; after a failure everything waits, longer each time. What a restart of the agent forgets is wished for again once
+//! Nobody waits for any of it. An update is put into a queue in which the last one for an object counts ([`super::coalesce`]), and is written when
+//! the API server takes it; after a failure everything waits, longer each time. What a restart of the agent forgets is put there again once
 //! the IPInstances are listed, by comparing records with statuses.
 //!
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. Nothing on DEL, as there: the controller
@@ -33,7 +33,7 @@ use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
-use super::condition::{Next, Silence, Verdict, compare};
+use super::condition::{ConditionAction, NetworkCondition, SessionLossTimer, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// What is to be written of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
+pub enum InstanceUpdate {
     /// It has this IPInstance's address.
     Attached(ObjectName, Holder),
     /// The sandbox is gone.
@@ -67,21 +67,21 @@ pub struct Holder {
     namespace: String,
 }
 
-impl Wish {
-    pub(super) fn attached(name: ObjectName, record: &Record) -> Wish {
+impl InstanceUpdate {
+    pub(super) fn attached(name: ObjectName, record: &Record) -> InstanceUpdate {
         let holder = Holder {
             sandbox: record.key.container_id.clone(),
             pod: record.pod.name.clone(),
             namespace: record.pod.namespace.clone(),
         };
-        Wish::Attached(name, holder)
+        InstanceUpdate::Attached(name, holder)
     }
 }
 
 /// What of this node the writer is told.
-pub struct Sources {
+pub struct WriterDependencies {
     /// Wishes of pods.
-    pub wishes: mpsc::UnboundedReceiver<Wish>,
+    pub updates: mpsc::UnboundedReceiver<InstanceUpdate>,
     /// How many writes are still to be made.
     pub unwritten: watch::Sender<usize>,
     /// The plan in force, which has this node's end of the tunnels.
@@ -108,17 +108,22 @@ struct Writer {
     peers: Option<Vec<NodePeer>>,
     /// When the peers are to be looked at.
     peers_at: Instant,
-    silence: Silence,
+    silence: SessionLossTimer,
     /// What the node's condition is to say, and what it was last found or made to say.
-    verdict: Option<Verdict>,
-    said: Option<Verdict>,
+    verdict: Option<NetworkCondition>,
+    said: Option<NetworkCondition>,
     /// Nothing is written before.
     not_before: Option<Instant>,
     delays: Option<ExponentialBackoff>,
 }
 
 /// Writes for as long as the agent runs.
-pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut sources: Sources) {
+pub async fn run(
+    cluster: Cluster,
+    node: String,
+    observer: Arc<Observer>,
+    mut dependencies: WriterDependencies,
+) {
     let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
@@ -131,21 +136,21 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         vtep_delays: None,
         peers: None,
         peers_at: Instant::now() + PEERS_APART,
-        silence: Silence::default(),
+        silence: SessionLossTimer::default(),
         verdict: None,
         said: None,
         not_before: None,
         delays: None,
     };
     loop {
-        sources.unwritten.send_if_modified(|known| {
+        dependencies.unwritten.send_if_modified(|known| {
             std::mem::replace(known, writer.instances.len()) != writer.instances.len()
         });
         // Before the node is known to be in the cluster there is nobody to belong to.
-        let ready = sources.uid.borrow().is_some();
+        let ready = dependencies.uid.borrow().is_some();
         // Without a plan it is not known whether there are tunnels.
-        let vtep = sources.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
-        let vtep = vtep.and_then(|vtep| claimed(vtep, sources.addresses.borrow().as_deref()));
+        let vtep = dependencies.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
+        let vtep = vtep.and_then(|vtep| claimed(vtep, dependencies.addresses.borrow().as_deref()));
         let vtep_pending = ready && vtep.is_some() && writer.vtep != vtep;
         let vtep_due = vtep_pending && writer.vtep_not_before.is_none();
         let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
@@ -158,24 +163,24 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         let retry = writer.vtep_not_before.filter(|_| vtep_pending);
         tokio::select! {
             biased;
-            wish = sources.wishes.recv() => match wish {
-                Some(Wish::Attached(name, holder)) => writer.instances.wish(name, holder),
-                Some(Wish::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
+            update = dependencies.updates.recv() => match update {
+                Some(InstanceUpdate::Attached(name, holder)) => writer.instances.put(name, holder),
+                Some(InstanceUpdate::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
                 None => return,
             },
             // Networks may have come or gone.
-            Ok(()) = sources.plan.changed() => {
+            Ok(()) = dependencies.plan.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
-            Ok(()) = sources.uid.changed() => {}
+            Ok(()) = dependencies.uid.changed() => {}
             // What was refused may be accepted now.
-            Ok(()) = sources.addresses.changed() => writer.vtep_not_before = None,
+            Ok(()) = dependencies.addresses.changed() => writer.vtep_not_before = None,
             () = sleep_until(retry) => writer.vtep_not_before = None,
-            Ok(()) = sources.sessions.changed() => {
+            Ok(()) = dependencies.sessions.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
             () = sleep_until(next) => {
-                let uid = sources.uid.borrow().clone();
+                let uid = dependencies.uid.borrow().clone();
                 let outcome = if vtep_due {
                     writer.write_node(vtep.flatten(), uid.unwrap_or_default()).await
                 } else if let Some((name, holder)) = writer.instances.next() {
@@ -183,8 +188,8 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                 } else if let Some(verdict) = condition_due {
                     writer.write_condition(verdict).await
                 } else {
-                    let plan = sources.plan.borrow().clone();
-                    writer.look_at_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
+                    let plan = dependencies.plan.borrow().clone();
+                    writer.update_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
                 };
                 writer.after(outcome);
             }
@@ -239,7 +244,8 @@ impl Writer {
         }});
         let patch = Patch::Merge(&status);
         let params = PatchParams::default();
-        let written = self.ask("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
+        let written =
+            self.timed_request("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
         match settled(written) {
             // One that is gone has no status.
             Ok(()) => {
@@ -273,7 +279,7 @@ impl Writer {
         });
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&object);
-        let written = self.ask("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
+        let written = self.timed_request("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
         if let Ok(Err(kube::Error::Api(status))) = &written
             && status.code != 404
         {
@@ -300,11 +306,11 @@ impl Writer {
     }
 
     /// `serves`: networks, on this node.
-    async fn look_at_peers(&mut self, serves: bool) -> Result<(), String> {
+    async fn update_peers(&mut self, serves: bool) -> Result<(), String> {
         let now = Instant::now();
         // Without a speaker there are none.
         let peers = self.observer.node_peers().await;
-        let (verdict, again) = self.silence.judge(serves, &peers, now);
+        let (verdict, again) = self.silence.evaluate(serves, &peers, now);
         if !serves {
             // The controller's word may have replaced what was said.
             self.said = None;
@@ -315,7 +321,7 @@ impl Writer {
     }
 
     /// Says in the Node's status whether its network can be used.
-    async fn write_condition(&mut self, verdict: Verdict) -> Result<(), String> {
+    async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), String> {
         let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
         let told = |error| format!("the condition of Node {}: {error}", self.node);
         let node = match timeout(QUESTION, nodes.get_opt(&self.node)).await {
@@ -329,12 +335,12 @@ impl Writer {
             Err(_) => return Err(told(no_answer())),
         };
         match compare(verdict, &node) {
-            Next::Nothing => {}
-            Next::Wait => {
+            ConditionAction::Nothing => {}
+            ConditionAction::Wait => {
                 (self.verdict, self.peers_at) = (None, Instant::now() + PEERS_APART);
                 return Ok(());
             }
-            Next::Write => {
+            ConditionAction::Write => {
                 let condition = json!({
                     "type": NETWORK_UNAVAILABLE, "status": verdict.status(),
                     "reason": verdict.reason(), "message": verdict.message(),
@@ -355,8 +361,10 @@ impl Writer {
                 }
                 settled(written).map_err(told)?;
                 match verdict {
-                    Verdict::Available => tracing::info!("this node's network is said to be available"),
-                    Verdict::NoSession => {
+                    NetworkCondition::Available => {
+                        tracing::info!("this node's network is said to be available")
+                    }
+                    NetworkCondition::NoSession => {
                         tracing::warn!("no BGP session is up: this node's network is said to be unavailable");
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }
@@ -378,7 +386,8 @@ impl Writer {
         });
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&status);
-        let written = self.ask("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
+        let written =
+            self.timed_request("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
         if let Ok(Err(kube::Error::Api(status))) = &written
             && status.code == 404
         {
@@ -399,7 +408,7 @@ impl Writer {
     }
 
     /// One request within its time, whose answer's time is counted.
-    async fn ask<T>(
+    async fn timed_request<T>(
         &self,
         what: &str,
         request: impl Future<Output = kube::Result<T>>,

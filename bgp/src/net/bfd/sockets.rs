@@ -50,7 +50,7 @@ pub(super) fn listen((ipv6, multihop): Port, sessions: &[(IpAddr, &Links)]) -> i
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
-    datagram::ask_for_details(&socket, ipv6)?;
+    datagram::enable_control_messages(&socket, ipv6)?;
     set_filter(&socket, (ipv6, multihop), sessions);
     socket.bind(&SocketAddr::new(any, destination(multihop)).into())?;
     Ok(socket)

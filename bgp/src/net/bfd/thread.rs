@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::sockets::{PORTS, Port, SendError, destination, listen, open, port_of, set_filter};
-use super::{Command, Counters, REPORTS, Refused, Report};
+use super::{Command, Counters, REPORTS, RejectionCounters, Report};
 use crate::bfd::{Endpoint, HostLink, Links, SessionId, Source, Target};
 use crate::net::now;
 use crate::net::sockopt::{self, datagram};
@@ -59,7 +59,7 @@ pub(super) struct Thread {
     next_id: u32,
     /// The host's links, once known.
     host: Option<Vec<HostLink>>,
-    refused: Arc<Refused>,
+    refused: Arc<RejectionCounters>,
     sockets: BTreeMap<Port, Socket>,
     /// Packets in a socket arrived after this time.
     emptied: Instant,
@@ -72,7 +72,7 @@ impl Thread {
         woken: UnixStream,
         reports: mpsc::Sender<Report>,
         host: Option<Vec<HostLink>>,
-        refused: Arc<Refused>,
+        refused: Arc<RejectionCounters>,
     ) -> Thread {
         let random = || RandomState::new().build_hasher().finish();
         Thread {

@@ -32,7 +32,7 @@ pub(in crate::net) struct Datagram {
 }
 
 /// Enables the metadata on a socket.
-pub(in crate::net) fn ask_for_details(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+pub(in crate::net) fn enable_control_messages(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     let fd = socket.as_fd();
     set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
@@ -187,7 +187,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else { continue };
             let at = socket.local_addr().unwrap();
-            ask_for_details(&socket, at.is_ipv6()).unwrap();
+            enable_control_messages(&socket, at.is_ipv6()).unwrap();
             let empty = receive(&socket, &mut [0; 64]).unwrap_err();
             assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
             let sender = UdpSocket::bind(address).unwrap();

@@ -29,7 +29,7 @@ type Paths = SmallVec<[(u32, AttrId); 2]>;
 
 /// The advertised paths of a peer.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AdvertisedPaths {
     /// By row; no entry is empty.
     rows: FxHashMap<u32, Paths>,
     /// Rows and identifiers of paths to send again although nothing differs. The key is a path, not
@@ -37,8 +37,8 @@ pub(super) struct Told {
     again: FxHashSet<(u32, u32)>,
 }
 
-impl Told {
-    pub(super) fn is_told(&self, row: u32) -> bool {
+impl AdvertisedPaths {
+    pub(super) fn is_advertised(&self, row: u32) -> bool {
         self.rows.contains_key(&row)
     }
 
@@ -48,9 +48,9 @@ impl Told {
 
     /// Row, identifier and attributes of each path.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32, AttrId)> {
-        self.rows
-            .iter()
-            .flat_map(|(row, paths)| paths.iter().map(|(identifier, told)| (*row, *identifier, *told)))
+        self.rows.iter().flat_map(|(row, paths)| {
+            paths.iter().map(|(identifier, advertised)| (*row, *identifier, *advertised))
+        })
     }
 
     pub(super) fn of(&self, row: u32) -> Paths {
@@ -58,9 +58,9 @@ impl Told {
     }
 
     /// Schedules advertised paths again where `which` matches: their rows become pending.
-    pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool, pending: &mut RowSet) {
+    pub(super) fn readvertise(&mut self, which: impl Fn(AttrId) -> bool, pending: &mut RowSet) {
         for (row, paths) in &self.rows {
-            for (identifier, _) in paths.iter().filter(|(_, told)| which(*told)) {
+            for (identifier, _) in paths.iter().filter(|(_, advertised)| which(*advertised)) {
                 self.again.insert((*row, *identifier));
                 pending.insert(*row);
             }
@@ -72,14 +72,14 @@ impl Told {
         self.again.contains(&(row, identifier))
     }
 
-    /// Records an advertised path; returns the previous attributes. The caller has counted `told`.
-    fn set(&mut self, row: u32, identifier: u32, told: AttrId) -> Option<AttrId> {
+    /// Records an advertised path; returns the previous attributes. The caller has counted `advertised`.
+    fn set(&mut self, row: u32, identifier: u32, advertised: AttrId) -> Option<AttrId> {
         self.again.remove(&(row, identifier));
         let paths = self.rows.entry(row).or_default();
         match paths.iter_mut().find(|(other, _)| *other == identifier) {
-            Some((_, old)) => Some(std::mem::replace(old, told)),
+            Some((_, old)) => Some(std::mem::replace(old, advertised)),
             None => {
-                paths.push((identifier, told));
+                paths.push((identifier, advertised));
                 None
             }
         }
@@ -94,7 +94,7 @@ impl Told {
         if paths.is_empty() {
             self.rows.remove(&row);
             if self.rows.is_empty() {
-                *self = Told::default(); // a large table is gone: release its memory
+                *self = AdvertisedPaths::default(); // a large table is gone: release its memory
             }
         }
         Some(old)
@@ -121,14 +121,15 @@ pub(super) fn write_batch<F: AddressFamily>(
         && let Some(row) = adj.take(held)
     {
         looked_at += 1;
-        let told = adj.paths.as_ref().map_or_else(Paths::new, |paths| paths.of(row));
+        let advertised = adj.paths.as_ref().map_or_else(Paths::new, |paths| paths.of(row));
         let wanted = wanted(table, shared, peer, row);
         let is_wanted = |identifier: u32| wanted.iter().any(|(other, _)| *other == identifier);
-        withdrawn
-            .extend(told.iter().filter(|(it, _)| !is_wanted(*it)).map(|(identifier, _)| (row, *identifier)));
+        withdrawn.extend(
+            advertised.iter().filter(|(it, _)| !is_wanted(*it)).map(|(identifier, _)| (row, *identifier)),
+        );
         for path in &wanted {
             let paths = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
-            match told.contains(path) && !paths.is_some_and(|paths| paths.is_owed(row, path.0)) {
+            match advertised.contains(path) && !paths.is_some_and(|paths| paths.is_owed(row, path.0)) {
                 true => shared.release(Some(path.1)),
                 false => announced.push((path.1, row, path.0)),
             }
@@ -137,10 +138,10 @@ pub(super) fn write_batch<F: AddressFamily>(
     withdraw(table, shared, peer, out, context, &withdrawn);
     announced.sort_unstable();
     let mut left = announced.as_slice();
-    while let Some((told, ..)) = left.first()
+    while let Some((advertised, ..)) = left.first()
         && out.len() < limit
     {
-        let (group, rest) = left.split_at(left.partition_point(|(id, ..)| id <= told));
+        let (group, rest) = left.split_at(left.partition_point(|(id, ..)| id <= advertised));
         left = rest;
         announce(table, shared, peer, out, (context, own), group);
     }
@@ -158,8 +159,8 @@ fn wanted<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId,
     while wanted.len() < most
         && let Some((number, path)) = table.take_best(&mut usable)
     {
-        if let Ok(told) = export_path::<F>(shared, peer, prefix, &path) {
-            wanted.push((number + 1, told));
+        if let Ok(advertised) = export_path::<F>(shared, peer, prefix, &path) {
+            wanted.push((number + 1, advertised));
         }
     }
     wanted
@@ -176,14 +177,14 @@ fn withdraw<F: AddressFamily>(
     let prefixes = paths.iter().filter_map(|(row, identifier)| Some((*identifier, table.row(*row)?.prefix)));
     UpdateWriter::new(out, context).withdraw_paths::<F>(prefixes);
     for (row, identifier) in paths {
-        let Some(AdjOut { paths: Some(told), .. }) = adj_out::<F>(shared, peer) else { return };
-        let old = told.take(*row, *identifier);
-        let last = !told.is_told(*row);
+        let Some(AdjOut { paths: Some(advertised), .. }) = adj_out::<F>(shared, peer) else { return };
+        let old = advertised.take(*row, *identifier);
+        let last = !advertised.is_advertised(*row);
         if old.is_some() {
             shared.count(peer, F::FAMILY, |counts| counts.advertised -= 1);
             shared.release(old);
             if last {
-                table.count_told(*row, false);
+                table.count_advertised(*row, false);
             }
         }
     }
@@ -208,25 +209,26 @@ fn announce<F: AddressFamily>(
         // They do not fit into a message to this peer; the earlier advertisement is no longer
         // valid.
         group.iter().for_each(|(new, ..)| shared.release(Some(*new)));
-        let told = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
-        let is_told = |(row, identifier): &(u32, u32)| {
-            told.is_some_and(|told| told.of(*row).iter().any(|(other, _)| other == identifier))
+        let advertised = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
+        let is_advertised = |(row, identifier): &(u32, u32)| {
+            advertised
+                .is_some_and(|advertised| advertised.of(*row).iter().any(|(other, _)| other == identifier))
         };
-        let gone = group.iter().map(|(_, row, identifier)| (*row, *identifier)).filter(is_told);
+        let gone = group.iter().map(|(_, row, identifier)| (*row, *identifier)).filter(is_advertised);
         let gone: Vec<(u32, u32)> = gone.collect();
         withdraw(table, shared, peer, out, context, &gone);
         return;
     }
     for (new, row, identifier) in group {
-        let Some(AdjOut { paths: Some(told), .. }) = adj_out::<F>(shared, peer) else { return };
-        let first = !told.is_told(*row);
-        let old = told.set(*row, *identifier, *new);
+        let Some(AdjOut { paths: Some(advertised), .. }) = adj_out::<F>(shared, peer) else { return };
+        let first = !advertised.is_advertised(*row);
+        let old = advertised.set(*row, *identifier, *new);
         if old.is_none() {
             shared.count(peer, F::FAMILY, |counts| counts.advertised += 1);
         }
         shared.release(old);
         if first {
-            table.count_told(*row, true);
+            table.count_advertised(*row, true);
         }
         was_written(table, shared, peer, *row);
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{InUse, Row, Table};
+use super::{Row, SelectedPaths, Table};
 use crate::rib::facts::{FibPath, RouteChange};
 use crate::rib::peer::Shared;
 use crate::types::AddressFamily;
@@ -14,7 +14,7 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Reports every row in the FIB again: this only marks the rows, the reader pulls the changes.
-    pub(in crate::rib) fn tell_routes_again(&mut self) {
+    pub(in crate::rib) fn resend_routes(&mut self) {
         let in_fib = |row: &u32| self.rows[*row as usize].is(Row::<F>::IN_FIB);
         for row in (0..self.rows.len() as u32).filter(in_fib) {
             self.dirty.insert(row);
@@ -44,7 +44,7 @@ impl<F: AddressFamily> Table<F> {
 
     fn fib_paths(&self, shared: &Shared, row: u32) -> Vec<FibPath> {
         let mut paths: Vec<FibPath> = Vec::new();
-        for (peer, used) in self.in_use(row).iter() {
+        for (peer, used) in self.selected_paths(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
             // Two peers may announce the same next hop, which must not get twice the traffic. A
@@ -63,7 +63,7 @@ impl<F: AddressFamily> Table<F> {
 }
 
 /// Whether a change makes no difference for the FIB.
-pub(super) fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
+pub(super) fn same_next_hops(shared: &Shared, before: &SelectedPaths, after: &SelectedPaths) -> bool {
     before.best.is_some() == after.best.is_some()
         && before.others.len() == after.others.len()
         && before.iter().zip(after.iter()).all(|((peer, one), (other_peer, other))| {

@@ -146,7 +146,7 @@ impl Peer {
             remote: self.config.address,
             local: self.config.local_address,
             interface: self.config.interface,
-            config: self.config.bfd.clone().unwrap_or_else(|| BfdConfig::new(super::FIRST_WAIT)),
+            config: self.config.bfd.clone().unwrap_or_else(|| BfdConfig::new(super::MIN_IDLE_HOLD)),
         };
         let Links::Only(indices) = Links::of(&target, host) else { return };
         let mut links = host.iter().filter(|link| indices.contains(&link.index));

@@ -7,7 +7,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::super::error::{AttributeFaultKind, Outcome};
+use super::super::error::{AttributeFaultKind, ErrorHandling};
 use super::super::update::DecodeContext;
 use super::as_path::{self, Width};
 use super::{Aggregator, AsPath, Origin, PathAttributes};
@@ -63,7 +63,7 @@ pub(crate) struct Row {
     /// Optional and Transitive.
     pub(crate) flags: u8,
     pub(crate) sender: Sender,
-    pub(crate) malformed: Outcome,
+    pub(crate) malformed: ErrorHandling,
     /// Whether the value is well-formed.
     pub(crate) check: fn(&[u8], &DecodeContext) -> Check,
     /// Reads a value in canonical form that `check` has accepted.
@@ -78,7 +78,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "ORIGIN",
         flags: WELL_KNOWN,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| match value {
             [0..=2] => Ok(()),
             [value] => Err(AttributeFaultKind::Value {
@@ -104,7 +104,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "AS_PATH",
         flags: WELL_KNOWN,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, context| {
             let width = if context.four_octet_as { Width::Four } else { Width::Two };
             as_path::check(value, width, false)
@@ -120,7 +120,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "NEXT_HOP",
         flags: WELL_KNOWN,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| {
             let address = Ipv4Addr::from(*<&[u8; 4]>::try_from(value).map_err(|_| length_fault(value, "4"))?);
             if address.is_unspecified() || address.octets()[0] >= 224 {
@@ -136,7 +136,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "MULTI_EXIT_DISC",
         flags: OPTIONAL,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| exactly::<4>(value, "4"),
         read: |value, attributes| attributes.med = u32_of(value),
         write: |attributes, out| write_u32(attributes.med, out),
@@ -146,7 +146,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "LOCAL_PREF",
         flags: WELL_KNOWN,
         sender: Sender::InternalPeers,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| exactly::<4>(value, "4"),
         read: |value, attributes| attributes.local_pref = u32_of(value),
         write: |attributes, out| write_u32(attributes.local_pref, out),
@@ -156,7 +156,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "ATOMIC_AGGREGATE",
         flags: WELL_KNOWN,
         sender: Sender::Anyone,
-        malformed: Outcome::AttributeDiscard,
+        malformed: ErrorHandling::AttributeDiscard,
         check: |value, _| exactly::<0>(value, "0"),
         read: |_, attributes| attributes.atomic_aggregate = true,
         write: |attributes, _| attributes.atomic_aggregate,
@@ -166,7 +166,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "AGGREGATOR",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::Anyone,
-        malformed: Outcome::AttributeDiscard,
+        malformed: ErrorHandling::AttributeDiscard,
         check: |value, context| {
             let zero = match (value, context.four_octet_as) {
                 ([a, b, c, d, _, _, _, _], true) => [*a, *b, *c, *d] == [0; 4],
@@ -194,7 +194,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "COMMUNITIES",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| multiple_of::<4>(value, "a multiple of 4, not 0"),
         read: |value, attributes| {
             attributes.communities = words(value).map(Community).collect();
@@ -212,7 +212,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "ORIGINATOR_ID",
         flags: OPTIONAL,
         sender: Sender::InternalPeers,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| exactly::<4>(value, "4"),
         read: |value, attributes| attributes.originator_id = u32_of(value).map(Ipv4Addr::from),
         write: |attributes, out| write_u32(attributes.originator_id.map(u32::from), out),
@@ -222,7 +222,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "CLUSTER_LIST",
         flags: OPTIONAL,
         sender: Sender::InternalPeers,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| multiple_of::<4>(value, "a multiple of 4, not 0"),
         read: |value, attributes| {
             attributes.cluster_list = words(value).map(Ipv4Addr::from).collect();
@@ -237,7 +237,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "MP_REACH_NLRI",
         flags: OPTIONAL,
         sender: Sender::Anyone,
-        malformed: Outcome::SessionReset,
+        malformed: ErrorHandling::SessionReset,
         check: |_, _| Ok(()),
         read: not_in_block,
         write: |_, _| false,
@@ -247,7 +247,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "MP_UNREACH_NLRI",
         flags: OPTIONAL,
         sender: Sender::Anyone,
-        malformed: Outcome::SessionReset,
+        malformed: ErrorHandling::SessionReset,
         check: |_, _| Ok(()),
         read: not_in_block,
         write: |_, _| false,
@@ -257,7 +257,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "EXTENDED_COMMUNITIES",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| multiple_of::<8>(value, "a multiple of 8, not 0"),
         read: |value, attributes| {
             let octets = value.as_chunks::<8>().0.iter();
@@ -273,7 +273,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "AS4_PATH",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::TwoOctetSpeakers,
-        malformed: Outcome::AttributeDiscard,
+        malformed: ErrorHandling::AttributeDiscard,
         check: |value, _| {
             // RFC 6793 §6: a value too short for one AS number is malformed too.
             if value.len() < 6 {
@@ -289,7 +289,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "AS4_AGGREGATOR",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::TwoOctetSpeakers,
-        malformed: Outcome::AttributeDiscard,
+        malformed: ErrorHandling::AttributeDiscard,
         check: |value, _| match value {
             [0, 0, 0, 0, _, _, _, _] => Err(AttributeFaultKind::AsZero),
             value => exactly::<8>(value, "8"),
@@ -302,7 +302,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "LARGE_COMMUNITIES",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| multiple_of::<12>(value, "a multiple of 12, not 0"),
         read: |value, attributes| {
             let words: Vec<u32> = words(value).collect();
@@ -327,7 +327,7 @@ pub(crate) static TABLE: [Row; 17] = [
         name: "ONLY_TO_CUSTOMER",
         flags: OPTIONAL_TRANSITIVE,
         sender: Sender::Anyone,
-        malformed: Outcome::TreatAsWithdraw,
+        malformed: ErrorHandling::TreatAsWithdraw,
         check: |value, _| exactly::<4>(value, "4"),
         read: |value, attributes| attributes.only_to_customer = u32_of(value).map(Asn),
         write: |attributes, out| write_u32(attributes.only_to_customer.map(|asn| asn.0), out),

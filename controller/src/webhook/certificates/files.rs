@@ -23,7 +23,7 @@ pub(in super::super) async fn watch(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     // Capacity one: a pending event stands for all later ones.
-    let (tell, mut told) = mpsc::channel(1);
+    let (tell, mut changes) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let is_read = event.as_ref().is_ok_and(|event| event.kind.is_access());
         if !is_read {
@@ -37,7 +37,7 @@ pub(in super::super) async fn watch(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            event = told.recv() => if event.is_none() { return Ok(()) },
+            event = changes.recv() => if event.is_none() { return Ok(()) },
         }
         match read(folder, &served) {
             Ok(()) => tracing::info!(folder = %folder.display(), "the webhook's certificate was read again"),
@@ -64,23 +64,23 @@ mod tests {
 
     use jiff::Timestamp;
 
-    use super::super::issue::{Kept, Step, Terms, step};
+    use super::super::issue::{IssuePolicy, Step, StoredCertificates, step};
     use super::*;
 
-    fn certificate(name: &str) -> Kept {
-        let terms = Terms {
+    fn certificate(name: &str) -> StoredCertificates {
+        let policy = IssuePolicy {
             names: vec![name.to_owned()],
             lifetime: Duration::from_secs(3600),
             overlap: Duration::from_secs(1),
         };
-        match step(None, &terms, false, Timestamp::now()).unwrap() {
+        match step(None, &policy, false, Timestamp::now()).unwrap() {
             Step::Write(kept) => *kept,
             other => panic!("{other:?}"),
         }
     }
 
     /// Replaces the files as kubelet does: a folder with the new files, and a renamed link to it.
-    fn put(folder: &Path, version: &str, kept: &Kept) {
+    fn put(folder: &Path, version: &str, kept: &StoredCertificates) {
         let files = folder.join(version);
         std::fs::create_dir(&files).unwrap();
         std::fs::write(files.join("tls.crt"), &kept.current.chain).unwrap();
@@ -89,7 +89,7 @@ mod tests {
         std::fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     }
 
-    fn der(kept: &Kept) -> Vec<u8> {
+    fn der(kept: &StoredCertificates) -> Vec<u8> {
         use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
         CertificateDer::from_pem_slice(kept.current.chain.as_bytes()).unwrap().to_vec()
     }
@@ -112,7 +112,7 @@ mod tests {
                 (folder.path().to_owned(), Arc::clone(&served), shutdown.clone());
             async move { watch(&folder, served, shutdown).await }
         });
-        let is_served = async |wanted: &Kept| {
+        let is_served = async |wanted: &StoredCertificates| {
             let wanted = der(wanted);
             while served.get().is_none_or(|key| *key.cert[0] != *wanted) {
                 assert!(!watching.is_finished(), "the watch ended");
@@ -124,7 +124,11 @@ mod tests {
 
         // A key that does not match: the previous pair is still served, and the next change is
         // still seen.
-        put(folder.path(), "..2", &Kept { current: mixed(&second, &first), next: None, previous_ca: None });
+        put(
+            folder.path(),
+            "..2",
+            &StoredCertificates { current: mixed(&second, &first), next: None, previous_ca: None },
+        );
         put(folder.path(), "..3", &second);
         tokio::time::timeout(bound, is_served(&second)).await.expect("what came");
         assert!(served.replace(first.current.chain.as_bytes(), second.current.key.as_bytes()).is_err());
@@ -133,7 +137,7 @@ mod tests {
         watching.await.unwrap().unwrap();
     }
 
-    fn mixed(chain: &Kept, key: &Kept) -> super::super::issue::Certificate {
+    fn mixed(chain: &StoredCertificates, key: &StoredCertificates) -> super::super::issue::Certificate {
         super::super::issue::Certificate { key: key.current.key.clone(), ..chain.current.clone() }
     }
 }

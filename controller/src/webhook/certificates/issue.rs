@@ -121,7 +121,7 @@ impl std::fmt::Debug for Certificate {
 
 /// Content of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct StoredCertificates {
     /// The certificate being served.
     pub(super) current: Certificate,
     /// The next certificate to serve.
@@ -130,7 +130,7 @@ pub(super) struct Kept {
     pub(super) previous_ca: Option<String>,
 }
 
-impl Kept {
+impl StoredCertificates {
     /// The Secret's `data`. `tls.crt`, `tls.key` and `ca.crt` have their usual meaning in a Secret
     /// of type `kubernetes.io/tls`.
     pub(super) fn write(&self) -> BTreeMap<String, ByteString> {
@@ -145,9 +145,9 @@ impl Kept {
         data
     }
 
-    /// Parses the Secret; `None` if [`Kept::write`] did not write it.
-    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Option<Kept> {
-        Some(Kept {
+    /// Parses the Secret; `None` if [`StoredCertificates::write`] did not write it.
+    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Option<StoredCertificates> {
+        Some(StoredCertificates {
             current: Certificate::read("tls", "ca.crt", data)?,
             next: Certificate::read("next", "next-ca.crt", data),
             previous_ca: data.get("previous-ca.crt").and_then(|pem| String::from_utf8(pem.0.clone()).ok()),
@@ -163,7 +163,7 @@ impl Kept {
 
 /// Parameters for new certificates.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct IssuePolicy {
     /// DNS names and addresses by which the API server calls the webhook.
     pub(super) names: Vec<String>,
     pub(super) lifetime: Duration,
@@ -180,44 +180,46 @@ pub(super) enum Step {
     /// Wait until the configurations trust the next CA.
     AwaitTrust,
     /// Write this to the Secret.
-    Write(Box<Kept>),
+    Write(Box<StoredCertificates>),
 }
 
 /// Computes the next step; `is_trusted` says whether the configurations contain all of
-/// [`Kept::trusted`].
+/// [`StoredCertificates::trusted`].
 pub(super) fn step(
-    kept: Option<&Kept>,
-    terms: &Terms,
+    kept: Option<&StoredCertificates>,
+    policy: &IssuePolicy,
     is_trusted: bool,
     now: Timestamp,
 ) -> Result<Step, rcgen::Error> {
-    let issue = |names: &[String]| Certificate::issue(names, terms.lifetime, now);
+    let issue = |names: &[String]| Certificate::issue(names, policy.lifetime, now);
     let write = |kept| Ok(Step::Write(Box::new(kept)));
     let Some(kept) = kept else {
-        return write(Kept { current: issue(&terms.names)?, next: None, previous_ca: None });
+        return write(StoredCertificates { current: issue(&policy.names)?, next: None, previous_ca: None });
     };
     let mut names = kept.current.names.clone();
-    names.extend(terms.names.iter().filter(|name| !kept.current.names.contains(name)).cloned());
+    names.extend(policy.names.iter().filter(|name| !kept.current.names.contains(name)).cloned());
     let is_broken = kept.current.expires <= now || names.len() > kept.current.names.len();
     match &kept.next {
         Some(next) if kept.current.expires <= now && next.expires > now => write(promoted(kept, next)),
         // Includes the names of other replicas, whose flags may differ during an update.
-        _ if is_broken => {
-            write(Kept { current: issue(&names)?, next: None, previous_ca: Some(kept.current.ca.clone()) })
-        }
-        Some(next) if now < next.issued + terms.overlap => Ok(Step::Wait(next.issued + terms.overlap)),
+        _ if is_broken => write(StoredCertificates {
+            current: issue(&names)?,
+            next: None,
+            previous_ca: Some(kept.current.ca.clone()),
+        }),
+        Some(next) if now < next.issued + policy.overlap => Ok(Step::Wait(next.issued + policy.overlap)),
         Some(_) if !is_trusted => Ok(Step::AwaitTrust),
         Some(next) => write(promoted(kept, next)),
         None if now < kept.current.renewal() => Ok(Step::Wait(kept.current.renewal())),
         None => {
-            let next = Some(issue(&terms.names)?);
-            write(Kept { current: kept.current.clone(), next, previous_ca: None })
+            let next = Some(issue(&policy.names)?);
+            write(StoredCertificates { current: kept.current.clone(), next, previous_ca: None })
         }
     }
 }
 
-fn promoted(kept: &Kept, next: &Certificate) -> Kept {
-    Kept { current: next.clone(), next: None, previous_ca: Some(kept.current.ca.clone()) }
+fn promoted(kept: &StoredCertificates, next: &Certificate) -> StoredCertificates {
+    StoredCertificates { current: next.clone(), next: None, previous_ca: Some(kept.current.ca.clone()) }
 }
 
 #[cfg(test)]
@@ -226,14 +228,19 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn terms(names: &[&str]) -> Terms {
+    fn policy_for(names: &[&str]) -> IssuePolicy {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Terms { names, lifetime: 90 * DAY, overlap: DAY }
+        IssuePolicy { names, lifetime: 90 * DAY, overlap: DAY }
     }
 
     #[track_caller]
-    fn written(kept: Option<&Kept>, terms: &Terms, is_trusted: bool, now: Timestamp) -> Kept {
-        match step(kept, terms, is_trusted, now).unwrap() {
+    fn written(
+        kept: Option<&StoredCertificates>,
+        policy: &IssuePolicy,
+        is_trusted: bool,
+        now: Timestamp,
+    ) -> StoredCertificates {
+        match step(kept, policy, is_trusted, now).unwrap() {
             Step::Write(kept) => *kept,
             other => panic!("{other:?}"),
         }
@@ -242,41 +249,41 @@ mod tests {
     #[test]
     fn rotation_proceeds_in_steps() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let terms = terms(&["hook.kube-system.svc", "127.0.0.1"]);
-        let first = written(None, &terms, false, start);
+        let policy = policy_for(&["hook.kube-system.svc", "127.0.0.1"]);
+        let first = written(None, &policy, false, start);
         assert_eq!(first.trusted(), first.current.ca);
         assert_eq!(
-            Kept::read(&first.write()),
+            StoredCertificates::read(&first.write()),
             Some(first.clone()),
             "the Secret gives back what went into it"
         );
-        let still = step(Some(&first), &terms, true, start + 59 * DAY).unwrap();
+        let still = step(Some(&first), &policy, true, start + 59 * DAY).unwrap();
         assert_eq!(still, Step::Wait(start + 60 * DAY));
 
         let at = start + 60 * DAY;
-        let second = written(Some(&first), &terms, true, at);
+        let second = written(Some(&first), &policy, true, at);
         assert_eq!(second.current, first.current, "served as before");
         let next = second.next.clone().unwrap();
         assert_eq!(second.trusted(), first.current.ca.clone() + &next.ca);
-        assert_eq!(Kept::read(&second.write()), Some(second.clone()));
-        assert_eq!(step(Some(&second), &terms, true, at).unwrap(), Step::Wait(at + DAY));
-        assert_eq!(step(Some(&second), &terms, false, at + DAY).unwrap(), Step::AwaitTrust);
+        assert_eq!(StoredCertificates::read(&second.write()), Some(second.clone()));
+        assert_eq!(step(Some(&second), &policy, true, at).unwrap(), Step::Wait(at + DAY));
+        assert_eq!(step(Some(&second), &policy, false, at + DAY).unwrap(), Step::AwaitTrust);
 
-        let third = written(Some(&second), &terms, true, at + DAY);
+        let third = written(Some(&second), &policy, true, at + DAY);
         assert_eq!(third.current, next);
         assert_eq!(third.trusted(), next.ca.clone() + &first.current.ca, "late replicas are still believed");
 
-        let fourth = written(Some(&third), &terms, true, at + 61 * DAY);
+        let fourth = written(Some(&third), &policy, true, at + 61 * DAY);
         assert!(!fourth.trusted().contains(&first.current.ca), "two at a time");
     }
 
     #[test]
     fn new_names_and_expiry_rotate_at_once() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let old = terms(&["a"]);
+        let old = policy_for(&["a"]);
         let first = written(None, &old, false, start);
         // Another name: at once, for both names, so that replicas with different flags agree.
-        let named = written(Some(&first), &terms(&["b"]), true, start);
+        let named = written(Some(&first), &policy_for(&["b"]), true, start);
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
@@ -290,7 +297,7 @@ mod tests {
 
     #[test]
     fn debug_shows_no_key() {
-        let kept = written(None, &terms(&["a"]), false, Timestamp::UNIX_EPOCH + 9_999 * DAY);
+        let kept = written(None, &policy_for(&["a"]), false, Timestamp::UNIX_EPOCH + 9_999 * DAY);
         let shown = format!("{kept:?}");
         assert!(shown.contains("certificate for [\"a\"]") && !shown.contains("PRIVATE"), "{shown}");
     }

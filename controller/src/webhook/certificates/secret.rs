@@ -29,7 +29,7 @@ use kube::{Client, Resource};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::issue::{Kept, Step, Terms, step};
+use super::issue::{IssuePolicy, Step, StoredCertificates, step};
 use super::{Served, Source, Unusable};
 use crate::watch::delays::Delays;
 use crate::webhook::configuration::NAME;
@@ -50,7 +50,7 @@ pub(in super::super) async fn keep(
     let mut keeper = Keeper {
         secrets: Api::namespaced(client.clone(), namespace),
         name: name.clone(),
-        terms: Terms { names: names.clone(), lifetime: *lifetime, overlap: *overlap },
+        policy: IssuePolicy { names: names.clone(), lifetime: *lifetime, overlap: *overlap },
         validating: Api::all(client.clone()),
         mutating: Api::all(client),
         served,
@@ -59,9 +59,9 @@ pub(in super::super) async fn keep(
         last: None,
         bundles: [None, None],
     };
-    let mut secrets = pin!(told(watch_object(keeper.secrets.clone(), name)));
-    let mut validating = pin!(told(watch_object(keeper.validating.clone(), NAME)));
-    let mut mutating = pin!(told(watch_object(keeper.mutating.clone(), NAME)));
+    let mut secrets = pin!(without_errors(watch_object(keeper.secrets.clone(), name)));
+    let mut validating = pin!(without_errors(watch_object(keeper.validating.clone(), NAME)));
+    let mut mutating = pin!(without_errors(watch_object(keeper.mutating.clone(), NAME)));
     let mut next = None;
     loop {
         let timer = async {
@@ -88,7 +88,7 @@ pub(in super::super) async fn keep(
 }
 
 /// The stream of a watch, without its errors: the watch retries by itself with growing delays.
-fn told<K>(
+fn without_errors<K>(
     watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
 ) -> impl Stream<Item = Option<K>> {
     watch.backoff(Delays::default()).filter_map(|event| async {
@@ -101,7 +101,7 @@ fn told<K>(
 struct Keeper {
     secrets: Api<Secret>,
     name: String,
-    terms: Terms,
+    policy: IssuePolicy,
     validating: Api<ValidatingWebhookConfiguration>,
     mutating: Api<MutatingWebhookConfiguration>,
     served: Arc<Served>,
@@ -109,7 +109,7 @@ struct Keeper {
     /// The Secret in the watch; `None` before the first answer.
     secret: Option<Option<Secret>>,
     /// The last valid content of the Secret.
-    last: Option<Kept>,
+    last: Option<StoredCertificates>,
     /// The validating and the mutating configuration in the watch. They may be absent: the webhook
     /// can be called in another way.
     bundles: [Option<Option<Bundle>>; 2],
@@ -171,7 +171,7 @@ impl Keeper {
     /// if any.
     async fn act(&mut self) -> anyhow::Result<Option<Duration>> {
         let Some(secret) = self.secret.clone() else { return Ok(None) };
-        let read = secret.as_ref().and_then(|secret| Kept::read(secret.data.as_ref()?));
+        let read = secret.as_ref().and_then(|secret| StoredCertificates::read(secret.data.as_ref()?));
         let kept = read.filter(|kept| {
             self.take(kept)
                 .inspect_err(|error| {
@@ -185,7 +185,7 @@ impl Keeper {
             let known = self.last.clone().filter(|kept| kept.current.expires > now);
             let restored = match known {
                 Some(kept) => kept,
-                None => match step(None, &self.terms, false, now)? {
+                None => match step(None, &self.policy, false, now)? {
                     Step::Write(kept) => *kept,
                     Step::Wait(_) | Step::AwaitTrust => return Ok(None),
                 },
@@ -199,7 +199,7 @@ impl Keeper {
             self.trust(&trusted).await?;
         }
         let now = Timestamp::now();
-        match step(Some(kept), &self.terms, is_trusted, now)? {
+        match step(Some(kept), &self.policy, is_trusted, now)? {
             Step::Wait(until) => Ok(Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())),
             Step::AwaitTrust => Ok(None),
             Step::Write(kept) => self.write(secret.as_ref(), &kept).await,
@@ -207,7 +207,7 @@ impl Keeper {
     }
 
     /// Serves the stored certificate if it has changed.
-    fn take(&mut self, kept: &Kept) -> Result<(), Unusable> {
+    fn take(&mut self, kept: &StoredCertificates) -> Result<(), Unusable> {
         if self.last.as_ref() == Some(kept) {
             return Ok(());
         }
@@ -221,7 +221,11 @@ impl Keeper {
     }
 
     /// Writes the Secret. A concurrent write of another replica appears in the watch.
-    async fn write(&self, secret: Option<&Secret>, kept: &Kept) -> anyhow::Result<Option<Duration>> {
+    async fn write(
+        &self,
+        secret: Option<&Secret>,
+        kept: &StoredCertificates,
+    ) -> anyhow::Result<Option<Duration>> {
         let metadata = match secret {
             Some(secret) => secret.metadata.clone(),
             None => ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },

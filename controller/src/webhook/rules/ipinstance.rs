@@ -9,15 +9,15 @@ use trunkline_api::names::label;
 use trunkline_api::resources::{IPInstance, IpVersion, parse_mac};
 use trunkline_api::validate::Fault;
 
-use super::{Facts, Verdict, introduced, verdict};
+use super::{Facts, RuleResult, introduced, verdict};
 
 /// Facts: the IPInstance's Subnet.
-pub fn create(instance: &IPInstance, facts: &Facts) -> Verdict {
+pub fn create(instance: &IPInstance, facts: &Facts) -> RuleResult {
     verdict(faults(instance, facts))
 }
 
 /// Facts: as for [`create`].
-pub fn update(old: &IPInstance, new: &IPInstance, facts: &Facts) -> Verdict {
+pub fn update(old: &IPInstance, new: &IPInstance, facts: &Facts) -> RuleResult {
     let (before, after) = (&old.spec, &new.spec);
     let mut found = introduced(&faults(old, facts), faults(new, facts));
     let version = |version: IpVersion| format!("{version:?}");

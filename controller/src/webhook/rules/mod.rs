@@ -29,7 +29,7 @@ use trunkline_api::resources::{IPInstance, Network, Subnet};
 use trunkline_api::validate::Fault;
 
 /// Whether an object is admitted.
-pub type Verdict = Result<(), Vec<Fault>>;
+pub type RuleResult = Result<(), Vec<Fault>>;
 
 /// Cluster data for a rule. Each rule documents what it needs; the rest is empty.
 #[derive(Clone, Debug, Default)]
@@ -57,12 +57,12 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
 }
 
-fn verdict(found: Vec<Fault>) -> Verdict {
+fn verdict(found: Vec<Fault>) -> RuleResult {
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
 /// The faults of one object among those of a set.
-fn of(kind: &str, name: &str, verdict: Verdict) -> Vec<Fault> {
+fn of(kind: &str, name: &str, verdict: RuleResult) -> Vec<Fault> {
     let mut found = verdict.err().unwrap_or_default();
     found.retain(|fault| fault.kind == kind && fault.name == name);
     found
@@ -125,7 +125,7 @@ pub(super) mod tests {
 
     /// Asserts that a verdict is a refusal with this text, or an acceptance if the text is empty.
     #[track_caller]
-    pub(crate) fn expect(case: &str, verdict: Verdict, refusal: &str) {
+    pub(crate) fn expect(case: &str, verdict: RuleResult, refusal: &str) {
         match (verdict, refusal) {
             (Ok(()), "") => {}
             (Ok(()), _) => panic!("{case}: accepted, and should be refused for `{refusal}`"),

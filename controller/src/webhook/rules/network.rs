@@ -7,15 +7,15 @@ use trunkline_api::validate::{
     Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change, validate_memberships,
 };
 
-use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
+use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
 
 /// Facts: every Network, every Subnet, and the nodes that this one selects.
-pub fn create(network: &Network, facts: &Facts) -> Verdict {
+pub fn create(network: &Network, facts: &Facts) -> RuleResult {
     verdict(faults(network, facts))
 }
 
 /// Facts: as for [`create`], with the nodes of the new selector.
-pub fn update(old: &Network, new: &Network, facts: &Facts) -> Verdict {
+pub fn update(old: &Network, new: &Network, facts: &Facts) -> RuleResult {
     if old.spec == new.spec {
         return Ok(());
     }
@@ -27,7 +27,7 @@ pub fn update(old: &Network, new: &Network, facts: &Facts) -> Verdict {
 
 /// Facts: the Subnets of the Network; for the Overlay, the number of RemoteClusters; in mode BGP,
 /// every Network, the nodes of this one, and the IPInstances of the GlobalBGP Network.
-pub fn delete(network: &Network, facts: &Facts) -> Verdict {
+pub fn delete(network: &Network, facts: &Facts) -> RuleResult {
     let name = network.name();
     let mut found = Vec::new();
     let subnets = facts.subnets.iter().filter(|subnet| subnet.spec.network == name);

@@ -10,13 +10,13 @@ use trunkline_api::names::annotation;
 use trunkline_api::resources::{NodeInfo, parse_address};
 use trunkline_api::validate::Fault;
 
-use super::{Facts, Verdict, verdict};
+use super::{Facts, RuleResult, verdict};
 
 /// Facts: the addresses of the NodeInfo's Node.
 ///
 /// # Errors
 /// The fields that claim an address which the Node does not have.
-pub fn claim(info: &NodeInfo, facts: &Facts) -> Verdict {
+pub fn claim(info: &NodeInfo, facts: &Facts) -> RuleResult {
     let Some(vtep) = &info.spec.vtep_info else { return Ok(()) };
     let local = vtep.local_ips.iter().enumerate();
     let local = local.map(|(index, text)| (format!("spec.vtepInfo.localIPs[{index}]"), text));

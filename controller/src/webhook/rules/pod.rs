@@ -27,11 +27,13 @@ use trunkline_api::names::{
     ATTACHED, QUOTA_NONEMPTY, annotation,
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
-use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field, extra_prefixes, refused_prefix};
+use trunkline_api::pod::{
+    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, refused_prefix,
+};
 use trunkline_api::resources::{Network, NetworkType, Subnet};
 use trunkline_api::validate::Fault;
 
-use super::{Verdict, verdict};
+use super::{RuleResult, verdict};
 use crate::cluster::{Cluster, Key};
 use crate::selection::{Policy, Selection, select};
 
@@ -88,8 +90,8 @@ impl NewPod {
         self.annotations.as_ref().unwrap_or(&NONE)
     }
 
-    fn wishes(&self) -> Result<Wishes, Vec<Fault>> {
-        Wishes::read("Pod", &self.name, self.annotations(), &self.labels)
+    fn preferences(&self) -> Result<AddressPreferences, Vec<Fault>> {
+        AddressPreferences::read("Pod", &self.name, self.annotations(), &self.labels)
     }
 
     fn fault(&self, annotation: &str, message: String) -> Fault {
@@ -148,7 +150,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
 }
 
 /// Whether a pod's request can be satisfied.
-pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
+pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult {
     if pod.host_network {
         return Ok(());
     }
@@ -157,7 +159,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
     let mut found = Vec::new();
     let held = cluster.instances_of_pod(&pod.key());
     let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
-    if !pod.wishes()?.is_empty() {
+    if !pod.preferences()?.is_empty() {
         for row in &held {
             let named =
                 |names: &[String], name: &str| names.is_empty() || names.iter().any(|other| other == name);
@@ -210,13 +212,14 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     if pod.host_network {
         return None;
     }
-    let mut wishes = pod.wishes().ok()?;
-    if wishes.is_empty() {
+    let mut preferences = pod.preferences().ok()?;
+    if preferences.is_empty() {
         let Some(said) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
-        wishes = Wishes::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
+        preferences =
+            AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
     }
-    let subnets = wishes.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
-    let network = || wishes.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
+    let subnets = preferences.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
+    let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
     subnets.map(Missing::Subnet).or_else(network)
 }
 
@@ -394,7 +397,7 @@ mod tests {
 
     use super::super::tests::{expect, instance, network, subnet};
     use super::*;
-    use crate::cluster::{InstanceRow, Said};
+    use crate::cluster::{InstanceRow, NetworkingMetadata};
 
     fn policy() -> Policy {
         Policy {
@@ -440,7 +443,9 @@ mod tests {
         for (name, annotations) in
             [("plain", texts(&[])), ("told", texts(&[(a::SPECIFIED_NETWORK, "rack1")]))]
         {
-            cluster.namespaces.set(name.into(), Said { annotations, ..Said::default() });
+            cluster
+                .namespaces
+                .set(name.into(), NetworkingMetadata { annotations, ..NetworkingMetadata::default() });
         }
         cluster
     }
@@ -760,12 +765,17 @@ mod tests {
         // A namespace cannot set prefixes: its annotation is not read, but its Network counts.
         let told = |annotations| NewPod { namespace: "told".to_owned(), ..pod(annotations) };
         let mut said = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
-        cluster.namespaces.set("told".into(), Said { annotations: said.clone(), ..Said::default() });
+        cluster.namespaces.set(
+            "told".into(),
+            NetworkingMetadata { annotations: said.clone(), ..NetworkingMetadata::default() },
+        );
         expect("the namespace's prefixes", validate(&told(&[]), &cluster, &policy()), "");
         let own = [(a::EXTRA_PREFIXES, "10.9.0.0/16")];
         expect("the namespace's Network", validate(&told(&own), &cluster, &policy()), "");
         said.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
-        cluster.namespaces.set("told".into(), Said { annotations: said, ..Said::default() });
+        cluster
+            .namespaces
+            .set("told".into(), NetworkingMetadata { annotations: said, ..NetworkingMetadata::default() });
         expect("another", validate(&told(&own), &cluster, &policy()), "Network bgp allows nothing");
         // Retained addresses are enough, however full the network is.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");

@@ -4,15 +4,15 @@ use ipnet::IpNet;
 use trunkline_api::resources::Subnet;
 use trunkline_api::validate::{Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change};
 
-use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
+use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
 
 /// Facts: every Network, and every Subnet.
-pub fn create(subnet: &Subnet, facts: &Facts) -> Verdict {
+pub fn create(subnet: &Subnet, facts: &Facts) -> RuleResult {
     verdict(faults(subnet, facts))
 }
 
 /// Facts: as for [`create`].
-pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> Verdict {
+pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> RuleResult {
     if old.spec == new.spec {
         return Ok(());
     }
@@ -25,7 +25,7 @@ pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> Verdict {
 }
 
 /// Facts: the IPInstances of the Subnet, or some of them.
-pub fn delete(subnet: &Subnet, facts: &Facts) -> Verdict {
+pub fn delete(subnet: &Subnet, facts: &Facts) -> RuleResult {
     let used = facts.instances.iter().filter(|instance| instance.spec.subnet == subnet.name());
     let used: Vec<String> = used.map(super::ipinstance::described).collect();
     if used.is_empty() {

@@ -23,7 +23,7 @@ use super::super::{Bound, memory::megabytes};
 use crate::fabric::Place;
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::progress::step;
@@ -120,13 +120,13 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
         }
         anyhow::Ok(())
     })?;
-    let books = Books::open(cluster)?;
+    let auditor = AddressAuditor::open(cluster)?;
     // The first thousand objects of API server and etcd are slower than the rest.
     step("the API server warms up", || {
-        bare(cluster, &pretended, &books, "warm", Ipv4Addr::new(10, 66, 0, 0))
+        bare(cluster, &pretended, &auditor, "warm", Ipv4Addr::new(10, 66, 0, 0))
     })?;
     let bare_seconds = step(&format!("{PODS} pods and IPInstances, bare"), || {
-        bare(cluster, &pretended, &books, "bare", Ipv4Addr::new(10, 65, 0, 0))
+        bare(cluster, &pretended, &auditor, "bare", Ipv4Addr::new(10, 65, 0, 0))
     })?;
     cluster.apply(NETWORK)?;
     let replicas = step("the controller", || {
@@ -142,12 +142,12 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
     let begun = Instant::now();
     let (made, seconds) = step(&format!("{PODS} pods, addresses by the controller"), || {
         let made = together(cluster, &pretended, "bench", |_, _| async { Ok(()) })?;
-        cluster.wait(books.until("each pod to have its address", PATIENCE, |state| {
+        cluster.wait(auditor.until("each pod to have its address", PATIENCE, |state| {
             made.iter().all(|pod| state.first_seen(&pod.uid).is_some()).then_some(())
         }))?;
         Ok((made, begun.elapsed().as_secs_f64()))
     })?;
-    let state = books.now();
+    let state = auditor.now();
     let waits: Vec<f64> = made
         .iter()
         .filter_map(|pod| Some(state.first_seen(&pod.uid)?.saturating_duration_since(pod.at).as_secs_f64()))
@@ -236,7 +236,7 @@ where
 fn bare(
     cluster: &Cluster,
     pretended: &Pretended,
-    books: &Books,
+    auditor: &AddressAuditor,
     namespace: &'static str,
     net: Ipv4Addr,
 ) -> Result<f64> {
@@ -250,7 +250,7 @@ fn bare(
             Ok(())
         }
     })?;
-    cluster.wait(books.until("each bare IPInstance", PATIENCE, |state| {
+    cluster.wait(auditor.until("each bare IPInstance", PATIENCE, |state| {
         made.iter().all(|pod| state.first_seen(&pod.uid).is_some()).then_some(())
     }))?;
     Ok(begun.elapsed().as_secs_f64())

@@ -25,7 +25,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 
 use self::asked::{Answer, agent, bird, frr, value};
-use self::peers::{Doing, Feeder, Told, Witness};
+use self::peers::{Doing, Feeder, TableMessages, Witness};
 use super::memory::megabytes;
 use super::speakers::cpu_seconds;
 use super::{Bound, report, warn_if_busy};
@@ -124,8 +124,10 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     client::wait_answering(node)?;
     let pid = client::agent(node)?;
     let witness = step("a peer that only looks", || peers.ns.within(Witness::connect))?;
-    let mut feeder =
-        peers.ns.within(|| Feeder::connect(1, Told::new(PREFIXES, TO_A_SET, 1))).context("the feeder")?;
+    let mut feeder = peers
+        .ns
+        .within(|| Feeder::connect(1, TableMessages::new(PREFIXES, TO_A_SET, 1)))
+        .context("the feeder")?;
     let pss_empty_mb = round(megabytes(pid, "smaps_rollup", "Pss")?);
     step(&format!("{PREFIXES} routes, into the kernel too"), || installed(&mut feeder, node))?;
     let pss_full_mb = round(megabytes(pid, "smaps_rollup", "Pss")?);
@@ -173,8 +175,8 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
         ("BIRD", fabric.host("bird")?, 2, bird as fn() -> Result<Answer>),
         ("FRR", fabric.host("frr")?, 3, frr),
     ] {
-        let told = Told::new(PREFIXES, TO_A_SET, network);
-        let mut feeder = peers.ns.within(|| Feeder::connect(network, told)).context(who)?;
+        let messages = TableMessages::new(PREFIXES, TO_A_SET, network);
+        let mut feeder = peers.ns.within(|| Feeder::connect(network, messages)).context(who)?;
         step(&format!("{PREFIXES} routes to {who}"), || {
             feeder.tell()?;
             let there = || Ok(Seen::when(has_all(&ask()?.text), || "not all are there".to_owned()));

@@ -24,14 +24,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ROUTE_REFRESH: u8 = 5;
 
 /// A table as UPDATE messages.
-pub(super) struct Told {
+pub(super) struct TableMessages {
     /// Two versions, which differ in each attribute set.
     forms: [Vec<u8>; 2],
     withdrawn: Vec<u8>,
 }
 
-impl Told {
-    pub(super) fn new(prefixes: u32, to_a_set: u32, network: u8) -> Told {
+impl TableMessages {
+    pub(super) fn new(prefixes: u32, to_a_set: u32, network: u8) -> TableMessages {
         let one = table(prefixes, to_a_set, network);
         let mut other = one.clone();
         let mut at = 0;
@@ -40,7 +40,7 @@ impl Told {
             other[at + 26] = 2;
             at += usize::from(other[at + 16]) << 8 | usize::from(other[at + 17]);
         }
-        Told { forms: [one, other], withdrawn: withdrawals(prefixes) }
+        TableMessages { forms: [one, other], withdrawn: withdrawals(prefixes) }
     }
 }
 
@@ -75,14 +75,14 @@ pub(super) enum Doing {
 /// The feeder; see the module's text.
 pub(super) struct Feeder {
     end: End,
-    told: Told,
+    messages: TableMessages,
     session: Session,
     form: usize,
 }
 
 impl Feeder {
     /// Connects; nothing is advertised yet.
-    pub(super) fn connect(network: u8, told: Told) -> Result<Feeder> {
+    pub(super) fn connect(network: u8, messages: TableMessages) -> Result<Feeder> {
         let end = End {
             local: Ipv4Addr::new(10, network, 0, 2),
             asn: 65100,
@@ -90,7 +90,7 @@ impl Feeder {
             hold_time: HOLD_TIME,
             refresh: false,
         };
-        Ok(Feeder { end, told, session: Session::begin(end)?, form: 0 })
+        Ok(Feeder { end, messages, session: Session::begin(end)?, form: 0 })
     }
 
     /// Advertises the whole table.
@@ -98,15 +98,15 @@ impl Feeder {
         self.form ^= 1;
         self.session
             .stream
-            .write_all(&self.told.forms[self.form])
+            .write_all(&self.messages.forms[self.form])
             .context("the speaker closed the feeder's session")
     }
 
     /// The longest time between two messages from the other side since the last call, in seconds.
     /// It includes the current silence.
     pub(super) fn take_silence(&self) -> f64 {
-        let mut heard = self.session.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let longest = std::mem::take(&mut heard.longest).max(heard.last.elapsed());
+        let mut arrivals = self.session.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = std::mem::take(&mut arrivals.longest).max(arrivals.last.elapsed());
         longest.as_secs_f64()
     }
 
@@ -126,7 +126,7 @@ impl Feeder {
                 }
                 Doing::Again => {}
                 Doing::Flaps => {
-                    self.session.stream.write_all(&self.told.withdrawn)?;
+                    self.session.stream.write_all(&self.messages.withdrawn)?;
                     count += u64::from(prefixes);
                 }
             }
@@ -138,36 +138,36 @@ impl Feeder {
 
     /// Ends the session by a FIN; the advertised routes are lost with it.
     pub(super) fn end(self) -> Result<Lost> {
-        let Feeder { end, told, session, form } = self;
+        let Feeder { end, messages, session, form } = self;
         session.stream.shutdown(Shutdown::Both)?;
         session.reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok(Lost { end, told, form })
+        Ok(Lost { end, messages, form })
     }
 }
 
 /// A feeder without a session.
 pub(super) struct Lost {
     end: End,
-    told: Told,
+    messages: TableMessages,
     form: usize,
 }
 
 impl Lost {
     /// Connects again; nothing is advertised yet.
     pub(super) fn connect(self) -> Result<Feeder> {
-        let Lost { end, told, form } = self;
-        Ok(Feeder { end, told, session: Session::begin(end)?, form })
+        let Lost { end, messages, form } = self;
+        Ok(Feeder { end, messages, session: Session::begin(end)?, form })
     }
 }
 
 /// A session whose other side only sends KEEPALIVEs: a thread records when a message arrives.
 struct Session {
     stream: TcpStream,
-    heard: Arc<Mutex<Heard>>,
+    arrivals: Arc<Mutex<ArrivalTimes>>,
     reader: JoinHandle<()>,
 }
 
-struct Heard {
+struct ArrivalTimes {
     last: Instant,
     /// The longest time between two messages.
     longest: Duration,
@@ -177,16 +177,16 @@ impl Session {
     fn begin(end: End) -> Result<Session> {
         let stream = establish(end)?;
         let mut reader = stream.try_clone()?;
-        let heard = Arc::new(Mutex::new(Heard { last: Instant::now(), longest: Duration::ZERO }));
-        let noted = Arc::clone(&heard);
+        let arrivals = Arc::new(Mutex::new(ArrivalTimes { last: Instant::now(), longest: Duration::ZERO }));
+        let noted = Arc::clone(&arrivals);
         let reader = std::thread::spawn(move || {
             while next_message(&mut reader).is_ok() {
-                let mut heard = noted.lock().unwrap_or_else(PoisonError::into_inner);
-                heard.longest = heard.longest.max(heard.last.elapsed());
-                heard.last = Instant::now();
+                let mut arrivals = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                arrivals.longest = arrivals.longest.max(arrivals.last.elapsed());
+                arrivals.last = Instant::now();
             }
         });
-        Ok(Session { stream, heard, reader })
+        Ok(Session { stream, arrivals, reader })
     }
 }
 
@@ -276,12 +276,12 @@ mod tests {
 
     #[test]
     fn both_forms_have_the_same_prefixes_and_other_attributes() {
-        let told = Told::new(25, 5, 1);
-        let [one, other] = &told.forms;
+        let messages = TableMessages::new(25, 5, 1);
+        let [one, other] = &messages.forms;
         assert_eq!(one.len(), other.len());
         let differ: Vec<usize> = (0..one.len()).filter(|at| one[*at] != other[*at]).collect();
         assert_eq!(differ.len(), 5, "one octet a message");
         assert!(differ.iter().all(|at| one[at - 3..=*at] == [0x40, 1, 1, 0]), "the value of ORIGIN");
-        assert_eq!(told.withdrawn.len(), 19 + 4 + 25 * 4);
+        assert_eq!(messages.withdrawn.len(), 19 + 4 + 25 * 4);
     }
 }

@@ -177,7 +177,7 @@ impl Feeder {
 }
 
 /// The messages that a sink has received completely, and when.
-enum Heard {
+enum SinkEvent {
     Announced(Instant),
     Withdrawn(Instant),
     /// The speaker ended the session.
@@ -187,58 +187,58 @@ enum Heard {
 /// Sinks, each with a thread that counts.
 pub(super) struct Sinks {
     streams: Vec<TcpStream>,
-    heard: mpsc::Receiver<Heard>,
+    events: mpsc::Receiver<SinkEvent>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Sinks {
     /// `count` sinks that each wait for `prefixes`.
     pub(super) fn connect(to: Speaker, count: u8, prefixes: u32) -> Result<Sinks> {
-        let (sender, heard) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let (mut streams, mut threads) = (Vec::new(), Vec::new());
         for sink in 1..=count {
             let stream = establish(End::of(Ipv4Addr::new(10, to.network(), 1, sink), SINK_AS, to))?;
             let (reader, sender) = (stream.try_clone()?, sender.clone());
             threads.push(std::thread::spawn(move || {
                 if let Err(error) = count_all(reader, prefixes, &sender) {
-                    let _ = sender.send(Heard::Lost(format!("{error:#}")));
+                    let _ = sender.send(SinkEvent::Lost(format!("{error:#}")));
                 }
             }));
             streams.push(stream);
         }
-        Ok(Sinks { streams, heard, threads })
+        Ok(Sinks { streams, events, threads })
     }
 
     /// Time at which the last sink had received the last announcement.
     pub(super) fn wait_announced(&self, patience: Duration) -> Result<Instant> {
-        self.wait("announcement", patience, |heard| match heard {
-            Heard::Announced(when) => Some(when),
+        self.wait("announcement", patience, |event| match event {
+            SinkEvent::Announced(when) => Some(when),
             _ => None,
         })
     }
 
     /// Time at which the last sink had received the last withdrawal.
     pub(super) fn wait_withdrawn(&self, patience: Duration) -> Result<Instant> {
-        self.wait("withdrawal", patience, |heard| match heard {
-            Heard::Withdrawn(when) => Some(when),
+        self.wait("withdrawal", patience, |event| match event {
+            SinkEvent::Withdrawn(when) => Some(when),
             _ => None,
         })
     }
 
-    fn wait(&self, what: &str, patience: Duration, is: fn(Heard) -> Option<Instant>) -> Result<Instant> {
+    fn wait(&self, what: &str, patience: Duration, is: fn(SinkEvent) -> Option<Instant>) -> Result<Instant> {
         let deadline = Instant::now() + patience;
         let mut last = None;
         for done in 0..self.streams.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             let of = self.streams.len();
-            let heard = self.heard.recv_timeout(left).with_context(|| {
+            let event = self.events.recv_timeout(left).with_context(|| {
                 format!("after {patience:?} {done} of {of} sinks have heard every {what}")
             })?;
-            if let Heard::Lost(error) = heard {
+            if let SinkEvent::Lost(error) = event {
                 bail!("a sink lost its session: {error}");
             }
             last = last
-                .max(Some(is(heard).with_context(|| format!("not every {what} came before the next part"))?));
+                .max(Some(is(event).with_context(|| format!("not every {what} came before the next part"))?));
         }
         last.context("no sinks")
     }
@@ -256,7 +256,7 @@ impl Sinks {
 }
 
 /// Counts a speaker's prefixes until the session ends.
-fn count_all(mut stream: TcpStream, prefixes: u32, heard: &mpsc::Sender<Heard>) -> Result<()> {
+fn count_all(mut stream: TcpStream, prefixes: u32, events: &mpsc::Sender<SinkEvent>) -> Result<()> {
     let (mut announced, mut withdrawn) = (0, 0);
     let mut buffer = vec![0; 256 * 1024];
     let mut filled = 0;
@@ -277,10 +277,10 @@ fn count_all(mut stream: TcpStream, prefixes: u32, heard: &mpsc::Sender<Heard>) 
                     let before = (announced, withdrawn);
                     (announced, withdrawn) = (announced + more, withdrawn + gone);
                     if before.0 < prefixes && announced >= prefixes {
-                        heard.send(Heard::Announced(Instant::now()))?;
+                        events.send(SinkEvent::Announced(Instant::now()))?;
                     }
                     if before.1 < prefixes && withdrawn >= prefixes {
-                        heard.send(Heard::Withdrawn(Instant::now()))?;
+                        events.send(SinkEvent::Withdrawn(Instant::now()))?;
                     }
                 }
                 NOTIFICATION => bail!("NOTIFICATION {:?}", &message[HEADER..]),

@@ -7,12 +7,12 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use trunkline_api::control::{EventKind, Events, WayOut};
+use trunkline_api::control::{DefaultRouteStatus, EventKind, Events};
 
 use super::{Bed, ELSEWHERE, HERE, attach, ready};
 use crate::client;
-use crate::link_faults::{End, flows};
-use crate::pinger::{Outcome, Pinger};
+use crate::link_faults::{PodEndpoint, flows};
+use crate::pinger::{FlowResult, Pinger};
 use crate::progress::say;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{INTERVAL, PATIENCE, lab};
@@ -41,7 +41,7 @@ fn pass_on(asn: &str) -> String {
     )
 }
 
-fn ways(bed: &Bed<'_>, node: &str) -> Result<Vec<WayOut>> {
+fn ways(bed: &Bed<'_>, node: &str) -> Result<Vec<DefaultRouteStatus>> {
     Ok(client::status(bed.host(node)?)?.bgp.context("no speaker")?.ways_out)
 }
 
@@ -50,7 +50,7 @@ fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: &str) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be {peers:?}, {basis}"), PATIENCE, || {
             let ways = ways(bed, node)?;
-            let are = |way: &WayOut| {
+            let are = |way: &DefaultRouteStatus| {
                 way.peers == peers
                     && way.basis == basis
                     && way.wanted == way.installed
@@ -68,8 +68,8 @@ fn wait_configured(bed: &Bed<'_>) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be as configured"), PATIENCE, || {
             let ways = ways(bed, node)?;
-            let all = |way: &WayOut| way.peers == ["10.11.0.1", "10.12.0.1"];
-            let are = |way: &WayOut| {
+            let all = |way: &DefaultRouteStatus| way.peers == ["10.11.0.1", "10.12.0.1"];
+            let are = |way: &DefaultRouteStatus| {
                 let as_configured = way.basis == "configured" && way.wanted == way.installed;
                 as_configured && !way.installed.is_empty() && (way.family != "ipv4-unicast" || all(way))
             };
@@ -96,7 +96,7 @@ fn prepare(bed: &Bed<'_>) -> Result<()> {
 }
 
 /// The worst of each kind of flow.
-fn worst(outcomes: &[Outcome]) -> String {
+fn worst(outcomes: &[FlowResult]) -> String {
     let mut kinds = BTreeMap::<&str, (usize, usize, u128)>::new();
     for outcome in outcomes {
         let (lost, sent, gap) = kinds.entry(outcome.name.split(": ").next().unwrap_or_default()).or_default();
@@ -141,7 +141,7 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
 }
 
 /// Cuts both uplinks of a ToR under traffic. Returns what was lost.
-fn cut(bed: &Bed<'_>, inside: &[End], others: &[End]) -> Result<String> {
+fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<String> {
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
     bed.host("tor1b")?.sh(CUT)?;
@@ -153,7 +153,7 @@ fn cut(bed: &Bed<'_>, inside: &[End], others: &[End]) -> Result<String> {
 }
 
 /// Kills the agent while the ToR has no uplinks: no packet is lost, in particular by the ToR whose session comes back first.
-fn restart(bed: &Bed<'_>, inside: &[End], others: &[End]) -> Result<usize> {
+fn restart(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<usize> {
     // With it FRR keeps the routes of an agent whose BFD ends with it.
     for (tor, asn, _) in TORS {
         bed.host(tor)?.sh(&format!(

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::storm::{furnish, plan, wait_addresses};
 use super::{Test, Verdict, cluster};
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context, passed};
@@ -66,12 +66,12 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let pretended = furnish(cluster)?;
         cluster.apply(&others())?;
         let mut replicas = Replicas::start(cluster, &program, 1)?;
-        let books = Books::open(cluster)?;
+        let auditor = AddressAuditor::open(cluster)?;
 
         // The IPInstance of a pod.
         let pod = plan("web", 0, false);
         let uid = cluster.wait(pretended.create(&pod))?;
-        let address = cluster.wait(wait_addresses(&books, &pod, &uid))?[0];
+        let address = cluster.wait(wait_addresses(&auditor, &pod, &uid))?[0];
         let name = address.to_string().replace('.', "-");
         let instance = ["ipinstance", name.as_str(), "-n", pod.namespace.as_str()];
         wait_has(cluster, &instance, &[OURS])?;
@@ -85,7 +85,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let mut kept = plan("db-0", 0, false);
         kept.stateful_set = Some("db");
         let uid = cluster.wait(pretended.create(&kept))?;
-        let its = cluster.wait(wait_addresses(&books, &kept, &uid))?[0];
+        let its = cluster.wait(wait_addresses(&auditor, &kept, &uid))?[0];
         ensure!(its != address, "{address} was given while its IPInstance is there");
         let its_name = its.to_string().replace('.', "-");
         let its_instance = ["ipinstance", its_name.as_str(), "-n", kept.namespace.as_str()];
@@ -93,7 +93,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
             set(cluster, &its_instance, before)?;
             cluster.wait(pretended.delete(&kept.namespace, &kept.name))?;
             let uid = cluster.wait(pretended.create(&kept))?;
-            let again = cluster.wait(wait_addresses(&books, &kept, &uid))?;
+            let again = cluster.wait(wait_addresses(&auditor, &kept, &uid))?;
             ensure!(again == [its], "db-0 had {its} and came back with {again:?}");
             let after = if before.contains(&OURS) { before.to_vec() } else { [before, &[OURS]].concat() };
             wait_has(cluster, &its_instance, &after)?;
@@ -111,14 +111,14 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         // this one.
         set(cluster, &instance, &[])?;
         let key = (pod.namespace.clone(), name.clone());
-        cluster.wait(books.until("the IPInstance to go", PATIENCE, |state| {
+        cluster.wait(auditor.until("the IPInstance to go", PATIENCE, |state| {
             (!state.instances.contains_key(&key)).then_some(())
         }))?;
         let mut found = false;
         for number in 0..120 {
             let next = plan(&format!("next-{number}"), 0, false);
             let uid = cluster.wait(pretended.create(&next))?;
-            let given = cluster.wait(wait_addresses(&books, &next, &uid)).context("an address leaked")?;
+            let given = cluster.wait(wait_addresses(&auditor, &next, &uid)).context("an address leaked")?;
             found = given.contains(&address);
             if found {
                 break;

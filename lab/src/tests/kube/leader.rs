@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::storm::{furnish, plan, wait_addresses};
 use super::{Test, Verdict, cluster};
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::shell::{Seen, wait_for};
@@ -34,7 +34,7 @@ const LONG_LEASE: &str = "--lease-duration-seconds=600";
 /// Pods with their addresses.
 struct Pods<'a> {
     cluster: &'a Cluster,
-    books: &'a Books,
+    auditor: &'a AddressAuditor,
     pretended: Pretended,
     all: Vec<(Plan, String, Vec<IpAddr>)>,
 }
@@ -51,7 +51,7 @@ impl Pods<'_> {
     /// Waits until each of them has its addresses.
     fn given(&mut self, made: Vec<(Plan, String)>) -> Result<()> {
         for (plan, uid) in made {
-            let mut addresses = self.cluster.wait(wait_addresses(self.books, &plan, &uid))?;
+            let mut addresses = self.cluster.wait(wait_addresses(self.auditor, &plan, &uid))?;
             addresses.sort_unstable();
             self.all.push((plan, uid, addresses));
         }
@@ -61,7 +61,7 @@ impl Pods<'_> {
     /// Checks that every pod still has its addresses, that no other pod has them, and that there
     /// are no other IPInstances.
     fn nothing_lost(&self) -> Result<usize> {
-        let state = self.books.now();
+        let state = self.auditor.now();
         ensure!(state.twice.is_empty(), "addresses held twice: {:?}", state.twice);
         ensure!(state.faults.is_empty(), "{:?}", state.faults);
         for (plan, uid, had) in &self.all {
@@ -125,7 +125,7 @@ fn written(cluster: &Cluster, replica: &str, since: Timestamp) -> Result<Vec<Str
 }
 
 /// Waits until the leader has nothing left to write: the Network's status counts all addresses.
-fn wait_quiet(cluster: &Cluster, books: &Books) -> Result<()> {
+fn wait_quiet(cluster: &Cluster, auditor: &AddressAuditor) -> Result<()> {
     wait_for("the Network's status to count all addresses", PATIENCE, || {
         let used = cluster.kubectl([
             "get",
@@ -134,8 +134,8 @@ fn wait_quiet(cluster: &Cluster, books: &Books) -> Result<()> {
             "-o",
             "jsonpath={.status.statistics.used} {.status.ipv6Statistics.used}",
         ])?;
-        let v6 = books.now().instances.values().filter(|held| held.address.is_ipv6()).count();
-        let wanted = format!("{} {v6}", books.now().instances.len() - v6);
+        let v6 = auditor.now().instances.values().filter(|held| held.address.is_ipv6()).count();
+        let wanted = format!("{} {v6}", auditor.now().instances.len() - v6);
         Ok(Seen::when(used == wanted, || format!("{used}, and {wanted} are there")))
     })
 }
@@ -144,8 +144,8 @@ fn leader(context: &Context) -> Result<Verdict> {
     cluster(context, "leader", |cluster| {
         let program = context.controller()?;
         let pretended = furnish(cluster)?;
-        let books = Books::open(cluster)?;
-        let mut pods = Pods { cluster, books: &books, pretended, all: Vec::new() };
+        let auditor = AddressAuditor::open(cluster)?;
+        let mut pods = Pods { cluster, auditor: &auditor, pretended, all: Vec::new() };
         let mut replicas = Replicas::start_apart(cluster, &program, 2, &[])?;
         let before = pods.make("before")?;
         pods.given(before)?;
@@ -153,7 +153,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         // A suspended leader. Another replica serves the pods created meanwhile. When it continues,
         // it receives the events of these pods before those of their IPInstances.
         let sleeper = replicas.wait_leader(cluster)?;
-        wait_quiet(cluster, &books)?;
+        wait_quiet(cluster, &auditor)?;
         let name = sleeper.name().to_owned();
         let began = Timestamp::now();
         let asleep = replicas.pause(sleeper)?;
@@ -186,10 +186,10 @@ fn leader(context: &Context) -> Result<Verdict> {
             let leads = replicas.wait_leader(cluster)?;
             let name = leads.name().to_owned();
             let made = pods.make(&format!("handover-{number}"))?;
-            let first = |state: &crate::kube::books::State| {
+            let first = |state: &crate::kube::auditor::State| {
                 made.iter().any(|(_, uid)| !state.of_pod(uid).is_empty()).then_some(())
             };
-            cluster.wait(books.until("the first of the burst to have an address", PATIENCE, first))?;
+            cluster.wait(auditor.until("the first of the burst to have an address", PATIENCE, first))?;
             replicas.end(cluster, leads)?;
             let next = replicas.wait_leader(cluster)?;
             ensure!(next.name() != name, "{name} leads again, and another one was there");

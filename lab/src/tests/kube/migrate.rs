@@ -14,7 +14,7 @@ use super::{Test, Verdict, hybridnet};
 use crate::client;
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::workloads::Nodes;
 use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
@@ -43,7 +43,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             }
             let before = hybridnet::addresses(cluster)?;
             ensure!(before.len() == 5, "{before:?}");
-            let books = Books::open(cluster)?;
+            let auditor = AddressAuditor::open(cluster)?;
 
             page.section("Before")?;
             page.section("1. The kinds")?;
@@ -94,7 +94,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
                 cluster.kubectl(["-n", "kube-system", "get", "pods,daemonsets,deployments", "-o", "name"])?;
             ensure!(!left.contains("hybridnet"), "left of hybridnet: {left}");
 
-            let twice = books.now().twice.clone();
+            let twice = auditor.now().twice.clone();
             ensure!(twice.is_empty(), "addresses held twice: {twice:?}");
             passed(format!(
                 "{}; {} addresses kept; {sent} pings while agents were replaced, none lost",

@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use super::storm::{self, furnish};
 use super::{Test, Verdict, cluster};
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::tests::{Context, passed};
@@ -48,10 +48,10 @@ impl Running {
     }
 
     /// Waits for addresses; the kubelet starts the pods with them and reports that.
-    fn run(&mut self, cluster: &Cluster, books: &Books, made: Vec<(Plan, String)>) -> Result<()> {
+    fn run(&mut self, cluster: &Cluster, auditor: &AddressAuditor, made: Vec<(Plan, String)>) -> Result<()> {
         cluster.wait(async {
             for (plan, uid) in made {
-                let mut addresses = storm::wait_addresses(books, &plan, &uid).await?;
+                let mut addresses = storm::wait_addresses(auditor, &plan, &uid).await?;
                 addresses.sort_unstable();
                 self.pretended.report(&plan.namespace, &plan.name, &addresses).await?;
                 for (other, (_, used)) in &self.pods {
@@ -79,7 +79,7 @@ impl Running {
     }
 
     /// Checks that each running pod's address is also in the API server.
-    fn unchanged(&self, cluster: &Cluster, books: &Books) -> Result<()> {
+    fn unchanged(&self, cluster: &Cluster, auditor: &AddressAuditor) -> Result<()> {
         let uids: BTreeMap<String, String> = cluster
             .wait(self.pretended.all())?
             .into_iter()
@@ -87,13 +87,13 @@ impl Running {
             .collect();
         for (name, (plan, used)) in &self.pods {
             let what = format!("{}/{name} to have {used:?} again", plan.namespace);
-            cluster.wait(books.until(&what, PATIENCE, |state| {
+            cluster.wait(auditor.until(&what, PATIENCE, |state| {
                 let mut has = state.of_pod(uids.get(name)?);
                 has.sort_unstable();
                 (has == *used).then_some(())
             }))?;
         }
-        let state = books.now();
+        let state = auditor.now();
         ensure!(state.twice.is_empty(), "addresses held twice: {:?}", state.twice);
         Ok(())
     }
@@ -110,38 +110,38 @@ fn etcd_restore(context: &Context) -> Result<Verdict> {
         let mut running = Running { pretended: pretended.clone(), pods: BTreeMap::new() };
 
         let replicas = Replicas::start(cluster, &program, 2)?;
-        let books = Books::open(cluster)?;
+        let auditor = AddressAuditor::open(cluster)?;
         let old = running.make(cluster, &names("old", 15))?;
-        running.run(cluster, &books, old)?;
+        running.run(cluster, &auditor, old)?;
         drop(replicas);
         // In the snapshot these pods have no addresses; they get them right after it.
         let between = running.make(cluster, &names("between", 10))?;
         let snapshot = cluster.snapshot("older")?;
         let replicas = Replicas::start(cluster, &program, 2)?;
-        running.run(cluster, &books, between)?;
+        running.run(cluster, &auditor, between)?;
         let late = running.make(cluster, &names("late", 10))?;
-        running.run(cluster, &books, late)?;
+        running.run(cluster, &auditor, late)?;
 
-        drop((replicas, books));
+        drop((replicas, auditor));
         cluster.restore(&snapshot)?;
         running.report_again(cluster)?;
         let mut replicas = Replicas::start(cluster, &program, 2)?;
-        let books = Books::open(cluster)?;
-        running.unchanged(cluster, &books)?;
+        let auditor = AddressAuditor::open(cluster)?;
+        running.unchanged(cluster, &auditor)?;
         let anew = running.make(cluster, &names("new", 15))?;
-        running.run(cluster, &books, anew)?;
-        running.unchanged(cluster, &books)?;
+        running.run(cluster, &auditor, anew)?;
+        running.unchanged(cluster, &auditor)?;
 
         let snapshot = cluster.snapshot("newer")?;
         let lost = running.make(cluster, &names("lost", 10))?;
-        running.run(cluster, &books, lost)?;
-        drop(books);
+        running.run(cluster, &auditor, lost)?;
+        drop(auditor);
         cluster.restore(&snapshot)?;
         running.report_again(cluster)?;
-        let books = Books::open(cluster)?;
+        let auditor = AddressAuditor::open(cluster)?;
         let last = running.make(cluster, &names("last", 15))?;
-        running.run(cluster, &books, last)?;
-        running.unchanged(cluster, &books)?;
+        running.run(cluster, &auditor, last)?;
+        running.unchanged(cluster, &auditor)?;
         replicas.still_running()?;
         passed(format!("{} pods run with the addresses that they had", running.pods.len()))
     })

@@ -2,7 +2,7 @@
 //! in three namespaces all the time. These invariants must hold at the end, whatever happened to
 //! the controllers and the API server:
 //!
-//! - no address was held twice at any moment ([`Books`]);
+//! - no address was held twice at any moment ([`AddressAuditor`]);
 //! - every pod has its addresses, and every IPInstance has its pod or, for a StatefulSet, a future
 //!   pod;
 //! - a StatefulSet's pod had the same addresses each time it was recreated;
@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::crds;
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::stats::percentile;
@@ -59,7 +59,7 @@ spec: { network: rack1, range: { version: '6', cidr: 'fd00:1::/64', start: 'fd00
 
 /// Everything except the disturbance.
 pub(super) struct Storm {
-    pub books: Arc<Books>,
+    pub auditor: Arc<AddressAuditor>,
     pretended: Pretended,
     rounds: Vec<Round>,
     tasks: Vec<tokio::task::JoinHandle<Result<()>>>,
@@ -95,19 +95,19 @@ pub(super) fn furnish(cluster: &Cluster) -> Result<Pretended> {
 impl Storm {
     /// Starts to create and delete pods.
     pub(super) fn begin(cluster: &Cluster, pretended: Pretended) -> Result<Self> {
-        let books = Arc::new(Books::open(cluster)?);
+        let auditor = Arc::new(AddressAuditor::open(cluster)?);
         let (stop, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let walker = |n: usize| Walker {
             n,
             pretended: pretended.clone(),
-            books: Arc::clone(&books),
+            auditor: Arc::clone(&auditor),
             stop: Arc::clone(&stop),
             came: Arc::clone(&came),
         };
         let mut tasks: Vec<_> =
             (0..COMING_AND_GOING).map(|n| cluster.spawn(walker(n).come_and_go())).collect();
         tasks.extend((0..STATEFUL).map(|n| cluster.spawn(walker(n).come_back())));
-        Ok(Self { books, pretended, rounds: Vec::new(), tasks, stop, came })
+        Ok(Self { auditor, pretended, rounds: Vec::new(), tasks, stop, came })
     }
 
     /// Creates a burst of pods, runs the disturbance once some of them have their addresses, and
@@ -125,17 +125,17 @@ impl Storm {
         // Each round at another moment: before the first address, during the allocations, after the
         // last.
         let until = number % BURST;
-        let given = |state: &crate::kube::books::State| {
+        let given = |state: &crate::kube::auditor::State| {
             uids.iter().filter(|uid| !state.of_pod(uid).is_empty()).count()
         };
         let what = format!("{until} pods of burst {number} to have addresses");
         let given_before = cluster.wait(
-            self.books.until(&what, PATIENCE, |state| Some(given(state)).filter(|given| *given >= until)),
+            self.auditor.until(&what, PATIENCE, |state| Some(given(state)).filter(|given| *given >= until)),
         )?;
         let disturbed = disturb(cluster)?;
         cluster.wait(async {
             for (plan, uid) in plans.iter().zip(&uids) {
-                wait_addresses(&self.books, plan, uid).await?;
+                wait_addresses(&self.auditor, plan, uid).await?;
             }
             anyhow::Ok(())
         })?;
@@ -143,7 +143,7 @@ impl Storm {
         cluster.wait(futures_util::future::try_join_all(
             plans.iter().map(|plan| self.pretended.delete(&plan.namespace, &plan.name)),
         ))?;
-        let audit = self.books.now();
+        let audit = self.auditor.now();
         ensure!(audit.twice.is_empty(), "round {number}: addresses held twice: {:?}", audit.twice);
         ensure!(audit.faults.is_empty(), "round {number}: {:?}", audit.faults);
         Ok(())
@@ -158,7 +158,7 @@ impl Storm {
         replicas.still_running()?;
         let leaked = self.settle(cluster)?;
         self.fill(cluster)?;
-        let audit = self.books.now();
+        let audit = self.auditor.now();
         ensure!(audit.twice.is_empty(), "addresses held twice: {:?}", audit.twice);
         let in_the_middle = self.rounds.iter().filter(|r| (1..BURST).contains(&r.given_before)).count();
         let after: Vec<f64> = self.rounds.iter().map(|r| r.all_after).collect();
@@ -181,14 +181,14 @@ impl Storm {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());
         let kept = 2 * STATEFUL;
-        let settled = cluster.wait(self.books.until("only what is kept to be left", PATIENCE, |state| {
+        let settled = cluster.wait(self.auditor.until("only what is kept to be left", PATIENCE, |state| {
             let all_kept =
                 state.instances.values().all(|held| held.owner == "StatefulSet" && held.pod_uid.is_empty());
             (all_kept && state.instances.len() == kept).then_some(0)
         }));
         settled.map_err(|e| {
             let left: Vec<String> =
-                self.books.now().instances.iter().map(|(key, held)| format!("{key:?} {held:?}")).collect();
+                self.auditor.now().instances.iter().map(|(key, held)| format!("{key:?} {held:?}")).collect();
             anyhow::anyhow!("{e:#}; leaked: {left:#?}")
         })
     }
@@ -201,13 +201,13 @@ impl Storm {
             for plan in &plans {
                 let uid = self.pretended.create(plan).await?;
                 // One after the other, to identify the one that fails.
-                wait_addresses(&self.books, plan, &uid)
+                wait_addresses(&self.auditor, plan, &uid)
                     .await
                     .with_context(|| format!("{} of {free} had theirs: the rest leaked", plan.name))?;
             }
             anyhow::Ok(())
         })?;
-        let state = self.books.now();
+        let state = self.auditor.now();
         ensure!(
             state.instances.len() == 2 * ADDRESSES,
             "{} IPInstances, but {} addresses",
@@ -236,9 +236,9 @@ pub(super) fn plan(name: &str, n: usize, dual: bool) -> Plan {
     }
 }
 
-pub(super) async fn wait_addresses(books: &Books, plan: &Plan, uid: &str) -> Result<Vec<IpAddr>> {
+pub(super) async fn wait_addresses(auditor: &AddressAuditor, plan: &Plan, uid: &str) -> Result<Vec<IpAddr>> {
     let wanted = if plan.family == "DualStack" { 2 } else { 1 };
-    books
+    auditor
         .until(&format!("{}/{} to have its addresses", plan.namespace, plan.name), PATIENCE, |state| {
             Some(state.of_pod(uid)).filter(|addresses| addresses.len() == wanted)
         })
@@ -249,7 +249,7 @@ pub(super) async fn wait_addresses(books: &Books, plan: &Plan, uid: &str) -> Res
 struct Walker {
     n: usize,
     pretended: Pretended,
-    books: Arc<Books>,
+    auditor: Arc<AddressAuditor>,
     stop: Arc<AtomicBool>,
     came: Arc<AtomicU64>,
 }
@@ -265,7 +265,7 @@ impl Walker {
             let plan = plan(&format!("web-{}-{count}", self.n), self.n + count as usize, count % 2 == 0);
             let uid = self.create(&plan).await?;
             if count % 3 != 0 {
-                wait_addresses(&self.books, &plan, &uid).await?;
+                wait_addresses(&self.auditor, &plan, &uid).await?;
             }
             self.delete(&plan).await?;
         }
@@ -284,7 +284,7 @@ impl Walker {
             plan.node = NODES[count % NODES.len()].to_owned();
             plan.stateful_set = Some("db");
             let uid = self.create(&plan).await?;
-            let mut has = wait_addresses(&self.books, &plan, &uid).await?;
+            let mut has = wait_addresses(&self.auditor, &plan, &uid).await?;
             has.sort_unstable();
             if let Some(had) = had.as_ref().filter(|had| **had != has) {
                 bail!("{}/db-0 had {had:?} and came back with {has:?}", plan.namespace);

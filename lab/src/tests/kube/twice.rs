@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::storm::{furnish, plan, wait_addresses};
 use super::{Test, Verdict, cluster};
 use crate::kube::Cluster;
-use crate::kube::books::Books;
+use crate::kube::auditor::AddressAuditor;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::shell::{Seen, wait_for};
@@ -72,12 +72,12 @@ impl Pod {
     fn wait_one(
         &self,
         cluster: &Cluster,
-        books: &Books,
+        auditor: &AddressAuditor,
         what: &str,
         right: impl Fn(IpAddr) -> bool,
     ) -> Result<IpAddr> {
         let what = format!("{} to have {what}", self.plan.name);
-        cluster.wait(books.until(&what, PATIENCE, |state| match state.of_pod(&self.uid).as_slice() {
+        cluster.wait(auditor.until(&what, PATIENCE, |state| match state.of_pod(&self.uid).as_slice() {
             [one] if right(*one) => Some(*one),
             _ => None,
         }))
@@ -118,21 +118,21 @@ fn twice(context: &Context) -> Result<Verdict> {
         let program = context.controller()?;
         let pretended = furnish(cluster)?;
         let mut replicas = Replicas::start(cluster, &program, 2)?;
-        let books = Books::open(cluster)?;
+        let auditor = AddressAuditor::open(cluster)?;
         let make = |name: &str, namespace| Pod::make(cluster, &pretended, name, namespace);
 
         // While a controller runs. The second pod already has an address, and keeps it.
         let (first, second) = (make("first", 0)?, make("second", 1)?);
-        let one = cluster.wait(wait_addresses(&books, &first.plan, &first.uid))?[0];
-        let two = cluster.wait(wait_addresses(&books, &second.plan, &second.uid))?[0];
+        let one = cluster.wait(wait_addresses(&auditor, &first.plan, &first.uid))?[0];
+        let two = cluster.wait(wait_addresses(&auditor, &second.plan, &second.uid))?[0];
         ensure!(one != two, "{one} was given twice");
         second.forge(cluster, &one.to_string())?;
         second.wait_told(
             cluster,
             &[&one.to_string(), "belongs to IPInstance storm-a/", "this pod gets another one"],
         )?;
-        second.wait_one(cluster, &books, "only the address that it had", |address| address == two)?;
-        first.wait_one(cluster, &books, "its address as before", |address| address == one)?;
+        second.wait_one(cluster, &auditor, "only the address that it had", |address| address == two)?;
+        first.wait_one(cluster, &auditor, "its address as before", |address| address == one)?;
 
         // While none runs. The older one is in the namespace with the later name, so age decides
         // and not the name.
@@ -154,24 +154,24 @@ fn twice(context: &Context) -> Result<Verdict> {
         let mut replicas = Replicas::start(cluster, &program, 2)?;
 
         let is = |address: IpAddr, text: &str| address.to_string() == text;
-        younger.wait_one(cluster, &books, "another address", |address| !is(address, "100.64.1.100"))?;
-        older.wait_one(cluster, &books, "the contested address", |address| is(address, "100.64.1.100"))?;
+        younger.wait_one(cluster, &auditor, "another address", |address| !is(address, "100.64.1.100"))?;
+        older.wait_one(cluster, &auditor, "the contested address", |address| is(address, "100.64.1.100"))?;
         younger.wait_told(cluster, &["100.64.1.100 belongs to IPInstance storm-b/100-64-1-100"])?;
-        unused.wait_one(cluster, &books, "another address", |address| !is(address, "100.64.1.101"))?;
-        used.wait_one(cluster, &books, "the address that it uses", |address| is(address, "100.64.1.101"))?;
+        unused.wait_one(cluster, &auditor, "another address", |address| !is(address, "100.64.1.101"))?;
+        used.wait_one(cluster, &auditor, "the address that it uses", |address| is(address, "100.64.1.101"))?;
         unused.wait_told(cluster, &["100.64.1.101 belongs to IPInstance storm-b/100-64-1-101"])?;
 
         // Two pods that both use it get an event, and neither loses it. When one is deleted, the
         // other keeps it alone.
         both.wait_told(cluster, &["100.64.1.102", "storm-b/100-64-1-102", "delete one of the two pods"])?;
         of_two.wait_told(cluster, &["100.64.1.102", "storm-a/100-64-1-102", "delete one of the two pods"])?;
-        both.wait_one(cluster, &books, "what it uses", |address| is(address, "100.64.1.102"))?;
+        both.wait_one(cluster, &auditor, "what it uses", |address| is(address, "100.64.1.102"))?;
         cluster.wait(pretended.delete(&both.plan.namespace, &both.plan.name))?;
         let key = (both.plan.namespace.clone(), "100-64-1-102".to_owned());
-        cluster.wait(books.until("the deleted pod's IPInstance to go", PATIENCE, |state| {
+        cluster.wait(auditor.until("the deleted pod's IPInstance to go", PATIENCE, |state| {
             (!state.instances.contains_key(&key)).then_some(())
         }))?;
-        of_two.wait_one(cluster, &books, "what it uses", |address| is(address, "100.64.1.102"))?;
+        of_two.wait_one(cluster, &auditor, "what it uses", |address| is(address, "100.64.1.102"))?;
         replicas.still_running()?;
         passed("four addresses with two IPInstances each: settled while a controller looked on, and when one came back".to_owned())
     })

@@ -1,7 +1,7 @@
 //! New addresses: their order, and none if not all can be allocated.
 
 use super::step::Deed::{Goes, Scheduled};
-use super::step::Step::{Apply, Change, Free, HasNone, Pod, Shows, Told};
+use super::step::Step::{Apply, Change, Free, HasEvent, HasNone, Pod, Shows};
 use super::step::{has, pod};
 use super::{Case, case};
 use serde_json::json;
@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
-                Told("a", "IPAllocationSucceed", "10.1.0.10 of Network rack1"),
+                HasEvent("a", "IPAllocationSucceed", "10.1.0.10 of Network rack1"),
                 pod("b").on("n2").made(),
                 has("b", &["10.1.0.11"]),
                 pod("c").on("n3").made(),
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("b").on("n3").with("ip-family", "DualStack").made(),
                 has("b", &["10.2.0.5", "fd00:2::11"]),
                 pod("c").on("n3").with("ip-family", "DualStack").made(),
-                Told(
+                HasEvent(
                     "c",
                     FAIL,
                     "no IPv6 address is free in network rack2: subnet rack2-v6 has 2 of 2 in use",
@@ -71,7 +71,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").on("n3").made(),
                 has("c", &["10.2.0.6"]),
                 pod("d").on("n3").with("ip-family", "DualStack").made(),
-                Told("d", FAIL, "no IPv4 address is free in network rack2"),
+                HasEvent("d", FAIL, "no IPv4 address is free in network rack2"),
                 HasNone("d"),
                 Shows("Subnet", "rack2-v6", json!({"status": {"used": 0}})),
             ],
@@ -86,7 +86,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").on("n3").made(),
                 has("c", &["10.2.0.6"]),
                 pod("d").on("n3").made(),
-                Told(
+                HasEvent(
                     "d",
                     FAIL,
                     "no IPv4 address is free in network rack2: subnet rack2-v4 has 3 of 3 in use",
@@ -145,7 +145,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("b").on("n3").with("ip-family", "IPv6").made(),
                 has("b", &["fd00:2::11"]),
                 pod("c").on("n3").with("ip-family", "IPv6").made(),
-                Told("c", FAIL, "no IPv6 address is free in network rack2"),
+                HasEvent("c", FAIL, "no IPv6 address is free in network rack2"),
                 Apply(RACK2_MORE_V6),
                 has("c", &["fd00:22::10"]),
             ],
@@ -160,7 +160,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").on("n3").made(),
                 has("c", &["10.2.0.6"]),
                 pod("d").on("n3").made(),
-                Told("d", FAIL, "no IPv4 address is free"),
+                HasEvent("d", FAIL, "no IPv4 address is free"),
                 HasNone("d"),
                 pod("e").on("n3").with("specified-subnet", "rack2-own").made(),
                 has("e", &["10.2.1.10"]),
@@ -190,7 +190,7 @@ pub(super) fn cases() -> Vec<Case> {
             "a node in no Underlay: the pod is told, and waits until there is one",
             vec![
                 pod("a").on("n4").made(),
-                Told("a", FAIL, "no Underlay Network selects node n4: label the node for one"),
+                HasEvent("a", FAIL, "no Underlay Network selects node n4: label the node for one"),
                 HasNone("a"),
                 Change("Node", "n4", json!({"metadata": {"labels": {"rack": "1"}}})),
                 has("a", &["10.1.0.10"]),
@@ -212,7 +212,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("a").with("network-type", "GlobalBGP").made(),
                 has("a", &["10.5.0.10"]),
                 pod("b").on("n3").with("network-type", "GlobalBGP").made(),
-                Told("b", FAIL, "node n3 is in no Network of mode BGP"),
+                HasEvent("b", FAIL, "node n3 is in no Network of mode BGP"),
                 HasNone("b"),
             ],
         ),
@@ -220,7 +220,7 @@ pub(super) fn cases() -> Vec<Case> {
             "a Subnet that is not there yet: the pod is told, and waits for it",
             vec![
                 pod("a").on("n3").with("specified-subnet", "rack2-more-v6").with("ip-family", "IPv6").made(),
-                Told("a", FAIL, "there is no Subnet rack2-more-v6"),
+                HasEvent("a", FAIL, "there is no Subnet rack2-more-v6"),
                 HasNone("a"),
                 Apply(RACK2_MORE_V6),
                 has("a", &["fd00:22::10"]),
@@ -230,7 +230,7 @@ pub(super) fn cases() -> Vec<Case> {
             "an annotation that cannot be read is named",
             vec![
                 pod("a").with("ip-family", "IPv5").made(),
-                Told(
+                HasEvent(
                     "a",
                     FAIL,
                     "metadata.annotations[networking.alibaba.com/ip-family]: `IPv5` is no family",

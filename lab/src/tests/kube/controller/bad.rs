@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::step::Step::{
-    Apply, Change, Delete, Garble, Gone, HasNone, Later, Logged, Loosen, Shows, Still, Told, Warned,
+    Apply, Change, Delete, Garble, Gone, HasEvent, HasNone, Later, Logged, Loosen, Shows, Still, Warned,
 };
 use super::step::{has, pod};
 use super::{Case, case};
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("b").on("n3").made(),
                 has("b", &["10.2.0.2"]),
                 pod("c").with("specified-network", "broken").made(),
-                Told("c", "IPAllocationFail", "there is no Network broken"),
+                HasEvent("c", "IPAllocationFail", "there is no Network broken"),
                 // Later objects are served as well.
                 Apply(super::allocate::GLOBAL),
                 pod("d").with("network-type", "GlobalBGP").made(),
@@ -62,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
                 pod("b").with("specified-subnet", "rack1-broken").made(),
-                Told("b", "IPAllocationFail", "there is no Subnet rack1-broken"),
+                HasEvent("b", "IPAllocationFail", "there is no Subnet rack1-broken"),
                 HasNone("b"),
             ],
         ),
@@ -76,7 +76,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("b").made(),
                 has("b", &["10.1.0.11"]),
                 pod("c").with("specified-subnet", "rack1-a").made(),
-                Told("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
+                HasEvent("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
                 HasNone("c"),
                 // It is served once the older one is gone.
                 Delete("Subnet", "rack1-v4"),

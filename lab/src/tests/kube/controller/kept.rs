@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::step::Deed::{Completed, Evicted, Goes, Runs, Stops, Terminates};
 use super::step::Mac::{Other, Same};
-use super::step::Step::{Change, ChangeStatus, Delete, Free, Gone, Has, Held, Kept, Pod, Still, Told};
+use super::step::Step::{Change, ChangeStatus, Delete, Free, Gone, Has, HasEvent, Held, Kept, Pod, Still};
 use super::step::{has, has_again, pod};
 use super::{Case, case};
 
@@ -70,7 +70,7 @@ pub(super) fn cases() -> Vec<Case> {
                 Still("db-0", &["10.1.0.10"]),
                 Pod("db-0", Stops),
                 Kept("db-0", &["10.1.0.10"]),
-                Told("db-0", "IPReserveSucceed", "10-1-0-10"),
+                HasEvent("db-0", "IPReserveSucceed", "10-1-0-10"),
                 Pod("db-0", Goes),
                 pod("db-0").of(SET).made(),
                 has_again("db-0", &["10.1.0.10"]),
@@ -119,7 +119,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("db-0").of(SET).with("ip-retain", "false").made(),
                 Has("db-0", &["10.1.0.11"], Other),
                 Free(&["10.1.0.10"]),
-                Told("db-0", "IPReleaseSucceed", "10-1-0-10"),
+                HasEvent("db-0", "IPReleaseSucceed", "10-1-0-10"),
             ],
         ),
         case(
@@ -166,7 +166,7 @@ pub(super) fn cases() -> Vec<Case> {
                 Pod("db-0", Goes),
                 Kept("db-0", &["10.1.0.10"]),
                 pod("db-0").of(SET).on("n3").made(),
-                Told("db-0", "IPAllocationFail", "node n3 does not belong to Network rack1"),
+                HasEvent("db-0", "IPAllocationFail", "node n3 does not belong to Network rack1"),
                 Kept("db-0", &["10.1.0.10"]),
                 Pod("db-0", Goes),
                 pod("db-0").of(SET).on("n2").made(),

@@ -2,7 +2,7 @@
 
 use super::step::Deed::Goes;
 use super::step::Mac::{Is, Same};
-use super::step::Step::{Free, Has, HasNone, Kept, Pod, Told};
+use super::step::Step::{Free, Has, HasEvent, HasNone, Kept, Pod};
 use super::step::{has, has_again, pod};
 use super::{Case, case};
 
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
                 has("db-0", &["10.1.0.15"]),
                 has("db-1", &["10.1.0.17"]),
                 has("db-2", &["10.1.0.13"]),
-                Told("db-3", FAIL, "ip-pool has 3 entries and none for ordinal 3"),
+                HasEvent("db-3", FAIL, "ip-pool has 3 entries and none for ordinal 3"),
                 HasNone("db-3"),
             ],
         ),
@@ -68,7 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.16").made(),
                 has("db-0", &["10.1.0.16"]),
                 Free(&["10.1.0.15"]),
-                Told("db-0", "IPReleaseSucceed", "10-1-0-15"),
+                HasEvent("db-0", "IPReleaseSucceed", "10-1-0-15"),
             ],
         ),
         case(
@@ -101,7 +101,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.10").made(),
-                Told("db-0", FAIL, "address 10.1.0.10 of subnet rack1-v4 belongs to IPInstance"),
+                HasEvent("db-0", FAIL, "address 10.1.0.10 of subnet rack1-v4 belongs to IPInstance"),
                 HasNone("db-0"),
                 Pod("a", Goes),
                 has("db-0", &["10.1.0.10"]),
@@ -111,15 +111,15 @@ pub(super) fn cases() -> Vec<Case> {
             "addresses of no subnet, and ones that are nobody's",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.9.0.1").made(),
-                Told(
+                HasEvent(
                     "db-0",
                     FAIL,
                     "address 10.9.0.1 is in no subnet of network rack1: its subnets are rack1-v4",
                 ),
                 pod("db-1").of(SET).with("ip-pool", "10.2.0.1,10.2.0.1").on("n3").made(),
-                Told("db-1", FAIL, "address 10.2.0.1 of subnet rack2-v4 is never given out"),
+                HasEvent("db-1", FAIL, "address 10.2.0.1 of subnet rack2-v4 is never given out"),
                 pod("db-2").of(SET).with("ip-pool", "10.1.0.15,nowhere").made(),
-                Told("db-2", FAIL, "ip-pool][1]: `nowhere` is not an IP address"),
+                HasEvent("db-2", FAIL, "ip-pool][1]: `nowhere` is not an IP address"),
                 HasNone("db-0"),
                 HasNone("db-1"),
                 HasNone("db-2"),
@@ -148,7 +148,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("db-1").of(SET).with("mac-pool", MACS).with("ip-family", "DualStack").made(),
                 Has("db-1", &["10.1.0.11", "fd00:1::10"], Is("02:aa:00:00:00:02")),
                 pod("db-2").of(SET).with("mac-pool", MACS).made(),
-                Told("db-2", FAIL, "mac-pool has 2 entries and none for ordinal 2"),
+                HasEvent("db-2", FAIL, "mac-pool has 2 entries and none for ordinal 2"),
                 HasNone("db-2"),
                 Pod("db-1", Goes),
                 Kept("db-1", &["10.1.0.11", "fd00:1::10"]),
@@ -173,7 +173,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("db-0").of(SET).with("mac-pool", MACS).made(),
                 Has("db-0", &["10.1.0.10"], Is("02:aa:00:00:00:01")),
                 pod("ldap-0").of(SET).with("mac-pool", MACS).made(),
-                Told(
+                HasEvent(
                     "ldap-0",
                     FAIL,
                     "MAC address 02:aa:00:00:00:01 is in use by another pod of network rack1",

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::step::Deed::{Completed, Evicted, Goes, Runs, Terminates};
 use super::step::Mac::Other;
-use super::step::Step::{Apply, Change, Delete, Free, Gone, Has, Held, Kept, Pod, Shows, Still, Told};
+use super::step::Step::{Apply, Change, Delete, Free, Gone, Has, HasEvent, Held, Kept, Pod, Shows, Still};
 use super::step::{has, pod};
 use super::{Case, case};
 
@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
                 has("a", &["10.1.0.10"]),
                 Pod("a", Evicted),
                 Free(&["10.1.0.10"]),
-                Told("a", "IPReleaseSucceed", "10-1-0-10"),
+                HasEvent("a", "IPReleaseSucceed", "10-1-0-10"),
                 Shows("Pod", "a", json!({"status": {"reason": "Evicted"}})),
             ],
         ),
@@ -41,7 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
                 has("a", &["10.1.0.10", "fd00:1::10"]),
                 Pod("a", Completed),
                 Free(&["10.1.0.10", "fd00:1::10"]),
-                Told("a", "IPReleaseSucceed", "10-1-0-10"),
+                HasEvent("a", "IPReleaseSucceed", "10-1-0-10"),
             ],
         ),
         case(
@@ -76,7 +76,7 @@ pub(super) fn cases() -> Vec<Case> {
                 Delete("IPInstance", "10.1.0.10"),
                 Held("10.1.0.10"),
                 pod("db-0").of("StatefulSet").with("ip-pool", "10.1.0.10").made(),
-                Told("db-0", "IPAllocationFail", "being deleted"),
+                HasEvent("db-0", "IPAllocationFail", "being deleted"),
                 Pod("a", Goes),
                 has("db-0", &["10.1.0.10"]),
             ],
@@ -113,7 +113,7 @@ pub(super) fn cases() -> Vec<Case> {
                 Delete("Subnet", "rack1-v4"),
                 Shows("Network", "rack1", json!({"status": {"subnetList": ["rack1-v6"]}})),
                 pod("b").made(),
-                Told("b", "IPAllocationFail", "network rack1 has no IPv4 subnet that is not private"),
+                HasEvent("b", "IPAllocationFail", "network rack1 has no IPv4 subnet that is not private"),
                 Still("a", &["10.1.0.10"]),
                 finalizers("Subnet", "rack1-v4", Value::Null),
                 Gone("Subnet", "rack1-v4"),

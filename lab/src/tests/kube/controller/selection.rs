@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::step::Deed::Goes;
-use super::step::Step::{Change, HasNone, Kept, Pod, Still, Told};
+use super::step::Step::{Change, HasEvent, HasNone, Kept, Pod, Still};
 use super::step::{has, has_again, namespace_says, pod};
 use super::{Case, case};
 
@@ -131,20 +131,20 @@ pub(super) fn cases() -> Vec<Case> {
             "what does not go together is told",
             vec![
                 pod("a").on("n3").with("specified-network", "rack1").made(),
-                Told("a", FAIL, "node n3 does not belong to Network rack1"),
+                HasEvent("a", FAIL, "node n3 does not belong to Network rack1"),
                 pod("b").with("specified-network", "rack1").with("specified-subnet", "overlay-v4").made(),
-                Told("b", FAIL, "Subnet overlay-v4 belongs to Network overlay and not to rack1"),
+                HasEvent("b", FAIL, "Subnet overlay-v4 belongs to Network overlay and not to rack1"),
                 pod("c").with("specified-network", "overlay").with("network-type", "Underlay").made(),
-                Told("c", FAIL, "Network overlay is of type Overlay, and Underlay is asked for"),
+                HasEvent("c", FAIL, "Network overlay is of type Overlay, and Underlay is asked for"),
                 pod("d").with("specified-network", "nowhere").made(),
-                Told("d", FAIL, "there is no Network nowhere"),
+                HasEvent("d", FAIL, "there is no Network nowhere"),
                 pod("e")
                     .with("specified-subnet", "overlay-v6/overlay-v4")
                     .with("ip-family", "DualStack")
                     .made(),
-                Told("e", FAIL, "write `v4-subnet/v6-subnet`"),
+                HasEvent("e", FAIL, "write `v4-subnet/v6-subnet`"),
                 pod("f").with("specified-subnet", "overlay-v6").made(),
-                Told("f", FAIL, "overlay-v6 is not what a pod of family IPv4 can have"),
+                HasEvent("f", FAIL, "overlay-v6 is not what a pod of family IPv4 can have"),
                 HasNone("a"),
                 HasNone("b"),
                 HasNone("c"),
@@ -158,7 +158,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![
                 namespace_says("ip-family", json!("five")),
                 pod("a").made(),
-                Told("a", FAIL, "Namespace"),
+                HasEvent("a", FAIL, "Namespace"),
                 HasNone("a"),
                 pod("b").with("ip-family", "IPv4").made(),
                 has("b", &["10.1.0.10"]),

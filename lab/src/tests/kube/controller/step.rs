@@ -141,7 +141,7 @@ pub(super) enum Step {
     /// Asserts that an IPInstance with a deletion timestamp still exists.
     Held(&'static str),
     /// Asserts an event about the existing pod of this name: reason, and words of the text.
-    Told(&'static str, &'static str, &'static str),
+    HasEvent(&'static str, &'static str, &'static str),
     /// Asserts a warning about a Network or Subnet, with these words.
     Warned(&'static str, &'static str, &'static [&'static str]),
     /// Asserts fields of an object; null means absent.
@@ -302,7 +302,7 @@ impl fmt::Display for Step {
             Step::HasNone(name) => write!(f, "{name} has no address"),
             Step::Still(name, addresses) => write!(f, "{name} still has {addresses:?}"),
             Step::Held(address) => write!(f, "{address} is held"),
-            Step::Told(name, reason, text) => write!(f, "{name} is told {reason}: {text}"),
+            Step::HasEvent(name, reason, text) => write!(f, "{name} is told {reason}: {text}"),
             Step::Warned(kind, name, words) => write!(f, "{kind} {name} has a warning with {words:?}"),
             Step::Shows(kind, name, object) => write!(f, "{kind} {name} shows {object}"),
             Step::Gone(kind, name) => write!(f, "{kind} {name} is gone"),
@@ -429,7 +429,7 @@ impl<'a> World<'a> {
                 self.barrier()?;
                 there().map(drop).context("it was let go")
             }
-            Step::Told(name, reason, text) => self.told(name, reason, text),
+            Step::HasEvent(name, reason, text) => self.has_event(name, reason, text),
             Step::Warned(kind, name, words) => self.warned(kind, name, words),
             Step::Shows(kind, name, object) => self.shows(kind, name, object),
             Step::Gone(kind, name) => {
@@ -584,7 +584,7 @@ impl<'a> World<'a> {
         })
     }
 
-    fn told(&self, pod: &str, reason: &str, text: &str) -> Result<()> {
+    fn has_event(&self, pod: &str, reason: &str, text: &str) -> Result<()> {
         let uid = self.get("Pod", pod)?.and_then(|pod| pod.uid());
         let events: Api<Event> = Api::namespaced(self.cluster.client(), &self.namespace);
         self.until(&format!("{pod} to be told {reason}: {text}"), |world| {

@@ -29,11 +29,11 @@ const UNUSED: Duration = Duration::from_secs(60);
 
 /// A client that keeps its connection open.
 #[derive(Clone, Debug)]
-pub struct Outward(BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>);
+pub struct OutboundClient(BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>);
 
 /// The answer of a server.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// Its status.
     pub status: StatusCode,
     /// Delay requested by the server, if given in seconds.
@@ -42,7 +42,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl Outward {
+impl OutboundClient {
     /// Creates a client for this server. Its certificate is checked against `ca_file` or, without
     /// it, the system's CAs. It sends no request yet.
     ///
@@ -71,7 +71,7 @@ impl Outward {
     ///
     /// # Errors
     /// There was no answer. The text gives the reason, without any header.
-    pub async fn post(&self, to: Uri, headers: HeaderMap, body: Bytes) -> Result<Answer, BoxError> {
+    pub async fn post(&self, to: Uri, headers: HeaderMap, body: Bytes) -> Result<HttpResponse, BoxError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = to;
@@ -81,7 +81,7 @@ impl Outward {
         let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         // Read to the end, so that the connection can be reused.
         let body = Limited::new(body, ANSWER).collect().await.map(|body| body.to_bytes());
-        Ok(Answer {
+        Ok(HttpResponse {
             status: head.status,
             retry_after: after.map(Duration::from_secs),
             body: body.unwrap_or_default(),
@@ -134,7 +134,7 @@ mod tests {
         let post = async |certificate: String| {
             let file = folder.path().join("ca.pem");
             std::fs::write(&file, certificate).expect("written");
-            let client = Outward::new(&to, Some(&file))?;
+            let client = OutboundClient::new(&to, Some(&file))?;
             client.post(to.clone(), HeaderMap::new(), Bytes::new()).await
         };
         let answer = post(own.cert.pem()).await.expect("an answer");
@@ -145,7 +145,7 @@ mod tests {
             format!("{error:?}").contains("UnknownIssuer") || format!("{error:?}").contains("BadSignature"),
             "{error:?}"
         );
-        let missing = Outward::new(&to, Some(&folder.path().join("none.pem")));
+        let missing = OutboundClient::new(&to, Some(&folder.path().join("none.pem")));
         assert!(missing.is_err(), "there is no such file");
     }
 }

@@ -105,8 +105,8 @@ mod tests {
     use socket2::SockRef;
 
     use super::*;
-    use crate::wire::frame::Mac;
-    use crate::wire::{arp, nd};
+    use crate::link_check::frame::Mac;
+    use crate::link_check::{arp, nd};
 
     const MAC: Mac = [2, 0, 0, 0, 0, 9];
 

@@ -1,4 +1,4 @@
-//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::way_out`] decides by.
+//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::default_route`] decides by.
 //!
 //! A speaker that replaces another one in this process knows no paths at first. What was known stays until the new one has End-of-RIB of the
 //! peer, or has converged. Likewise with what the last run left in the kernel.
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use trunkline_bgp::types::{Family, FamilySet, PeerKey};
 
-use crate::plan::{Offer, RouteKey, RouteTarget};
+use crate::plan::{PeerDefaultRoutes, RouteKey, RouteTarget};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+pub(super) struct ReceivedDefaultRoutes {
     peers: BTreeMap<PeerKey, Known>,
     /// Default routes that the last run left in the kernel, each until its family has converged; none before the first plan.
     former: Option<BTreeMap<RouteKey, RouteTarget>>,
@@ -19,14 +19,14 @@ pub(super) struct Offers {
 
 #[derive(Debug, Default)]
 struct Known {
-    offer: Offer,
+    offer: PeerDefaultRoutes,
     /// Offered to a speaker that has ended, and not known to this one yet.
     carried: FamilySet,
 }
 
-impl Offers {
+impl ReceivedDefaultRoutes {
     /// What is known of a peer, `complete` aside.
-    pub(super) fn of(&self, peer: &PeerKey) -> Offer {
+    pub(super) fn of(&self, peer: &PeerKey) -> PeerDefaultRoutes {
         self.peers.get(peer).map(|known| known.offer).unwrap_or_default()
     }
 
@@ -113,14 +113,14 @@ mod tests {
     }
 
     /// Offers it now, ever, withdrew it.
-    fn known(offers: &Offers) -> (bool, bool, bool) {
-        let Offer { now, ever, withdrawn, .. } = offers.of(&peer());
+    fn known(offers: &ReceivedDefaultRoutes) -> (bool, bool, bool) {
+        let PeerDefaultRoutes { now, ever, withdrawn, .. } = offers.of(&peer());
         (now.contains(V4), ever.contains(V4), withdrawn.contains(V4))
     }
 
     #[test]
     fn only_an_established_session_withdraws() {
-        let mut offers = Offers::default();
+        let mut offers = ReceivedDefaultRoutes::default();
         assert_eq!(known(&offers), (false, false, false));
         offers.session_up(peer());
         offers.set(peer(), V4, true, true);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_new_speaker_takes_over_until_end_of_rib() {
         let ended = || {
-            let mut offers = Offers::default();
+            let mut offers = ReceivedDefaultRoutes::default();
             offers.set(peer(), V4, true, true);
             offers.speaker_ended();
             offers.session_up(peer());

@@ -10,7 +10,7 @@ use trunkline_api::control::ProbedRouter as Shown;
 use trunkline_api::control::{ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus};
 use trunkline_bgp::types::{Family, PeerKey};
 
-use super::faults::{self, About};
+use super::faults::{self, FaultSubject};
 use super::packet::Kind;
 use super::state::{Check, State};
 use crate::plan::{ProbePlan, ProbedRouter};
@@ -116,7 +116,7 @@ struct Router {
 
 /// All routers and their checks.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub(super) struct ProbeSchedule {
     settings: Settings,
     routers: BTreeMap<RouterKey, Router>,
     /// Since when pods are known.
@@ -127,9 +127,9 @@ pub(super) struct Rounds {
     busiest: u32,
 }
 
-impl Rounds {
-    pub(super) fn new(settings: Settings) -> Rounds {
-        Rounds {
+impl ProbeSchedule {
+    pub(super) fn new(settings: Settings) -> ProbeSchedule {
+        ProbeSchedule {
             settings,
             routers: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -238,7 +238,7 @@ impl Rounds {
             let reach = others().any(|(_, checks)| checks.get(&CheckName::Target) == Some(&State::Good));
             let kinds = faults::kinds(&states[key], others().next().is_none(), reach);
             let (peer, family) = (key.0.to_string(), key.1.to_string());
-            let about = About {
+            let about = FaultSubject {
                 peer: &peer,
                 family: &family,
                 link: &router.planned.link,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The default route of a BGP network's table in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WayOut {
+pub struct DefaultRouteStatus {
     /// `ipv4-unicast` or `ipv6-unicast`.
     pub family: String,
     /// The table.
@@ -23,13 +23,13 @@ pub struct WayOut {
     pub installed: Vec<IpAddr>,
     /// Established peers that are not next hops.
     #[serde(default)]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedPeer>,
 }
 
 /// An established peer that is no next hop of pods' packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LeftOut {
+pub struct ExcludedPeer {
     /// The peer. See [`super::Peer::name`].
     pub peer: String,
     /// `withdrawn`, `notOffered`, or `pending`: its default route or its End-of-RIB has not come yet.

@@ -24,7 +24,7 @@ use super::{Hop, Host, RouteKey};
 
 /// What is known of the default routes that a peer offers, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
+pub struct PeerDefaultRoutes {
     /// It offers one.
     pub now: FamilySet,
     /// It offers one, or did at some time since the agent's start.
@@ -37,7 +37,7 @@ pub struct Offer {
 
 /// The next hops of the default route in one family, and which peers are not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WayOut {
+pub struct DefaultRouteSelection {
     /// The table.
     pub table: u32,
     /// Why these are the next hops.
@@ -45,7 +45,7 @@ pub struct WayOut {
     /// The next hops, each with the name of its peer.
     pub next_hops: Vec<(String, Hop)>,
     /// Established peers that are not next hops.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedPeer>,
 }
 
 /// Why peers are next hops.
@@ -61,7 +61,7 @@ pub enum Basis {
 
 /// An established peer that is no next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct ExcludedPeer {
     /// Its name.
     pub peer: String,
     /// Why.
@@ -121,7 +121,12 @@ impl Candidate {
 }
 
 /// The way out by peers whose routes are not imported. None where there are no such peers.
-pub(super) fn plan(peers: &[Peer<'_>], family: Family, table: u32, host: &Host) -> Option<WayOut> {
+pub(super) fn plan(
+    peers: &[Peer<'_>],
+    family: Family,
+    table: u32,
+    host: &Host,
+) -> Option<DefaultRouteSelection> {
     let routers: Vec<&Peer<'_>> =
         peers.iter().filter(|peer| routes_traffic(peer.spec) && !peer.imports()).collect();
     if routers.is_empty() {
@@ -140,15 +145,15 @@ pub(super) fn plan(peers: &[Peer<'_>], family: Family, table: u32, host: &Host) 
 
 /// `former`: the kernel's next hops of before the agent's restart, until the first route selection is done. `returns`: one of them may be
 /// a peer that is not a candidate yet.
-fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool) -> WayOut {
+fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool) -> DefaultRouteSelection {
     let offers = candidates.iter().any(|peer| peer.offers);
     let is_former = |peer: &Candidate| peer.is_in(former);
     if !offers && returns && !candidates.is_empty() && !candidates.iter().any(is_former) {
-        return WayOut {
+        return DefaultRouteSelection {
             table,
             basis: Basis::Former,
             next_hops: former.iter().map(|hop| (gateway(hop), *hop)).collect(),
-            left_out: candidates.iter().map(LeftOut::of).collect(),
+            left_out: candidates.iter().map(ExcludedPeer::of).collect(),
         };
     }
     let waits = |peer: &Candidate| !peer.complete && is_former(peer);
@@ -159,11 +164,11 @@ fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool)
     };
     let is_used = |peer: &Candidate| basis == Basis::Configured || peer.offers || waits(peer);
     let (used, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_used);
-    WayOut {
+    DefaultRouteSelection {
         table,
         basis,
         next_hops: used.into_iter().map(|peer| (peer.peer, peer.hop)).collect(),
-        left_out: others.iter().map(LeftOut::of).collect(),
+        left_out: others.iter().map(ExcludedPeer::of).collect(),
     }
 }
 
@@ -171,15 +176,15 @@ fn gateway(hop: &Hop) -> String {
     hop.gateway.map_or_else(|| "-".to_owned(), |gateway| gateway.to_string())
 }
 
-impl LeftOut {
-    fn of(candidate: &Candidate) -> LeftOut {
-        LeftOut { peer: candidate.peer.clone(), cause: candidate.cause() }
+impl ExcludedPeer {
+    fn of(candidate: &Candidate) -> ExcludedPeer {
+        ExcludedPeer { peer: candidate.peer.clone(), cause: candidate.cause() }
     }
 }
 
-impl WayOut {
+impl DefaultRouteSelection {
     /// Leaves these peers out, unless no next hop would remain.
-    fn without(mut self, faulty: &[String]) -> WayOut {
+    fn without(mut self, faulty: &[String]) -> DefaultRouteSelection {
         let is_faulty = |peer: &String| faulty.contains(peer);
         if self.next_hops.iter().all(|(peer, _)| is_faulty(peer)) {
             return self;
@@ -187,7 +192,8 @@ impl WayOut {
         let (out, used) = self.next_hops.into_iter().partition(|(peer, _)| is_faulty(peer));
         self.next_hops = used;
         let out: Vec<(String, Hop)> = out;
-        self.left_out.extend(out.into_iter().map(|(peer, _)| LeftOut { peer, cause: Cause::ProbeFault }));
+        self.left_out
+            .extend(out.into_iter().map(|(peer, _)| ExcludedPeer { peer, cause: Cause::ProbeFault }));
         self
     }
 

@@ -12,12 +12,12 @@ use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::netlink::{message, tc, vxlan};
 use super::super::scan;
 use super::super::topology::is_pods;
-use super::{KernelError, Owner, Reason, Repaired, Request};
+use super::{KernelError, Owner, Reason, RepairKind, Request};
 use crate::attach::bandwidth::pair_name;
 use crate::plan::{RouteKey, RouteTarget};
 
 /// One notification, taken out of the buffer.
-enum Notice {
+enum KernelNotification {
     Link(objects::LinkInfo),
     LinkGone(u32),
     Address(u32, IpNet),
@@ -40,32 +40,38 @@ enum Notice {
 
 impl Owner {
     pub(super) fn handle_notifications(&mut self, events: &Events) {
-        let notices: Vec<Notice> = events
+        let notices: Vec<KernelNotification> = events
             .messages()
             .filter_map(|message| match message.kind {
-                libc::RTM_NEWLINK => objects::read_link(message.body).map(Notice::Link),
+                libc::RTM_NEWLINK => objects::read_link(message.body).map(KernelNotification::Link),
                 libc::RTM_DELLINK => {
-                    objects::read_link(message.body).map(|link| Notice::LinkGone(link.index))
+                    objects::read_link(message.body).map(|link| KernelNotification::LinkGone(link.index))
                 }
                 libc::RTM_NEWADDR => objects::read_address(message.body)
-                    .map(|(index, address)| Notice::Address(index, address)),
+                    .map(|(index, address)| KernelNotification::Address(index, address)),
                 libc::RTM_DELADDR => objects::read_address(message.body)
-                    .map(|(index, address)| Notice::AddressGone(index, address)),
+                    .map(|(index, address)| KernelNotification::AddressGone(index, address)),
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
                     let new = message.kind == libc::RTM_NEWROUTE;
                     let replaces = message.flags & NLM_F_REPLACE != 0;
-                    objects::read_route(message.body).map(|route| Notice::Route { route, new, replaces })
+                    objects::read_route(message.body).map(|route| KernelNotification::Route {
+                        route,
+                        new,
+                        replaces,
+                    })
                 }
-                libc::RTM_DELRULE => objects::read_rule(message.body).map(Notice::RuleGone),
+                libc::RTM_DELRULE => objects::read_rule(message.body).map(KernelNotification::RuleGone),
                 libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
-                    tc::read_index(message.body).map(Notice::Queue)
+                    tc::read_index(message.body).map(KernelNotification::Queue)
                 }
-                libc::RTM_NEWNETCONF => message::read_reverse_path(message.body).map(Notice::ReversePath),
+                libc::RTM_NEWNETCONF => {
+                    message::read_reverse_path(message.body).map(KernelNotification::ReversePath)
+                }
                 libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => match vxlan::read_fdb(message.body) {
-                    Some(entry) => Some(Notice::Forwarding(entry.ifindex)),
+                    Some(entry) => Some(KernelNotification::Forwarding(entry.ifindex)),
                     None if message.kind == libc::RTM_DELNEIGH => {
                         objects::read_neighbour_address(message.body)
-                            .map(|(index, address)| Notice::NeighbourGone(index, address))
+                            .map(|(index, address)| KernelNotification::NeighbourGone(index, address))
                     }
                     None => None,
                 },
@@ -75,7 +81,7 @@ impl Owner {
         let mut forwarding = false;
         for notice in notices {
             let result = match notice {
-                Notice::Forwarding(index) => {
+                KernelNotification::Forwarding(index) => {
                     // Own changes are told too, and found right.
                     forwarding |= self
                         .topology
@@ -84,33 +90,35 @@ impl Owner {
                         .is_some_and(|link| self.topology.is_planned(&link.info));
                     Ok(())
                 }
-                Notice::ReversePath(index) => {
+                KernelNotification::ReversePath(index) => {
                     self.mend_reverse_path(index);
                     Ok(())
                 }
-                Notice::Queue(index) => {
+                KernelNotification::Queue(index) => {
                     self.limits_touched(index);
                     Ok(())
                 }
-                Notice::NeighbourGone(index, address) => {
-                    self.hear_neighbour_gone(index, address);
+                KernelNotification::NeighbourGone(index, address) => {
+                    self.handle_neighbour_gone(index, address);
                     Ok(())
                 }
-                Notice::Link(info) => match self.as_it_is_now(info) {
-                    Some(info) => self.hear_link(info),
+                KernelNotification::Link(info) => match self.as_it_is_now(info) {
+                    Some(info) => self.handle_link(info),
                     None => Ok(()),
                 },
-                Notice::LinkGone(index) => self.hear_link_gone(index).and_then(|()| self.settle_links()),
-                Notice::Address(index, address) => self.hear_address(index, address, true),
-                Notice::AddressGone(index, address) => self.hear_address(index, address, false),
-                Notice::Route { route, new, replaces } => {
-                    self.hear_gateways(&route, new, replaces);
-                    self.hear_route(&route)
+                KernelNotification::LinkGone(index) => {
+                    self.handle_link_gone(index).and_then(|()| self.settle_links())
                 }
-                Notice::RuleGone(rule) => {
+                KernelNotification::Address(index, address) => self.handle_address(index, address, true),
+                KernelNotification::AddressGone(index, address) => self.handle_address(index, address, false),
+                KernelNotification::Route { route, new, replaces } => {
+                    self.handle_gateway_route(&route, new, replaces);
+                    self.handle_route(&route)
+                }
+                KernelNotification::RuleGone(rule) => {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
                         tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
-                        self.repaired(Repaired::Rule, 1, format_args!("priority {}", rule.rule.priority));
+                        self.repaired(RepairKind::Rule, 1, format_args!("priority {}", rule.rule.priority));
                         self.batch.add_rule(&rule.rule);
                         self.requests.push(Request::AddRule(rule.rule));
                     }
@@ -128,7 +136,7 @@ impl Owner {
 
     /// A neighbour is gone. With its link that is as it should be, and likewise when it is not wanted any more: the kernel does not say
     /// whose request it was.
-    fn hear_neighbour_gone(&mut self, index: u32, address: IpAddr) {
+    fn handle_neighbour_gone(&mut self, index: u32, address: IpAddr) {
         let of_pod = self.pod_names.get(&index).and_then(|name| self.pods.get(name));
         let mut wanted = of_pod.map_or(&self.plan.neighbours, |pod| &pod.neighbours).iter();
         let Some(neighbour) =
@@ -138,7 +146,7 @@ impl Owner {
         };
         if self.is_up_now(index) == Some(true) {
             tracing::info!(%address, "a neighbour was deleted by others: back");
-            self.repaired(Repaired::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
+            self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
             self.put_neighbour(&neighbour);
         }
     }
@@ -147,7 +155,7 @@ impl Owner {
     fn limits_touched(&self, index: u32) {
         let Some(link) = self.topology.links.get(&index).filter(|link| is_pods(&link.info)) else { return };
         let name = &link.info.name;
-        let _ = self.outlets.limits_touched.send(pair_name(name).unwrap_or_else(|| name.clone()));
+        let _ = self.channels.limits_touched.send(pair_name(name).unwrap_or_else(|| name.clone()));
     }
 
     fn mend_forwarding(&mut self) {
@@ -155,7 +163,7 @@ impl Owner {
             Ok(0) => {}
             Ok(changed) => {
                 tracing::info!(entries = changed, "forwarding entries were changed by others: back");
-                self.repaired(Repaired::Forwarding, changed as u64, "of the tunnels");
+                self.repaired(RepairKind::Forwarding, changed as u64, "of the tunnels");
                 self.forwarding.repairs += changed as u64;
             }
             Err(error) => self.fault(Reason::of(&error), error.to_string()),
@@ -163,7 +171,7 @@ impl Owner {
     }
 
     /// Others added or deleted a default route. One that is replaced is not named, so the main table is listed again.
-    fn hear_gateways(&mut self, route: &objects::RouteInfo, new: bool, replaces: bool) {
+    fn handle_gateway_route(&mut self, route: &objects::RouteInfo, new: bool, replaces: bool) {
         let hops: Vec<_> = scan::gateways(route).collect();
         if route.protocol == PROTOCOL || hops.is_empty() {
             return;
@@ -196,7 +204,7 @@ impl Owner {
     }
 
     /// An own route was deleted, or somebody's replaced one of this key.
-    fn hear_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
+    fn handle_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
         if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
             let before = self.default_link;
@@ -229,7 +237,7 @@ impl Owner {
             }
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
-            self.repaired(Repaired::Route, 1, key);
+            self.repaired(RepairKind::Route, 1, key);
             tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
                 self.fault(Reason::of(&error), error.to_string());
@@ -259,7 +267,7 @@ impl Owner {
         if self.topology.is_planned(&info) { self.link_now(info.index) } else { Some(info) }
     }
 
-    pub(super) fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
+    pub(super) fn handle_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
         let index = info.index;
         let of_pod = is_pods(&info);
         let before = self.topology.link(index);
@@ -278,7 +286,7 @@ impl Owner {
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
-                self.repaired(Repaired::Link, 1, format_args!("{} set down", self.link_name(index)));
+                self.repaired(RepairKind::Link, 1, format_args!("{} set down", self.link_name(index)));
                 self.mend_device(index);
                 self.flush()?;
                 self.forget_installed(index);
@@ -303,7 +311,7 @@ impl Owner {
         if changed { self.settle_links() } else { Ok(()) }
     }
 
-    pub(super) fn hear_link_gone(&mut self, index: u32) -> Result<(), KernelError> {
+    pub(super) fn handle_link_gone(&mut self, index: u32) -> Result<(), KernelError> {
         if let Some(name) = self.pod_names.get(&index).cloned() {
             self.topology.links.remove(&index);
             self.device_gone(&name);
@@ -322,7 +330,7 @@ impl Owner {
         self.settle_all()
     }
 
-    fn hear_address(&mut self, index: u32, address: IpNet, there: bool) -> Result<(), KernelError> {
+    fn handle_address(&mut self, index: u32, address: IpNet, there: bool) -> Result<(), KernelError> {
         let Some(link) = self.topology.links.get_mut(&index) else { return Ok(()) };
         let known = link.addresses.contains(&address);
         if there == known {
@@ -367,7 +375,7 @@ impl Owner {
                 self.routes.remove(key);
             }
         }
-        let _ = self.outlets.device_gone.send(host_ifname.to_owned());
+        let _ = self.channels.device_gone.send(host_ifname.to_owned());
     }
 
     pub(super) fn link_name(&self, index: u32) -> String {
@@ -375,7 +383,7 @@ impl Owner {
     }
 
     pub(super) fn host_changed(&self) {
-        self.outlets.host_changed.send_modify(|generation| *generation += 1);
+        self.channels.host_changed.send_modify(|generation| *generation += 1);
     }
 
     /// What is installed over a link may be gone: it is put again by the next [`Owner::settle_all`].

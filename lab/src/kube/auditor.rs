@@ -125,23 +125,23 @@ impl State {
 }
 
 /// A running auditor, until the value is dropped.
-pub(crate) struct Books {
+pub(crate) struct AddressAuditor {
     state: Arc<Mutex<State>>,
     changes: watch::Receiver<u64>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Books {
+impl AddressAuditor {
     /// Starts it, and waits until the first list is complete.
     pub(crate) fn open(cluster: &Cluster) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let (changed, changes) = watch::channel(0);
         let task = cluster.spawn(audit(cluster.client(), Arc::clone(&state), changed));
-        let books = Self { state, changes, task };
-        cluster.wait(books.until("the first list of IPInstances", Duration::from_secs(60), |state| {
+        let auditor = Self { state, changes, task };
+        cluster.wait(auditor.until("the first list of IPInstances", Duration::from_secs(60), |state| {
             state.listing.is_none().then_some(())
         }))?;
-        Ok(books)
+        Ok(auditor)
     }
 
     /// The current state.
@@ -178,7 +178,7 @@ impl Books {
     }
 }
 
-impl Drop for Books {
+impl Drop for AddressAuditor {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -18,28 +18,28 @@ use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet};
 
-use crate::cluster::{Cluster, InstanceRow, Key, NodeRow, PodRow, Said};
-use crate::ipam::{Allocation, Granted, Ipam, Seen, named_address};
+use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
+use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::webhook::View;
+use crate::webhook::ClusterReader;
 
 /// State shared by all tasks.
-pub struct Shared {
-    books: Mutex<Books>,
+pub struct SharedState {
+    state: Mutex<ControllerState>,
     metrics: Arc<Metrics>,
 }
 
-impl Shared {
+impl SharedState {
     /// Creates empty state.
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Shared { books: Mutex::default(), metrics })
+        Arc::new(SharedState { state: Mutex::default(), metrics })
     }
 
     /// Locks the state. Do not hold the guard over an await.
-    pub fn lock(&self) -> MutexGuard<'_, Books> {
+    pub fn lock(&self) -> MutexGuard<'_, ControllerState> {
         // A panic ends the process, so no task sees half a change.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The counters.
@@ -48,8 +48,8 @@ impl Shared {
     }
 }
 
-impl View for Shared {
-    fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+impl ClusterReader for SharedState {
+    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
         look(&self.lock().cluster)
     }
 
@@ -60,20 +60,20 @@ impl View for Shared {
 
 /// Rows of the cluster, and on the leader the state of its term.
 #[derive(Default)]
-pub struct Books {
+pub struct ControllerState {
     /// Rows of the cluster.
     pub cluster: Cluster,
     /// State of the term, while this replica is the leader.
     pub term: Option<Term>,
     /// Unreadable fields of Networks and Subnets, by kind and name.
-    pub faults: HashMap<(&'static str, Arc<str>), Unread>,
+    pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
 }
 
 /// The unreadable part of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct ParseFault {
     /// The object's UID.
     pub uid: Arc<str>,
     /// The fields, and what is wrong with them.
@@ -120,7 +120,7 @@ impl Queues {
     }
 
     /// Queues a Network or Subnet, so that its fault is reported in an event.
-    fn tell_fault(&self, kind: &str, name: &Arc<str>) {
+    fn queue_fault(&self, kind: &str, name: &Arc<str>) {
         let queue = if kind == "Network" { &self.networks } else { &self.subnets };
         queue.add(Arc::clone(name));
     }
@@ -137,10 +137,10 @@ pub struct Term {
     pub waiting: HashSet<Key>,
     /// The subset of `waiting` for which no address was free, by network. The first of a line gets
     /// the next free address.
-    pub(crate) starving: HashMap<Arc<str>, Line>,
+    pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
-    pub unanswered: HashMap<Key, Unanswered>,
+    pub pending_creates: HashMap<Key, PendingCreate>,
     /// Whether each network had a free address at the last update of the node labels, by family.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
     /// Cache of each network's node names, cleared when they change. To compute one entry means a
@@ -153,20 +153,20 @@ pub struct Term {
 
 /// Pods that wait for the same thing, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct WaitQueue {
     order: VecDeque<Key>,
     all: HashSet<Key>,
 }
 
-impl Line {
+impl WaitQueue {
     /// Appends a pod that is not in the line yet.
-    pub(crate) fn join(&mut self, key: &Key) {
+    pub(crate) fn push(&mut self, key: &Key) {
         if self.all.insert(key.clone()) {
             self.order.push_back(key.clone());
         }
     }
 
-    fn next(&mut self) -> Option<Key> {
+    fn pop(&mut self) -> Option<Key> {
         let key = self.order.pop_front()?;
         self.all.remove(&key);
         Some(key)
@@ -175,13 +175,13 @@ impl Line {
 
 /// Addresses whose create or bind request had no answer.
 #[derive(Clone, Debug)]
-pub struct Unanswered {
+pub struct PendingCreate {
     /// UID of the pod that the addresses are for.
     pub pod_uid: Arc<str>,
     /// Their network.
     pub network: Arc<Network>,
     /// What was granted.
-    pub granted: Granted,
+    pub granted: AllocatedAddresses,
     /// The address families that the pod has in all.
     pub family: trunkline_api::pod::IpFamily,
 }
@@ -196,7 +196,7 @@ impl Term {
 
     fn address_is_free(&mut self, network: &Arc<str>) {
         let Some(pods) = self.starving.get_mut(network) else { return };
-        if let Some(key) = pods.next() {
+        if let Some(key) = pods.pop() {
             self.waiting.remove(&key);
             self.queues.pods.add(key);
         } else {
@@ -231,7 +231,7 @@ impl Term {
         }
     }
 
-    fn adopt(&mut self, key: &Key, address: IpAddr, mac: Option<[u8; 6]>, seen: Seen) {
+    fn adopt(&mut self, key: &Key, address: IpAddr, mac: Option<[u8; 6]>, seen: InstanceState) {
         let mac = mac.unwrap_or_default();
         let allocation = Allocation { address, namespace: &key.namespace, mac, seen };
         if let Err(conflict) = self.ipam.adopt(&allocation) {
@@ -242,9 +242,9 @@ impl Term {
 
     fn adopt_row(&mut self, key: &Key, row: &InstanceRow) {
         let seen = match row {
-            _ if row.deleting => Seen::Deleting,
-            _ if row.is_reserved() => Seen::Kept,
-            _ => Seen::Bound,
+            _ if row.deleting => InstanceState::Deleting,
+            _ if row.is_reserved() => InstanceState::Kept,
+            _ => InstanceState::Bound,
         };
         self.adopt(key, row.address, row.mac, seen);
     }
@@ -266,7 +266,7 @@ fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, String> {
     })
 }
 
-impl Books {
+impl ControllerState {
     /// Starts a term as the leader. The rows are complete: IPInstances and pods come from lists
     /// that began after the predecessor stopped.
     pub fn begin_term(&mut self, queues: Arc<Queues>) {
@@ -275,7 +275,7 @@ impl Books {
             queues: Arc::clone(&queues),
             waiting: HashSet::new(),
             starving: HashMap::new(),
-            unanswered: HashMap::new(),
+            pending_creates: HashMap::new(),
             quotas: HashMap::new(),
             members: HashMap::new(),
             silent: BTreeMap::new(),
@@ -290,7 +290,7 @@ impl Books {
             queues.subnets.add(subnet.name().into());
         }
         for (kind, name) in self.faults.keys() {
-            queues.tell_fault(kind, name);
+            queues.queue_fault(kind, name);
         }
         // Of two IPInstances with one address, the one written first holds the address.
         let mut instances: Vec<_> = self.cluster.instances().collect();
@@ -305,7 +305,7 @@ impl Books {
         }
         for (key, ()) in self.cluster.unreadable.iter() {
             if let Some(address) = named_address(&key.name) {
-                term.adopt(key, address, None, Seen::Bound);
+                term.adopt(key, address, None, InstanceState::Bound);
             }
         }
         for (key, _) in self.cluster.pods.iter() {
@@ -407,14 +407,14 @@ impl Books {
     }
 
     /// Records or clears the fault of a Network or Subnet.
-    pub(crate) fn set_fault(&mut self, kind: &'static str, name: &Arc<str>, fault: Option<Unread>) {
+    pub(crate) fn set_fault(&mut self, kind: &'static str, name: &Arc<str>, fault: Option<ParseFault>) {
         let at = (kind, Arc::clone(name));
         match fault {
             Some(fault) => drop(self.faults.insert(at, fault)),
             None => drop(self.faults.remove(&at)),
         }
         if let Some(term) = &self.term {
-            term.queues.tell_fault(kind, name);
+            term.queues.queue_fault(kind, name);
         }
     }
 
@@ -466,10 +466,10 @@ impl Books {
     }
 
     /// Handles an added or changed Namespace.
-    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, said: Said) {
+    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, metadata: NetworkingMetadata) {
         self.changed.send_modify(|count| *count += 1);
-        let same = self.cluster.namespaces.get(name) == Some(&said);
-        self.cluster.namespaces.set(Arc::clone(name), said);
+        let same = self.cluster.namespaces.get(name) == Some(&metadata);
+        self.cluster.namespaces.set(Arc::clone(name), metadata);
         if let Some(term) = &mut self.term
             && !same
         {
@@ -534,7 +534,7 @@ impl Books {
         self.cluster.instances.note(key);
         self.cluster.unreadable.set(key.clone(), ());
         if let (Some(term), Some(address)) = (&mut self.term, named_address(&key.name)) {
-            term.adopt(key, address, None, Seen::Bound);
+            term.adopt(key, address, None, InstanceState::Bound);
         }
     }
 

@@ -1,38 +1,38 @@
-//! The walk of a packet, as one would draw it: each place with the rules that it goes through, the route and the next hop.
+//! The path of a packet, as one would draw it: each place with the rules that it goes through, the route and the next hop.
 
 use std::fmt::Write;
 
-use trunkline_api::control::{Stage, Walk, WalkHop};
+use trunkline_api::control::{PacketPath, PathHop, RouteLookup};
 
 use super::table::Columns;
 use crate::kernel::netlink::lookup::table_name;
 
 /// All of it.
-pub fn walk(walk: &Walk) -> String {
-    let from = walk.source.map_or_else(|| "no address".to_owned(), |source| source.to_string());
-    let mut text = format!("from {from} to {}\n", walk.destination);
-    for part in &walk.forth {
-        let lead = match part.destination == walk.destination {
+pub fn show(path: &PacketPath) -> String {
+    let from = path.source.map_or_else(|| "no address".to_owned(), |source| source.to_string());
+    let mut text = format!("from {from} to {}\n", path.destination);
+    for part in &path.forth {
+        let lead = match part.destination == path.destination {
             true => String::new(),
             false => format!("in a tunnel to {}, ", part.destination),
         };
         stage(&mut text, &lead, part, true);
     }
-    let _ = writeln!(text, "\n→ {}", walk.end);
-    if walk.masqueraded {
+    let _ = writeln!(text, "\n→ {}", path.end);
+    if path.masqueraded {
         text.push_str("  from an address of the node (autoNatOutgoing)\n");
     }
-    for part in &walk.back {
+    for part in &path.back {
         stage(&mut text, "the way back, ", part, false);
     }
-    if !walk.advertised_to.is_empty() {
-        let _ = writeln!(text, "\n{from} is advertised to {}", walk.advertised_to.join(", "));
+    if !path.advertised_to.is_empty() {
+        let _ = writeln!(text, "\n{from} is advertised to {}", path.advertised_to.join(", "));
     }
     text
 }
 
 /// `forth`: of several next hops the one that is taken is marked.
-fn stage(text: &mut String, lead: &str, stage: &Stage, forth: bool) {
+fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
     let place = match stage.place.as_str() {
         "pod" => "in the pod",
         _ => "on the node",
@@ -63,7 +63,7 @@ fn stage(text: &mut String, lead: &str, stage: &Stage, forth: bool) {
 }
 
 /// `by 10.1.0.1 on eth1, MTU 1500, at 02:00:00:00:00:01 (reachable)`.
-fn hop(hop: &WalkHop) -> String {
+fn hop(hop: &PathHop) -> String {
     let by = hop.gateway.map(|gateway| format!("by {gateway} ")).unwrap_or_default();
     let link = hop.link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
     let neighbour = match (&hop.mac, &hop.neighbour) {
@@ -77,12 +77,12 @@ fn hop(hop: &WalkHop) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_api::control::{WalkRoute, WalkRule};
+    use trunkline_api::control::{PathRoute, PathRule};
 
     use super::*;
 
-    fn hop(gateway: Option<&str>, interface: &str, neighbour: Option<(&str, &str)>, taken: bool) -> WalkHop {
-        WalkHop {
+    fn hop(gateway: Option<&str>, interface: &str, neighbour: Option<(&str, &str)>, taken: bool) -> PathHop {
+        PathHop {
             gateway: gateway.map(|gateway| gateway.parse().unwrap()),
             interface: interface.to_owned(),
             link: None,
@@ -94,23 +94,23 @@ mod tests {
         }
     }
 
-    fn rule(priority: u32, rule: &str, standing: &str) -> WalkRule {
-        WalkRule { priority, rule: rule.to_owned(), standing: standing.to_owned() }
+    fn rule(priority: u32, rule: &str, standing: &str) -> PathRule {
+        PathRule { priority, rule: rule.to_owned(), standing: standing.to_owned() }
     }
 
     #[test]
     fn a_walk_as_people_read_it() {
-        let walked = Walk {
+        let walked = PacketPath {
             source: Some("10.201.0.2".parse().unwrap()),
             destination: "192.0.2.10".parse().unwrap(),
             forth: vec![
-                Stage {
+                RouteLookup {
                     place: "pod".to_owned(),
                     interface: None,
                     source: Some("10.201.0.2".parse().unwrap()),
                     destination: "192.0.2.10".parse().unwrap(),
                     rules: vec![rule(32_766, "from all lookup main", "decides")],
-                    route: Some(WalkRoute {
+                    route: Some(PathRoute {
                         prefix: "0.0.0.0/0".parse().unwrap(),
                         table: 254,
                         kind: "unicast".to_owned(),
@@ -123,7 +123,7 @@ mod tests {
                     }),
                     refused: None,
                 },
-                Stage {
+                RouteLookup {
                     place: "node".to_owned(),
                     interface: Some("tl0123456789ab".to_owned()),
                     source: Some("10.201.0.2".parse().unwrap()),
@@ -132,7 +132,7 @@ mod tests {
                         rule(1000, "from all lookup 39999", "no route"),
                         rule(1100, "from 10.201.0.0/24 lookup 10000", "decides"),
                     ],
-                    route: Some(WalkRoute {
+                    route: Some(PathRoute {
                         prefix: "0.0.0.0/0".parse().unwrap(),
                         table: 10_000,
                         kind: "unicast".to_owned(),
@@ -146,7 +146,7 @@ mod tests {
             ],
             end: "out by eth1 to 10.1.0.1".to_owned(),
             masqueraded: true,
-            back: vec![Stage {
+            back: vec![RouteLookup {
                 place: "node".to_owned(),
                 interface: Some("eth1".to_owned()),
                 source: Some("192.0.2.10".parse().unwrap()),
@@ -182,6 +182,6 @@ the way back, on the node, in by eth1
 
 10.201.0.2 is advertised to 10.1.0.1, 10.2.0.1
 ";
-        assert_eq!(walk(&walked), expected);
+        assert_eq!(show(&walked), expected);
     }
 }

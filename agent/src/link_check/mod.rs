@@ -1,8 +1,8 @@
 //! What is looked at on the link before a pod straight in a VLAN is ready, and what the link is told when it is.
 //!
 //! ```text
-//!  attach flow ──check──► Check (a state machine) ◄─heard── Link (a packet socket) ◄── ARP, ND
-//!              ◄─Free───             │ frames ─────────────►         │ filter: these addresses only
+//!  attach flow ──check──► Check (a state machine) ◄─claim── LinkSocket (a packet socket) ◄── ARP, ND
+//!     ◄─VerifiedAddress─             │ frames ─────────────►         │ filter: these addresses only
 //!              ──announce───────────────────────────────────────────►│
 //! ```
 //!
@@ -19,7 +19,7 @@
 //!   RFC 4862. - `link`, `filter`: the socket, one for each link and family however many pods come at once, and what may wake it.
 //!
 //! **Times.** RFC 5227 waits four to seven seconds for somebody to claim an address and RFC 4862 one, since they cannot know the link. Here
-//! it is a data centre's VLAN, where an owner answers from its kernel within a millisecond: [`Times::duplicate_wait`] is short, and a
+//! it is a data centre's VLAN, where an owner answers from its kernel within a millisecond: [`CheckTimeouts::duplicate_wait`] is short, and a
 //! setting. An announcement goes out once, in every form that there is, and not again after 2 s (RFC 5227 §2.3): by then the pod may be
 //! gone, and the announcement would take the address from who has it next.
 
@@ -39,8 +39,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use trunkline_bgp::types::Family;
 
-use check::{Check, Fault, Next, Question};
-use link::Link;
+use check::{AddressQuery, Check, CheckStep, Fault};
+use link::LinkSocket;
 
 pub(crate) use link::bind as bind_packet_socket;
 
@@ -48,7 +48,7 @@ use crate::pods::show_mac;
 
 /// What to look at for one address of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WireCheck {
+pub struct LinkCheck {
     /// The address.
     pub address: IpAddr,
     /// Its subnet's name.
@@ -65,7 +65,7 @@ pub struct WireCheck {
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct CheckTimeouts {
     /// How long somebody who has an address has to say so; zero: nobody is asked.
     pub duplicate_wait: Duration,
     /// How long a router has to answer.
@@ -74,19 +74,19 @@ pub struct Times {
 
 /// Why a pod cannot have its address on the link.
 #[derive(Debug, thiserror::Error)]
-pub enum WireError {
+pub enum LinkCheckError {
     /// The router does not answer.
     #[error(
         "gateway {} of Subnet {} did not answer {} on {} within {} s: check that {} and that the gateway is up",
-        .0.gateway, .0.subnet, asked(.0), .0.device, .1.as_secs_f64(), carries(.0)
+        .0.gateway, .0.subnet, subject(.0), .0.device, .1.as_secs_f64(), carries(.0)
     )]
-    NoAnswer(WireCheck, Duration),
+    NoAnswer(LinkCheck, Duration),
     /// Somebody else has the address.
     #[error(
         "{} of Subnet {} is already in use by {} on {}: remove it there, or write it into spec.range.excludeIPs of the Subnet",
         .0.address, .0.subnet, show_mac(.1), .0.device
     )]
-    InUse(WireCheck, [u8; 6]),
+    InUse(LinkCheck, [u8; 6]),
     /// The link cannot be asked.
     #[error("{device} cannot be asked about {address}: {error}")]
     Link {
@@ -100,62 +100,63 @@ pub enum WireError {
     },
 }
 
-fn asked(check: &WireCheck) -> &'static str {
+fn subject(check: &LinkCheck) -> &'static str {
     if check.gateway.is_ipv4() { "ARP" } else { "Neighbour Solicitations" }
 }
 
-fn carries(check: &WireCheck) -> String {
+fn carries(check: &LinkCheck) -> String {
     match check.vlan {
         0 => format!("{} is in the untagged network of the Subnet", check.device),
         id => format!("the switch's trunk to this node carries VLAN {id}"),
     }
 }
 
-impl WireError {
+impl LinkCheckError {
     /// One word, for the metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
-            WireError::NoAnswer(..) => "no_answer",
-            WireError::InUse(..) => "in_use",
-            WireError::Link { .. } => "error",
+            LinkCheckError::NoAnswer(..) => "no_answer",
+            LinkCheckError::InUse(..) => "in_use",
+            LinkCheckError::Link { .. } => "error",
         }
     }
 }
 
 /// Asks on links. Cheap to clone.
 #[derive(Clone)]
-pub struct Wire {
-    times: Times,
+pub struct LinkChecker {
+    times: CheckTimeouts,
     links: Arc<Mutex<Links>>,
 }
 
 /// By interface index and family; each lives as long as a check needs it.
-type Links = HashMap<(u32, Family), Weak<Link>>;
+type Links = HashMap<(u32, Family), Weak<LinkSocket>>;
 
 /// An address that nobody else has on its link, with its router there.
-pub struct Free {
-    check: WireCheck,
-    link: Arc<Link>,
+pub struct VerifiedAddress {
+    check: LinkCheck,
+    link: Arc<LinkSocket>,
 }
 
-impl Wire {
+impl LinkChecker {
     /// No socket is opened before the first check.
-    pub fn new(times: Times) -> Wire {
-        Wire { times, links: Arc::default() }
+    pub fn new(times: CheckTimeouts) -> LinkChecker {
+        LinkChecker { times, links: Arc::default() }
     }
 
     /// Whether the router of an address answers and nobody else has the address.
-    pub async fn check(&self, check: &WireCheck) -> Result<Free, WireError> {
-        let failed = |error| WireError::Link { device: check.device.clone(), address: check.address, error };
+    pub async fn check(&self, check: &LinkCheck) -> Result<VerifiedAddress, LinkCheckError> {
+        let failed =
+            |error| LinkCheckError::Link { device: check.device.clone(), address: check.address, error };
         let link = self.link(check.ifindex, Family::of(&check.address.into())).map_err(failed)?;
-        match self.ask(&link, check).await.map_err(failed)? {
-            Ok(()) => Ok(Free { check: check.clone(), link }),
-            Err(Fault::InUse(mac)) => Err(WireError::InUse(check.clone(), mac)),
-            Err(Fault::NoAnswer) => Err(WireError::NoAnswer(check.clone(), self.times.gateway_timeout)),
+        match self.run_check(&link, check).await.map_err(failed)? {
+            Ok(()) => Ok(VerifiedAddress { check: check.clone(), link }),
+            Err(Fault::InUse(mac)) => Err(LinkCheckError::InUse(check.clone(), mac)),
+            Err(Fault::NoAnswer) => Err(LinkCheckError::NoAnswer(check.clone(), self.times.gateway_timeout)),
         }
     }
 
-    async fn ask(&self, link: &Arc<Link>, of: &WireCheck) -> io::Result<Result<(), Fault>> {
+    async fn run_check(&self, link: &Arc<LinkSocket>, of: &LinkCheck) -> io::Result<Result<(), Fault>> {
         let mut watch = link.watch(vec![of.address, of.gateway])?;
         let (_membership, link_local) = match of.address {
             IpAddr::V4(_) => (None, None),
@@ -163,31 +164,31 @@ impl Wire {
                 (Some(link::join_solicited_node(of.ifindex, address)?), link::link_local(of.ifindex))
             }
         };
-        let question = Question { address: of.address, gateway: of.gateway, mac: link.mac(), link_local };
-        let mut check = Check::new(question, self.times, Instant::now());
+        let query = AddressQuery { address: of.address, gateway: of.gateway, mac: link.mac(), link_local };
+        let mut check = Check::new(query, self.times, Instant::now());
         loop {
             let (send, until) = match check.poll(Instant::now()) {
-                Next::Done(outcome) => return Ok(outcome),
-                Next::Wait { send, until } => (send, until),
+                CheckStep::Done(outcome) => return Ok(outcome),
+                CheckStep::Wait { send, until } => (send, until),
             };
             for frame in send {
                 link.send(&frame).await?;
             }
             tokio::select! {
-                heard = watch.hear() => check.handle_heard(&heard?),
+                claim = watch.receive() => check.handle_claim(&claim?),
                 () = sleep_until(until) => {}
             }
         }
     }
 
-    fn link(&self, index: u32, family: Family) -> io::Result<Arc<Link>> {
+    fn link(&self, index: u32, family: Family) -> io::Result<Arc<LinkSocket>> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|_, link| link.strong_count() > 0);
         let there = links.get(&(index, family)).and_then(Weak::upgrade).filter(|link| !link.is_over());
         match there {
             Some(link) => Ok(link),
             None => {
-                let link = Arc::new(Link::open(index, family)?);
+                let link = Arc::new(LinkSocket::open(index, family)?);
                 links.insert((index, family), Arc::downgrade(&link));
                 Ok(link)
             }
@@ -195,16 +196,16 @@ impl Wire {
     }
 }
 
-impl Free {
+impl VerifiedAddress {
     /// Tells the link that this node has the address now.
-    pub async fn announce(&self) -> Result<(), WireError> {
+    pub async fn announce(&self) -> Result<(), LinkCheckError> {
         let mac = self.link.mac();
         let frames = match self.check.address {
             IpAddr::V4(address) => arp::announcements(mac, address).into(),
             IpAddr::V6(address) => vec![nd::announcement(mac, address)],
         };
         for frame in frames {
-            self.link.send(&frame).await.map_err(|error| WireError::Link {
+            self.link.send(&frame).await.map_err(|error| LinkCheckError::Link {
                 device: self.check.device.clone(),
                 address: self.check.address,
                 error,

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
     AlternatePaths, BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus,
-    Messages, Peer, PeerFamily, PeerRange, PeerSession, Route, Ruling,
+    Messages, Peer, PeerFamily, PeerRange, PeerSession, PolicyMatch, Route,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
@@ -17,10 +17,10 @@ use crate::causes;
 use crate::kernel::nft;
 use crate::plan::RefusedRange;
 use crate::probe::identifiers::duplicates;
-use crate::reconcile::{BgpView, Listening, StoppedBgp, StoppedPeer, Waiting};
+use crate::reconcile::{ListenAddress, SpeakerStatus, StoppedBgp, StoppedPeer, UndiscoveredPeer};
 
 /// The speaker, while it runs.
-pub(super) fn bgp_status(bgp: &BgpView, peers: &[PeerStatus], ranges: &[RangeStatus]) -> BgpStatus {
+pub(super) fn bgp_status(bgp: &SpeakerStatus, peers: &[PeerStatus], ranges: &[RangeStatus]) -> BgpStatus {
     BgpStatus {
         local_as: bgp.local_as,
         router_id: bgp.router_id,
@@ -60,7 +60,7 @@ pub(super) fn stopped_bgp(stopped: &StoppedBgp) -> BgpStatus {
     }
 }
 
-fn listener(listening: &Listening) -> BgpListener {
+fn listener(listening: &ListenAddress) -> BgpListener {
     let seconds = |since: &std::time::Instant| Instant::from_std(*since).elapsed().as_secs();
     BgpListener {
         address: listening.address,
@@ -104,7 +104,7 @@ fn station(monitor: &Monitor) -> BmpStation {
     }
 }
 
-pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
+pub(super) fn peer(status: &PeerStatus, bgp: &SpeakerStatus) -> Peer {
     let dated = |said: &Option<speaker::Failure>| {
         said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
     };
@@ -177,7 +177,7 @@ pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
 }
 
 /// An unnumbered peer that is not found yet is a peer in Idle.
-pub(super) fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
+pub(super) fn waiting_peer(waiting: &UndiscoveredPeer, bgp: &SpeakerStatus) -> Peer {
     Peer {
         interface: Some(waiting.interface.to_string()),
         remote_as: waiting.remote_as,
@@ -273,8 +273,8 @@ fn messages(counts: &MessageCounts) -> Messages {
     }
 }
 
-pub(super) fn ruling(ruling: &rib::Ruling) -> Ruling {
-    Ruling { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
+pub(super) fn ruling(ruling: &rib::PolicyMatch) -> PolicyMatch {
+    PolicyMatch { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
 }
 
 pub(super) fn route(route: &speaker::Route) -> Route {

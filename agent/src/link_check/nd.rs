@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::frame::{self, Heard, Kind, Mac};
+use super::frame::{self, AddressClaim, ClaimKind, Mac};
 
 /// Ethernet's type of IPv6.
 pub(super) const ETHER_TYPE: u16 = 0x86dd;
@@ -56,7 +56,7 @@ pub(super) fn announcement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
 }
 
 /// What a frame says of an address; `None` if it is no valid solicitation or advertisement, or says nothing of any.
-pub(super) fn hear(frame: &[u8]) -> Option<Heard> {
+pub(super) fn parse(frame: &[u8]) -> Option<AddressClaim> {
     let (destination, from_mac, packet) = frame::decode(frame, ETHER_TYPE)?;
     let (header, rest) = packet.split_first_chunk::<IPV6_HEADER>()?;
     let address = |octets: &[u8]| Ipv6Addr::from(std::array::from_fn(|index| octets[index]));
@@ -81,14 +81,14 @@ pub(super) fn hear(frame: &[u8]) -> Option<Heard> {
     let (about, kind, link_layer) = match message[0] {
         SOLICITATION if source.is_unspecified() => {
             let proper = to == solicited_node(target) && options.source.is_none();
-            proper.then_some((target, Kind::Probe, None))?
+            proper.then_some((target, ClaimKind::Probe, None))?
         }
-        SOLICITATION => (source, Kind::Use, options.source),
+        SOLICITATION => (source, ClaimKind::Use, options.source),
         ADVERTISEMENT if to.is_multicast() && message[4] & SOLICITED != 0 => return None,
-        ADVERTISEMENT => (target, Kind::Answer, options.target),
+        ADVERTISEMENT => (target, ClaimKind::Reply, options.target),
         _ => return None,
     };
-    Some(Heard { address: IpAddr::V6(about), mac: link_layer.unwrap_or(from_mac), kind, destination })
+    Some(AddressClaim { address: IpAddr::V6(about), mac: link_layer.unwrap_or(from_mac), kind, destination })
 }
 
 /// The two options that matter, of all that are there.
@@ -174,8 +174,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn said(frame: &[u8]) -> Option<(String, Mac, Kind)> {
-        hear(frame).map(|heard| (heard.address.to_string(), heard.mac, heard.kind))
+    fn said(frame: &[u8]) -> Option<(String, Mac, ClaimKind)> {
+        parse(frame).map(|claim| (claim.address.to_string(), claim.mac, claim.kind))
     }
 
     #[test]
@@ -198,69 +198,69 @@ mod tests {
         let address = || "fd00:10::7".to_owned();
         assert_eq!(
             said(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
-            Some((address(), OTHER, Kind::Probe))
+            Some((address(), OTHER, ClaimKind::Probe))
         );
         assert_eq!(
             said(&solicitation(OTHER, ip("fd00:10::7"), ip("fd00:10::1"))),
-            Some((address(), OTHER, Kind::Use))
+            Some((address(), OTHER, ClaimKind::Use))
         );
-        assert_eq!(said(&announcement(OTHER, ip("fd00:10::7"))), Some((address(), OTHER, Kind::Answer)));
+        assert_eq!(said(&announcement(OTHER, ip("fd00:10::7"))), Some((address(), OTHER, ClaimKind::Reply)));
         let answer = |flags, option, to| {
             encode(MAC, ip("fd00:10::1"), ip(to), &message(ADVERTISEMENT, flags, ip("fd00:10::7"), option))
         };
         // The link-layer address of the message counts, not that of who passed it on.
         let option = Some((TARGET_LINK_LAYER, OTHER));
-        assert_eq!(said(&answer(SOLICITED, option, "fe80::7")), Some((address(), OTHER, Kind::Answer)));
-        assert_eq!(said(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, Kind::Answer)));
+        assert_eq!(said(&answer(SOLICITED, option, "fe80::7")), Some((address(), OTHER, ClaimKind::Reply)));
+        assert_eq!(said(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, ClaimKind::Reply)));
         assert_eq!(said(&answer(SOLICITED, option, "ff02::1")), None, "RFC 4861 §7.1.2");
-        assert_eq!(said(&answer(0, option, "ff02::1")), Some((address(), OTHER, Kind::Answer)));
+        assert_eq!(said(&answer(0, option, "ff02::1")), Some((address(), OTHER, ClaimKind::Reply)));
     }
 
     #[test]
     fn what_is_not_valid_says_nothing() {
         let good = solicitation(OTHER, ip("fe80::9"), ip("fd00:10::7"));
-        assert!(hear(&good).is_some());
-        assert_eq!(hear(&[good.as_slice(), &[0; 9]].concat()), hear(&good), "padding");
+        assert!(parse(&good).is_some());
+        assert_eq!(parse(&[good.as_slice(), &[0; 9]].concat()), parse(&good), "padding");
         for length in 0..good.len() {
-            assert_eq!(hear(&good[..length]), None, "{length} octets");
+            assert_eq!(parse(&good[..length]), None, "{length} octets");
         }
         // Every octet but MAC addresses, traffic class and flow label is under the checksum or looked at.
         for place in (12..good.len()).filter(|place| !(15..18).contains(place)) {
             let mut bad = good.clone();
             bad[place] ^= 0x10;
-            assert_eq!(hear(&bad), None, "octet {place}");
+            assert_eq!(parse(&bad), None, "octet {place}");
         }
-        let hear_message = |message: &[u8]| hear(&encode(OTHER, ip("fe80::9"), ip("fe80::7"), message));
+        let parse_message = |message: &[u8]| parse(&encode(OTHER, ip("fe80::9"), ip("fe80::7"), message));
         let advertisement = |option| message(ADVERTISEMENT, 0, ip("fd00:10::7"), option);
-        assert!(hear_message(&advertisement(None)).is_some());
+        assert!(parse_message(&advertisement(None)).is_some());
         let mut forwarded = encode(OTHER, ip("fe80::9"), ip("fe80::7"), &advertisement(None));
         forwarded[frame::HEADER + 7] = 254;
-        assert_eq!(hear(&forwarded), None, "Hop Limit");
+        assert_eq!(parse(&forwarded), None, "Hop Limit");
         let mut endless = advertisement(Some((TARGET_LINK_LAYER, OTHER)));
         endless[MESSAGE + 1] = 0;
-        assert_eq!(hear_message(&endless), None, "an option of length 0");
+        assert_eq!(parse_message(&endless), None, "an option of length 0");
         endless[MESSAGE + 1] = 2;
-        assert_eq!(hear_message(&endless), None, "an option that is cut off");
-        assert_eq!(hear_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)), None, "a group as target");
-        assert_eq!(hear_message(&message(133, 0, ip("fd00:10::7"), None)), None, "another type");
+        assert_eq!(parse_message(&endless), None, "an option that is cut off");
+        assert_eq!(parse_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)), None, "a group as target");
+        assert_eq!(parse_message(&message(133, 0, ip("fd00:10::7"), None)), None, "another type");
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), Some((SOURCE_LINK_LAYER, OTHER)));
         let group = solicited_node(ip("fd00:10::7"));
         assert_eq!(
-            hear(&encode(OTHER, Ipv6Addr::UNSPECIFIED, group, &probe)),
+            parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, group, &probe)),
             None,
             "from :: with an option"
         );
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), None);
-        assert_eq!(hear(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)), None, "to another group");
+        assert_eq!(parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)), None, "to another group");
     }
 
     proptest! {
         #[test]
         fn no_input_is_too_much(octets in prop::collection::vec(any::<u8>(), 0..120)) {
-            let _ = hear(&octets);
-            let _ = hear(&frame::encode(MAC, OTHER, ETHER_TYPE, &octets));
+            let _ = parse(&octets);
+            let _ = parse(&frame::encode(MAC, OTHER, ETHER_TYPE, &octets));
             // With a right header and checksum: as deep as it goes.
-            let _ = hear(&encode(OTHER, ip("fe80::9"), ip("fe80::7"), &[vec![0; 4], octets].concat()));
+            let _ = parse(&encode(OTHER, ip("fe80::9"), ip("fe80::7"), &[vec![0; 4], octets].concat()));
         }
 
         #[test]

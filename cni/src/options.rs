@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value};
-use trunkline_api::attach::{Code, Failure, Wanted};
+use trunkline_api::attach::{AttachOptions, Code, Failure};
 use trunkline_api::names::annotation;
 use trunkline_api::pod::{MAX_EXTRA_PREFIXES, extra_prefix};
 
@@ -21,18 +21,21 @@ use crate::environment::Arguments;
 
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-pub(crate) fn wanted(configuration: &Configuration, arguments: &Arguments) -> Result<Wanted, Failure> {
-    let places = Places {
+pub(crate) fn options(
+    configuration: &Configuration,
+    arguments: &Arguments,
+) -> Result<AttachOptions, Failure> {
+    let sources = OptionSources {
         runtime: configuration.object("runtimeConfig")?,
         conventions: configuration.object("args")?.and_then(|args| args.get("cni")),
         ordinal: arguments.name.as_deref().and_then(ordinal),
     };
     let text = |value: &Option<String>| value.as_deref().map(str::to_owned);
-    let network = match text(&arguments.network).or(places.annotation(annotation::SPECIFIED_NETWORK)) {
+    let network = match text(&arguments.network).or(sources.annotation(annotation::SPECIFIED_NETWORK)) {
         Some(network) => Some(network),
         None => configuration.text("network")?.map(str::to_owned),
     };
-    let subnets = match text(&arguments.subnet).or(places.annotation(annotation::SPECIFIED_SUBNET)) {
+    let subnets = match text(&arguments.subnet).or(sources.annotation(annotation::SPECIFIED_SUBNET)) {
         Some(subnets) => Some(subnets),
         None => configuration.text("subnet")?.map(str::to_owned),
     };
@@ -46,23 +49,23 @@ pub(crate) fn wanted(configuration: &Configuration, arguments: &Arguments) -> Re
     if subnets.len() > 2 {
         return Err(invalid("subnet", format!("{} are more than one a family", subnets.join("/"))));
     }
-    Ok(Wanted {
+    Ok(AttachOptions {
         network,
         subnets,
-        addresses: addresses(&places, arguments)?,
-        mac: mac(&places, arguments)?,
-        bandwidth: bandwidth(places.runtime, |name| places.annotation(name))?,
-        extra_prefixes: extra_prefixes(&places)?,
+        addresses: addresses(&sources, arguments)?,
+        mac: mac(&sources, arguments)?,
+        bandwidth: bandwidth(sources.runtime, |name| sources.annotation(name))?,
+        extra_prefixes: extra_prefixes(&sources)?,
     })
 }
 
-struct Places<'a> {
+struct OptionSources<'a> {
     runtime: Option<&'a Map<String, Value>>,
     conventions: Option<&'a Value>,
     ordinal: Option<usize>,
 }
 
-impl Places<'_> {
+impl OptionSources<'_> {
     /// An argument of a capability that the configuration declares.
     fn capability(&self, key: &str) -> Option<&Value> {
         self.runtime?.get(key)
@@ -109,19 +112,19 @@ fn ordinal(pod: &str) -> Option<usize> {
     pod.rsplit_once('-')?.1.parse().ok()
 }
 
-fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, Failure> {
+fn addresses(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, Failure> {
     let list = |value: Option<&Value>| -> Option<Vec<String>> {
         let texts: Vec<String> = value?.as_array()?.iter().map(plain).collect();
         (!texts.is_empty()).then_some(texts)
     };
     let split = |text: &str, separator| text.split(separator).map(|part| part.trim().to_owned()).collect();
-    let (field, code, texts): (_, _, Vec<String>) = if let Some(texts) = list(places.capability("ips")) {
+    let (field, code, texts): (_, _, Vec<String>) = if let Some(texts) = list(sources.capability("ips")) {
         ("runtimeConfig.ips", Code::InvalidConfiguration, texts)
-    } else if let Some(texts) = list(places.convention("ips")) {
+    } else if let Some(texts) = list(sources.convention("ips")) {
         ("args.cni.ips", Code::InvalidConfiguration, texts)
     } else if let Some(text) = &arguments.addresses {
         ("CNI_ARGS: IP", Code::InvalidEnvironment, split(text, ','))
-    } else if let Some(entry) = places.pool_entry(annotation::IP_POOL)? {
+    } else if let Some(entry) = sources.pool_entry(annotation::IP_POOL)? {
         (annotation::IP_POOL, Code::InvalidConfiguration, split(&entry, '/'))
     } else {
         return Ok(Vec::new());
@@ -147,9 +150,9 @@ fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, 
 /// Prefixes from which the container may send in addition to its addresses. Only from CNI's
 /// conventions: in a cluster the controller reads the pod's annotation when it allocates the
 /// addresses.
-fn extra_prefixes(places: &Places<'_>) -> Result<BTreeSet<IpNet>, Failure> {
+fn extra_prefixes(sources: &OptionSources<'_>) -> Result<BTreeSet<IpNet>, Failure> {
     const FIELD: &str = "args.cni.extraPrefixes";
-    let Some(value) = places.convention("extraPrefixes").filter(|value| !value.is_null()) else {
+    let Some(value) = sources.convention("extraPrefixes").filter(|value| !value.is_null()) else {
         return Ok(BTreeSet::new());
     };
     let entries = value.as_array().ok_or_else(|| {
@@ -167,17 +170,17 @@ fn extra_prefixes(places: &Places<'_>) -> Result<BTreeSet<IpNet>, Failure> {
     entries.iter().enumerate().map(prefix).collect()
 }
 
-fn mac(places: &Places<'_>, arguments: &Arguments) -> Result<Option<String>, Failure> {
+fn mac(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Option<String>, Failure> {
     let text_of = |value: Option<&Value>| {
         value.filter(|value| !value.is_null()).map(plain).filter(|text| !text.is_empty())
     };
-    let (field, code, text) = if let Some(text) = text_of(places.capability("mac")) {
+    let (field, code, text) = if let Some(text) = text_of(sources.capability("mac")) {
         ("runtimeConfig.mac", Code::InvalidConfiguration, text)
-    } else if let Some(text) = text_of(places.convention("mac")) {
+    } else if let Some(text) = text_of(sources.convention("mac")) {
         ("args.cni.mac", Code::InvalidConfiguration, text)
     } else if let Some(text) = &arguments.mac {
         ("CNI_ARGS: MAC", Code::InvalidEnvironment, text.clone())
-    } else if let Some(text) = places.pool_entry(annotation::MAC_POOL)? {
+    } else if let Some(text) = sources.pool_entry(annotation::MAC_POOL)? {
         (annotation::MAC_POOL, Code::InvalidConfiguration, text)
     } else {
         return Ok(None);

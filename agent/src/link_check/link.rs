@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trunkline_bgp::types::Family;
 
-use super::frame::{Heard, Mac};
+use super::frame::{AddressClaim, Mac};
 use super::{arp, filter, nd};
 
 /// Octets that are read of a frame: ARP and Neighbour Discovery are shorter.
@@ -26,7 +26,7 @@ const LONGEST: usize = 1514;
 const BACKLOG: usize = 32;
 
 /// One link, heard by one protocol.
-pub(super) struct Link {
+pub(super) struct LinkSocket {
     shared: Arc<Shared>,
     mac: Mac,
     reader: JoinHandle<()>,
@@ -37,21 +37,21 @@ struct Shared {
     family: Family,
     /// To tokio any socket of datagrams is a UDP socket. `None` only while it is closed.
     socket: Option<UdpSocket>,
-    watches: Mutex<Watches>,
+    watches: Mutex<ClaimSubscriptions>,
 }
 
 #[derive(Default)]
-struct Watches {
+struct ClaimSubscriptions {
     next: u64,
-    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<Heard>>)>,
+    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<AddressClaim>>)>,
 }
 
-impl Link {
+impl LinkSocket {
     /// Listens on an interface of the calling thread's network namespace. Needs CAP_NET_RAW.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub(super) fn open(index: u32, family: Family) -> io::Result<Link> {
+    pub(super) fn open(index: u32, family: Family) -> io::Result<LinkSocket> {
         // Without a protocol it hears nothing until it is bound: never anything that has not passed the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.attach_filter(&filter::program(family, &[]))?;
@@ -62,7 +62,7 @@ impl Link {
         let socket = Some(UdpSocket::from_std(socket.into())?);
         let shared = Arc::new(Shared { family, socket, watches: Mutex::default() });
         let reader = tokio::spawn(read(Arc::clone(&shared)));
-        Ok(Link { shared, mac, reader })
+        Ok(LinkSocket { shared, mac, reader })
     }
 
     /// The interface's MAC address.
@@ -76,15 +76,15 @@ impl Link {
     }
 
     /// Listens for these addresses from now on.
-    pub(super) fn watch(self: &Arc<Link>, addresses: Vec<IpAddr>) -> io::Result<Watch> {
-        let (says, heard) = mpsc::channel(BACKLOG);
+    pub(super) fn watch(self: &Arc<LinkSocket>, addresses: Vec<IpAddr>) -> io::Result<ClaimSubscription> {
+        let (sender, claims) = mpsc::channel(BACKLOG);
         let mut watches = self.shared.watches();
         let number = watches.next;
         watches.next += 1;
-        watches.open.insert(number, (addresses, says));
+        watches.open.insert(number, (addresses, sender));
         let filtered = self.shared.listen_for(&watches);
         drop(watches);
-        let watch = Watch { link: Arc::clone(self), number, heard };
+        let watch = ClaimSubscription { link: Arc::clone(self), number, claims };
         filtered.map(|()| watch)
     }
 
@@ -97,27 +97,27 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for LinkSocket {
     fn drop(&mut self) {
         self.reader.abort();
     }
 }
 
 /// A check's ear; it is closed when this is dropped.
-pub(super) struct Watch {
-    link: Arc<Link>,
+pub(super) struct ClaimSubscription {
+    link: Arc<LinkSocket>,
     number: u64,
-    heard: mpsc::Receiver<io::Result<Heard>>,
+    claims: mpsc::Receiver<io::Result<AddressClaim>>,
 }
 
-impl Watch {
+impl ClaimSubscription {
     /// The next that somebody says of one of the addresses. An error: the interface went down or away.
-    pub(super) async fn hear(&mut self) -> io::Result<Heard> {
-        self.heard.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
+    pub(super) async fn receive(&mut self) -> io::Result<AddressClaim> {
+        self.claims.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
     }
 }
 
-impl Drop for Watch {
+impl Drop for ClaimSubscription {
     fn drop(&mut self) {
         let mut watches = self.link.shared.watches();
         watches.open.remove(&self.number);
@@ -127,11 +127,11 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    fn watches(&self) -> std::sync::MutexGuard<'_, Watches> {
+    fn watches(&self) -> std::sync::MutexGuard<'_, ClaimSubscriptions> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listen_for(&self, watches: &Watches) -> io::Result<()> {
+    fn listen_for(&self, watches: &ClaimSubscriptions) -> io::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let addresses: Vec<IpAddr> =
             watches.open.values().flat_map(|(addresses, _)| addresses).copied().collect();
@@ -153,23 +153,23 @@ async fn read(shared: Arc<Shared>) {
     let Some(socket) = &shared.socket else { return };
     let mut buffer = [0; LONGEST];
     loop {
-        let heard = match socket.recv(&mut buffer).await {
+        let claim = match socket.recv(&mut buffer).await {
             Ok(length) => match shared.family {
-                Family::Ipv4Unicast => arp::hear(&buffer[..length]),
-                Family::Ipv6Unicast => nd::hear(&buffer[..length]),
+                Family::Ipv4Unicast => arp::parse(&buffer[..length]),
+                Family::Ipv6Unicast => nd::parse(&buffer[..length]),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
             Err(error) => {
-                for (_, says) in std::mem::take(&mut shared.watches().open).into_values() {
-                    let _ = says.try_send(Err(io::Error::new(error.kind(), error.to_string())));
+                for (_, sender) in std::mem::take(&mut shared.watches().open).into_values() {
+                    let _ = sender.try_send(Err(io::Error::new(error.kind(), error.to_string())));
                 }
                 return;
             }
         };
-        let Some(heard) = heard else { continue };
-        for (addresses, says) in shared.watches().open.values() {
-            if addresses.contains(&heard.address) {
-                let _ = says.try_send(Ok(heard));
+        let Some(claim) = claim else { continue };
+        for (addresses, sender) in shared.watches().open.values() {
+            if addresses.contains(&claim.address) {
+                let _ = sender.try_send(Ok(claim));
             }
         }
     }

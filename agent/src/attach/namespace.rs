@@ -16,7 +16,7 @@ const PREFERENCE: u32 = 1100;
 
 /// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
 #[derive(Debug, Default)]
-pub(super) struct Inside {
+pub(super) struct NamespaceConfig {
     /// By index of the interface.
     pub(super) addresses: Vec<(u32, IpNet)>,
     /// Permanent ones.
@@ -27,10 +27,10 @@ pub(super) struct Inside {
     pub(super) rules: Vec<Rule>,
 }
 
-impl Inside {
+impl NamespaceConfig {
     /// A pod whose only link is the pair: everything goes to the host, so the addresses connect nobody else.
-    pub(super) fn veth(spec: &DeviceSpec, ifindex: u32) -> Inside {
-        let mut inside = Inside::default();
+    pub(super) fn veth(spec: &DeviceSpec, ifindex: u32) -> NamespaceConfig {
+        let mut inside = NamespaceConfig::default();
         inside.addresses.extend(spec.addresses.iter().map(|address| (ifindex, IpNet::from(*address))));
         for gateway in gateways(&spec.addresses) {
             inside.by_host(gateway, ifindex, default_route(gateway), None);
@@ -40,8 +40,8 @@ impl Inside {
 
     /// A pod with a slave: its subnet and its gateway are there, and some destinations are the host's all the same. These leave by the
     /// pair from the slave's address, since the pair has none.
-    pub(super) fn ipvlan(ipvlan: &Ipvlan, slave: u32, pair: u32) -> Inside {
-        let mut inside = Inside::default();
+    pub(super) fn ipvlan(ipvlan: &Ipvlan, slave: u32, pair: u32) -> NamespaceConfig {
+        let mut inside = NamespaceConfig::default();
         for OnLink { address, gateway } in &ipvlan.on_link {
             inside.addresses.push((slave, *address));
             inside.routes.push(OnlinkRoute {
@@ -96,7 +96,12 @@ impl Inside {
     }
 
     /// The same where another interface has the default route of these families: see [`super::second`].
-    pub(super) fn second(mut self, families: &[Family], table: u32, destinations: &[IpNet]) -> Inside {
+    pub(super) fn second(
+        mut self,
+        families: &[Family],
+        table: u32,
+        destinations: &[IpNet],
+    ) -> NamespaceConfig {
         for route in std::mem::take(&mut self.routes) {
             let family = Family::of(&route.destination);
             if !families.contains(&family) {

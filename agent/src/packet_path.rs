@@ -1,4 +1,4 @@
-//! The walk of a packet from a pod, for `trunkline pods NAME --path DST`: the kernel is asked at each place where it would look up a route.
+//! The path of a packet from a pod, for `trunkline pods NAME --path DST`: the kernel is asked at each place where it would look up a route.
 //!
 //! ```text
 //!   pod's namespace                       node
@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::route::RouteType;
-use trunkline_api::control::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+use trunkline_api::control::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 use trunkline_bgp::types::Family;
 
 use crate::attach::device::{DeviceError, Step as _};
-use crate::kernel::netlink::lookup::{self, Found, Match, Packet, kind_name};
+use crate::kernel::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name};
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::vxlan::{self, VxlanInfo};
-use crate::kernel::netlink::{Batch, Connection, Outcome, Refusal};
+use crate::kernel::netlink::{Batch, BatchResult, Connection, Refusal};
 use crate::plan::{Hop, LinkKind};
 use crate::pods::show_mac;
 
@@ -34,7 +34,7 @@ const STEP: &str = "follow the packet";
 
 /// Which packet, and what is known of pods.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct PathQuery {
     /// Where it goes.
     pub destination: IpAddr,
     /// Where it is from; the pod's kernel chooses if none.
@@ -46,10 +46,14 @@ pub struct Question {
 }
 
 /// Follows the packet there and, where that is known, its answer back.
-pub fn walk(host: &mut Connection, pod: &mut Connection, question: &Question) -> Result<Walk, DeviceError> {
-    let destination = question.destination;
-    let mut walk = Walk {
-        source: question.source,
+pub fn packet_path(
+    host: &mut Connection,
+    pod: &mut Connection,
+    query: &PathQuery,
+) -> Result<PacketPath, DeviceError> {
+    let destination = query.destination;
+    let mut path = PacketPath {
+        source: query.source,
         destination,
         forth: Vec::new(),
         end: String::new(),
@@ -57,59 +61,59 @@ pub fn walk(host: &mut Connection, pod: &mut Connection, question: &Question) ->
         back: Vec::new(),
         advertised_to: Vec::new(),
     };
-    let mut inside = Side { place: "pod", connection: pod, question };
-    if walk.source.is_none() {
-        walk.source = inside.chosen_source()?;
+    let mut inside = NamespaceTables { place: "pod", connection: pod, query };
+    if path.source.is_none() {
+        path.source = inside.chosen_source()?;
     }
-    let packet = Packet { destination, source: walk.source, iif: None };
+    let packet = Packet { destination, source: path.source, iif: None };
     let (stage, way) = inside.look_up(&packet, None)?;
-    walk.forth.push(stage);
-    let end = |walk: Walk, end: String| Ok(Walk { end, ..walk });
-    let Some(way) = way else { return end(walk, "it does not leave the pod".to_owned()) };
+    path.forth.push(stage);
+    let end = |path: PacketPath, end: String| Ok(PacketPath { end, ..path });
+    let Some(way) = way else { return end(path, "it does not leave the pod".to_owned()) };
     let Some(link) = way.link else {
-        return end(walk, format!("the pod itself: a {} route", kind_name(way.kind)));
+        return end(path, format!("the pod itself: a {} route", kind_name(way.kind)));
     };
-    let mut node = Side { place: "node", connection: host, question };
+    let mut node = NamespaceTables { place: "node", connection: host, query };
     if link.kind.as_deref() == Some("ipvlan") {
         let below = match link.peer {
             Some(index) => node.link(index)?.map(|link| link.name),
             None => None,
         };
         let below = below.unwrap_or_else(|| "a link that is not in the node's namespace".to_owned());
-        return end(walk, format!("straight onto {below}, past the node's own routing"));
+        return end(path, format!("straight onto {below}, past the node's own routing"));
     }
-    let host_end = match question.interfaces.get(&link.name) {
+    let host_end = match query.interfaces.get(&link.name) {
         Some(name) => node.link_named(name)?,
         None => {
             return end(
-                walk,
+                path,
                 format!("out by {}, which is not Trunkline's: its other end is not known", link.name),
             );
         }
     };
     let Some(host_end) = host_end.filter(|end| end.peer == Some(link.index)) else {
-        return end(walk, format!("{} does not lead to this node", link.name));
+        return end(path, format!("{} does not lead to this node", link.name));
     };
 
     let packet = Packet { iif: Some(host_end.index), ..packet };
     let (stage, way) = node.look_up(&packet, Some(&host_end.name))?;
-    walk.forth.push(stage);
-    let Some(way) = way else { return end(walk, "it is dropped on the node".to_owned()) };
+    path.forth.push(stage);
+    let Some(way) = way else { return end(path, "it is dropped on the node".to_owned()) };
     let ended = match (&way.link, way.kind) {
         (_, RouteType::Local) => "the node itself".to_owned(),
         (None, kind) => format!("the node drops it: a {} route", kind_name(kind)),
-        (Some(link), _) => match (question.pods.get(&link.name), way.gateway) {
+        (Some(link), _) => match (query.pods.get(&link.name), way.gateway) {
             (Some(pod), _) => format!("into pod {pod} by {}", link.name),
             (None, Some(gateway)) => format!("out by {} to {gateway}", link.name),
             (None, None) => format!("out by {} to {destination} itself", link.name),
         },
     };
     if let Some(outer) = way.link.as_ref().and_then(|link| link.vxlan.as_ref()).zip(way.vtep).map(outer) {
-        walk.forth.push(node.look_up(&outer, None)?.0);
+        path.forth.push(node.look_up(&outer, None)?.0);
     }
     // What is for the node itself is answered from there; the rest comes back as it went.
     let back_by = way.link.filter(|_| way.kind != RouteType::Local);
-    if let Some(source) = walk.source
+    if let Some(source) = path.source
         && (back_by.is_some() || way.kind == RouteType::Local)
     {
         let answer = Packet {
@@ -118,16 +122,16 @@ pub fn walk(host: &mut Connection, pod: &mut Connection, question: &Question) ->
             iif: back_by.as_ref().map(|link| link.index),
         };
         let (stage, _) = node.look_up(&answer, back_by.as_ref().map(|link| link.name.as_str()))?;
-        walk.back.push(stage);
+        path.back.push(stage);
     }
-    end(walk, ended)
+    end(path, ended)
 }
 
 /// One network namespace.
-struct Side<'a> {
+struct NamespaceTables<'a> {
     place: &'static str,
     connection: &'a mut Connection,
-    question: &'a Question,
+    query: &'a PathQuery,
 }
 
 /// The packet that carries one through a tunnel.
@@ -136,7 +140,7 @@ fn outer((device, vtep): (&VxlanInfo, IpAddr)) -> Packet {
 }
 
 /// How a packet goes on.
-struct Way {
+struct ForwardingResult {
     kind: RouteType,
     gateway: Option<IpAddr>,
     /// The tunnel's other end.
@@ -145,16 +149,20 @@ struct Way {
     link: Option<LinkInfo>,
 }
 
-impl Side<'_> {
+impl NamespaceTables<'_> {
     fn chosen_source(&mut self) -> Result<Option<IpAddr>, DeviceError> {
-        let packet = Packet { destination: self.question.destination, source: None, iif: None };
+        let packet = Packet { destination: self.query.destination, source: None, iif: None };
         let mut batch = Batch::new();
         batch.look_up(&packet, false);
         Ok(found(&self.connection.run(&mut batch).step(STEP)?, 0).and_then(|found| found.source))
     }
 
     /// One look-up, `iif` being the name of the interface that the packet came in by.
-    fn look_up(&mut self, packet: &Packet, iif: Option<&str>) -> Result<(Stage, Option<Way>), DeviceError> {
+    fn look_up(
+        &mut self,
+        packet: &Packet,
+        iif: Option<&str>,
+    ) -> Result<(RouteLookup, Option<ForwardingResult>), DeviceError> {
         let mut batch = Batch::new();
         batch.look_up(packet, true);
         batch.look_up(packet, false);
@@ -163,7 +171,7 @@ impl Side<'_> {
         let (route, taken) = (found(&outcome, 0), found(&outcome, 1));
         let refused = outcome.refusals.last().map(|refusal| in_words(refusal, packet));
         let table = route.as_ref().filter(|_| refused.is_none()).map(|route| route.table);
-        let mut stage = Stage {
+        let mut stage = RouteLookup {
             place: self.place.to_owned(),
             interface: iif.map(str::to_owned),
             source: packet.source,
@@ -185,7 +193,7 @@ impl Side<'_> {
             }
         }
         stage.route =
-            Some(WalkRoute { prefix: route.prefix, table: route.table, kind: kind_name(taken.kind), hops });
+            Some(PathRoute { prefix: route.prefix, table: route.table, kind: kind_name(taken.kind), hops });
         if stage.refused.is_some() {
             return Ok((stage, None));
         }
@@ -194,7 +202,7 @@ impl Side<'_> {
             None => None,
         };
         let gateway = taken_hop.and_then(|hop| hop.gateway);
-        Ok((stage, Some(Way { kind: taken.kind, gateway, vtep, link })))
+        Ok((stage, Some(ForwardingResult { kind: taken.kind, gateway, vtep, link })))
     }
 
     /// The rules up to the one that led to `table`; all of them where none did.
@@ -203,7 +211,7 @@ impl Side<'_> {
         packet: &Packet,
         iif: Option<&str>,
         table: Option<u32>,
-    ) -> Result<Vec<WalkRule>, DeviceError> {
+    ) -> Result<Vec<PathRule>, DeviceError> {
         let family = Family::of(&packet.destination.into());
         let there =
             self.connection.list(|batch| batch.dump_rules(family), lookup::read_any_rule).step(STEP)?;
@@ -218,7 +226,7 @@ impl Side<'_> {
                 Match::No => "not for it",
                 Match::Unknown => "unknown",
             };
-            rules.push(WalkRule { priority: rule.priority, rule: rule.text, standing: standing.to_owned() });
+            rules.push(PathRule { priority: rule.priority, rule: rule.text, standing: standing.to_owned() });
             if decides {
                 break;
             }
@@ -232,7 +240,7 @@ impl Side<'_> {
         hop: &Hop,
         destination: IpAddr,
         taken: bool,
-    ) -> Result<Option<(WalkHop, Option<IpAddr>)>, DeviceError> {
+    ) -> Result<Option<(PathHop, Option<IpAddr>)>, DeviceError> {
         let Some(index) = hop.ifindex else { return Ok(None) };
         let Some(link) = self.link(index)? else { return Ok(None) };
         let mut batch = Batch::new();
@@ -257,9 +265,9 @@ impl Side<'_> {
             Some(LinkKind::Sink) => Some("drops what is for no pod of this node".to_owned()),
             None => link.kind.clone().filter(|kind| kind != "veth"),
         };
-        let hop = WalkHop {
+        let hop = PathHop {
             gateway: hop.gateway,
-            pod: self.question.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
+            pod: self.query.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
             link: about,
             mtu: link.mtu,
             mac: mac.map(|mac| show_mac(&mac)),
@@ -271,14 +279,14 @@ impl Side<'_> {
     }
 
     fn link(&mut self, index: u32) -> Result<Option<LinkInfo>, DeviceError> {
-        self.ask_link(|batch| batch.get_link_at(index))
+        self.query_link(|batch| batch.get_link_at(index))
     }
 
     fn link_named(&mut self, name: &str) -> Result<Option<LinkInfo>, DeviceError> {
-        self.ask_link(|batch| batch.get_link(name))
+        self.query_link(|batch| batch.get_link(name))
     }
 
-    fn ask_link(&mut self, request: impl FnOnce(&mut Batch)) -> Result<Option<LinkInfo>, DeviceError> {
+    fn query_link(&mut self, request: impl FnOnce(&mut Batch)) -> Result<Option<LinkInfo>, DeviceError> {
         let mut batch = Batch::new();
         request(&mut batch);
         let outcome = self.connection.run(&mut batch).step(STEP)?;
@@ -287,7 +295,7 @@ impl Side<'_> {
 }
 
 /// The answer to one look-up of a batch.
-fn found(outcome: &Outcome, index: usize) -> Option<Found> {
+fn found(outcome: &BatchResult, index: usize) -> Option<FoundRoute> {
     outcome.replies.iter().find(|(at, ..)| *at == index).and_then(|(.., body)| lookup::read_found(body))
 }
 

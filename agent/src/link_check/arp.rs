@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::frame::{self, BROADCAST, Heard, Kind, Mac};
+use super::frame::{self, AddressClaim, BROADCAST, ClaimKind, Mac};
 
 /// Ethernet's type of ARP.
 pub(super) const ETHER_TYPE: u16 = 0x0806;
@@ -53,16 +53,16 @@ pub(super) fn announcements(mac: Mac, address: Ipv4Addr) -> [Vec<u8>; 2] {
 }
 
 /// What a frame says of an address; `None` if it is no ARP of IPv4 on Ethernet, or says nothing of any.
-pub(super) fn hear(frame: &[u8]) -> Option<Heard> {
+pub(super) fn parse(frame: &[u8]) -> Option<AddressClaim> {
     let (destination, _, payload) = frame::decode(frame, ETHER_TYPE)?;
     let packet = decode(payload)?;
     let (address, kind) = match (packet.operation, packet.sender.is_unspecified()) {
-        (Operation::Request, true) => (packet.target, Kind::Probe),
-        (Operation::Request, false) => (packet.sender, Kind::Use),
-        (Operation::Reply, false) => (packet.sender, Kind::Answer),
+        (Operation::Request, true) => (packet.target, ClaimKind::Probe),
+        (Operation::Request, false) => (packet.sender, ClaimKind::Use),
+        (Operation::Reply, false) => (packet.sender, ClaimKind::Reply),
         (Operation::Reply, true) => return None,
     };
-    Some(Heard { address: IpAddr::V4(address), mac: packet.sender_mac, kind, destination })
+    Some(AddressClaim { address: IpAddr::V4(address), mac: packet.sender_mac, kind, destination })
 }
 
 fn encode(packet: &Packet) -> [u8; 28] {
@@ -133,48 +133,48 @@ mod tests {
                 target_mac: MAC,
                 target: ip(target),
             };
-            hear(&frame::encode(MAC, OTHER, ETHER_TYPE, &encode(&packet)))
-                .map(|heard| (heard.address.to_string(), heard.kind))
+            parse(&frame::encode(MAC, OTHER, ETHER_TYPE, &encode(&packet)))
+                .map(|claim| (claim.address.to_string(), claim.kind))
         };
         let is = |address: &str, kind| Some((address.to_owned(), kind));
-        assert_eq!(said(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", Kind::Answer));
-        assert_eq!(said(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", Kind::Use));
-        assert_eq!(said(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", Kind::Probe));
+        assert_eq!(said(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", ClaimKind::Reply));
+        assert_eq!(said(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", ClaimKind::Use));
+        assert_eq!(said(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", ClaimKind::Probe));
         assert_eq!(said(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
         let whom: Vec<_> = announcements(MAC, ip("10.10.0.7"))
             .iter()
-            .map(|frame| hear(frame).unwrap())
-            .map(|heard| (heard.address.to_string(), heard.mac, heard.kind, heard.destination))
+            .map(|frame| parse(frame).unwrap())
+            .map(|claim| (claim.address.to_string(), claim.mac, claim.kind, claim.destination))
             .collect();
         let address = "10.10.0.7".to_owned();
         assert_eq!(
             whom,
-            [(address.clone(), MAC, Kind::Use, BROADCAST), (address, MAC, Kind::Answer, BROADCAST)]
+            [(address.clone(), MAC, ClaimKind::Use, BROADCAST), (address, MAC, ClaimKind::Reply, BROADCAST)]
         );
     }
 
     #[test]
     fn what_is_no_arp_of_ipv4_on_ethernet_says_nothing() {
         let good = request(OTHER, ip("10.10.0.9"), ip("10.10.0.1"));
-        assert!(hear(&good).is_some());
+        assert!(parse(&good).is_some());
         let padded = [good.as_slice(), &[0; 18]].concat();
-        assert_eq!(hear(&padded), hear(&good));
+        assert_eq!(parse(&padded), parse(&good));
         for length in 0..good.len() {
-            assert_eq!(hear(&good[..length]), None, "{length} octets");
+            assert_eq!(parse(&good[..length]), None, "{length} octets");
         }
         // Ethernet's type, hardware and protocol type, both lengths, an operation that is neither.
         for place in [12, 13, 14, 15, 16, 17, 18, 19, 20, 21] {
             let mut bad = good.clone();
             bad[place] ^= 0x80;
-            assert_eq!(hear(&bad), None, "octet {place}");
+            assert_eq!(parse(&bad), None, "octet {place}");
         }
     }
 
     proptest! {
         #[test]
         fn no_input_is_too_much(octets in prop::collection::vec(any::<u8>(), 0..80)) {
-            let _ = hear(&octets);
-            let _ = hear(&frame::encode(BROADCAST, OTHER, ETHER_TYPE, &octets));
+            let _ = parse(&octets);
+            let _ = parse(&frame::encode(BROADCAST, OTHER, ETHER_TYPE, &octets));
         }
 
         #[test]

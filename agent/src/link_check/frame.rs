@@ -11,24 +11,24 @@ pub(super) const BROADCAST: Mac = [0xff; 6];
 /// Octets of an Ethernet header.
 pub(super) const HEADER: usize = 14;
 
-/// What somebody else on the link said of an address.
+/// What a frame of another host says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct AddressClaim {
     /// The address.
     pub(super) address: IpAddr,
-    /// Who said it: the MAC address that the message itself gives, else that of the frame.
+    /// The sender: the MAC address that the message itself gives, else that of the frame.
     pub(super) mac: Mac,
     /// In which way.
-    pub(super) kind: Kind,
+    pub(super) kind: ClaimKind,
     /// Whom the frame was for.
     pub(super) destination: Mac,
 }
 
 /// In which way a frame speaks of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ClaimKind {
     /// "I have it": an ARP reply, a Neighbour Advertisement.
-    Answer,
+    Reply,
     /// It is the sender of another message.
     Use,
     /// "Has anybody got it? I would take it."

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::frame::{Heard, Kind, Mac};
-use super::{Times, arp, nd};
+use super::frame::{AddressClaim, ClaimKind, Mac};
+use super::{CheckTimeouts, arp, nd};
 
 /// A sender address that no host has: the first 256 link-local addresses are given to nobody (RFC 3927 §2.1). Who answers it may remember it, which
 /// harms no one.
@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
+pub(super) struct AddressQuery {
     /// The address that should be nobody's.
     pub(super) address: IpAddr,
     /// The router that should answer.
@@ -58,7 +58,7 @@ pub(super) enum Fault {
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum CheckStep {
     /// Send these, and come back at this time, or when something is heard.
     Wait { send: Vec<Vec<u8>>, until: Instant },
     /// It is over.
@@ -67,7 +67,7 @@ pub(super) enum Next {
 
 /// A check that is under way.
 pub(super) struct Check {
-    question: Question,
+    query: AddressQuery,
     /// From here on, silence means that the address is free.
     free_at: Instant,
     /// The next questions go out then.
@@ -80,7 +80,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn new(question: Question, times: Times, now: Instant) -> Check {
+    pub(super) fn new(query: AddressQuery, times: CheckTimeouts, now: Instant) -> Check {
         Check {
             free_at: now + times.duplicate_wait,
             send_at: now,
@@ -88,38 +88,38 @@ impl Check {
             half: times.duplicate_wait / 2,
             router_is_there: false,
             owner: None,
-            question,
+            query,
         }
     }
 
-    /// Takes what was heard. A frame of our own that a switch sends back is not somebody else's.
-    pub(super) fn handle_heard(&mut self, heard: &Heard) {
-        if heard.mac == self.question.mac {
+    /// Handles a claim. A frame of our own that a switch sends back is not somebody else's.
+    pub(super) fn handle_claim(&mut self, claim: &AddressClaim) {
+        if claim.mac == self.query.mac {
             return;
         }
-        if heard.address == self.question.address {
-            self.owner = Some(heard.mac);
+        if claim.address == self.query.address {
+            self.owner = Some(claim.mac);
         }
         // An answer to us alone: that the router talks to others does not say that it hears this node.
-        if heard.address == self.question.gateway
-            && heard.kind == Kind::Answer
-            && heard.destination == self.question.mac
+        if claim.address == self.query.gateway
+            && claim.kind == ClaimKind::Reply
+            && claim.destination == self.query.mac
         {
             self.router_is_there = true;
         }
     }
 
     /// What to do now.
-    pub(super) fn poll(&mut self, now: Instant) -> Next {
+    pub(super) fn poll(&mut self, now: Instant) -> CheckStep {
         let free = now >= self.free_at;
         if let Some(owner) = self.owner {
-            return Next::Done(Err(Fault::InUse(owner)));
+            return CheckStep::Done(Err(Fault::InUse(owner)));
         }
         if free && self.router_is_there {
-            return Next::Done(Ok(()));
+            return CheckStep::Done(Ok(()));
         }
         if !self.router_is_there && now >= self.ends_at {
-            return Next::Done(Err(Fault::NoAnswer));
+            return CheckStep::Done(Err(Fault::NoAnswer));
         }
         let mut send = Vec::new();
         if now >= self.send_at {
@@ -127,18 +127,18 @@ impl Check {
                 send.extend(self.probes());
             }
             if !self.router_is_there {
-                send.extend(self.router_question(free));
+                send.extend(self.router_query(free));
             }
             self.send_at = if free { now + AGAIN } else { (now + self.half).min(self.free_at) };
         }
         // While the address is in question the next probe is never after `free_at`.
         let until = if self.router_is_there { self.send_at } else { self.send_at.min(self.ends_at) };
-        Next::Wait { send, until }
+        CheckStep::Wait { send, until }
     }
 
     fn probes(&self) -> Vec<Vec<u8>> {
-        let mac = self.question.mac;
-        match self.question.address {
+        let mac = self.query.mac;
+        match self.query.address {
             IpAddr::V4(address) => {
                 [Ipv4Addr::UNSPECIFIED, NO_HOST].map(|sender| arp::request(mac, sender, address)).into()
             }
@@ -146,9 +146,9 @@ impl Check {
         }
     }
 
-    fn router_question(&self, free: bool) -> Option<Vec<u8>> {
-        let Question { mac, link_local, .. } = self.question;
-        match (self.question.gateway, self.question.address) {
+    fn router_query(&self, free: bool) -> Option<Vec<u8>> {
+        let AddressQuery { mac, link_local, .. } = self.query;
+        match (self.query.gateway, self.query.address) {
             (IpAddr::V4(gateway), IpAddr::V4(own)) => {
                 let sender = if free { own } else { Ipv4Addr::UNSPECIFIED };
                 Some(arp::request(mac, sender, gateway))
@@ -165,17 +165,17 @@ impl Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::frame::BROADCAST;
+    use crate::link_check::frame::BROADCAST;
 
     const OWN: Mac = [2, 0, 0, 0, 0, 7];
     const ROUTER: Mac = [2, 0, 0, 0, 0, 1];
     const OTHER: Mac = [2, 0, 0, 0, 0, 9];
 
-    const TIMES: Times =
-        Times { duplicate_wait: Duration::from_millis(200), gateway_timeout: Duration::from_secs(3) };
+    const TIMES: CheckTimeouts =
+        CheckTimeouts { duplicate_wait: Duration::from_millis(200), gateway_timeout: Duration::from_secs(3) };
 
-    fn question(address: &str, gateway: &str) -> Question {
-        Question {
+    fn query(address: &str, gateway: &str) -> AddressQuery {
+        AddressQuery {
             address: address.parse().unwrap(),
             gateway: gateway.parse().unwrap(),
             mac: OWN,
@@ -183,9 +183,9 @@ mod tests {
         }
     }
 
-    fn heard(address: &str, mac: Mac, kind: Kind) -> Heard {
-        let destination = if kind == Kind::Answer { OWN } else { BROADCAST };
-        Heard { address: address.parse().unwrap(), mac, kind, destination }
+    fn claim(address: &str, mac: Mac, kind: ClaimKind) -> AddressClaim {
+        let destination = if kind == ClaimKind::Reply { OWN } else { BROADCAST };
+        AddressClaim { address: address.parse().unwrap(), mac, kind, destination }
     }
 
     /// A millisecond, and the frames that went out then.
@@ -193,24 +193,28 @@ mod tests {
 
     /// Runs a check on virtual time with what is heard at which millisecond; gives each millisecond with what was sent then, and the outcome
     /// with its time.
-    fn run(question: Question, times: Times, says: &[(u64, Heard)]) -> (Vec<Sent>, u64, Result<(), Fault>) {
+    fn run(
+        query: AddressQuery,
+        times: CheckTimeouts,
+        claims: &[(u64, AddressClaim)],
+    ) -> (Vec<Sent>, u64, Result<(), Fault>) {
         let start = Instant::now();
-        let mut check = Check::new(question, times, start);
-        let (mut sent, mut now, mut says) = (Vec::new(), start, says.iter().peekable());
+        let mut check = Check::new(query, times, start);
+        let (mut sent, mut now, mut claims) = (Vec::new(), start, claims.iter().peekable());
         let since = |now: Instant| u64::try_from((now - start).as_millis()).unwrap();
         loop {
             match check.poll(now) {
-                Next::Done(outcome) => return (sent, since(now), outcome),
-                Next::Wait { send, until } => {
+                CheckStep::Done(outcome) => return (sent, since(now), outcome),
+                CheckStep::Wait { send, until } => {
                     if !send.is_empty() {
                         sent.push((since(now), send));
                     }
                     assert!(until > now, "it would spin");
-                    let at = |(at, _): &&(u64, Heard)| start + Duration::from_millis(*at);
-                    match says.next_if(|next| at(next) <= until) {
+                    let at = |(at, _): &&(u64, AddressClaim)| start + Duration::from_millis(*at);
+                    match claims.next_if(|next| at(next) <= until) {
                         Some(next) => {
                             now = at(&next);
-                            check.handle_heard(&next.1);
+                            check.handle_claim(&next.1);
                         }
                         None => now = until,
                     }
@@ -230,8 +234,8 @@ mod tests {
 
     #[test]
     fn nobody_answers_and_the_router_does() {
-        let at_once = [(3, heard("10.10.0.1", ROUTER, Kind::Answer))];
-        let (sent, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &at_once);
+        let at_once = [(3, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
+        let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &at_once);
         assert_eq!((took, outcome), (200, Ok(())));
         let sent: Vec<_> = sent.iter().map(|(at, frames)| (*at, senders(frames))).collect();
         let both = ["0.0.0.0", "169.254.0.1"];
@@ -244,27 +248,27 @@ mod tests {
 
     #[test]
     fn a_silent_router_is_asked_from_the_own_address_once_that_is_free() {
-        let late = [(1500, heard("10.10.0.1", ROUTER, Kind::Answer))];
-        let (sent, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &late);
+        let late = [(1500, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
+        let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &late);
         assert_eq!((took, outcome), (1500, Ok(())));
         let sent: Vec<_> = sent[2..].iter().map(|(at, frames)| (*at, senders(frames).join(" "))).collect();
         let own = || "10.10.0.7".to_owned();
         assert_eq!(sent, [(200, own()), (700, own()), (1200, own())]);
 
-        let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &[]);
+        let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &[]);
         assert_eq!((took, outcome), (3000, Err(Fault::NoAnswer)));
     }
 
     #[test]
     fn ipv6_asks_from_no_address_that_may_be_somebody_elses() {
-        let probes = |question| {
-            let (sent, _, _) = run(question, TIMES, &[]);
+        let probes = |query| {
+            let (sent, _, _) = run(query, TIMES, &[]);
             sent.iter().map(|(at, frames)| (*at, senders(frames).join(" "))).take(4).collect::<Vec<_>>()
         };
         let is = |at: u64, senders: &str| (at, senders.to_owned());
-        let plain = question("fd00:10::7", "fd00:10::1");
+        let plain = query("fd00:10::7", "fd00:10::1");
         assert_eq!(probes(plain), [is(0, "::"), is(100, "::"), is(200, "fd00:10::7"), is(700, "fd00:10::7")]);
-        let with = Question { link_local: Some("fe80::7".parse().unwrap()), ..plain };
+        let with = AddressQuery { link_local: Some("fe80::7".parse().unwrap()), ..plain };
         assert_eq!(
             probes(with),
             [is(0, ":: fe80::7"), is(100, ":: fe80::7"), is(200, "fe80::7"), is(700, "fe80::7")]
@@ -273,34 +277,36 @@ mod tests {
 
     #[test]
     fn whoever_has_the_address_or_wants_it_ends_the_check() {
-        for (at, kind) in [(1, Kind::Answer), (150, Kind::Use), (199, Kind::Probe), (2000, Kind::Answer)] {
-            let says = [(at, heard("10.10.0.7", OTHER, kind))];
-            let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &says);
+        for (at, kind) in
+            [(1, ClaimKind::Reply), (150, ClaimKind::Use), (199, ClaimKind::Probe), (2000, ClaimKind::Reply)]
+        {
+            let claims = [(at, claim("10.10.0.7", OTHER, kind))];
+            let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &claims);
             assert_eq!((took, outcome), (at, Err(Fault::InUse(OTHER))), "{kind:?}");
         }
     }
 
     #[test]
     fn what_means_nothing_changes_nothing() {
-        let says = [
-            (1, heard("10.10.0.7", OWN, Kind::Probe)), // sent back by a switch
-            (2, heard("10.10.0.8", OTHER, Kind::Answer)),
-            (3, heard("10.10.0.1", ROUTER, Kind::Use)), // to somebody else
-            (4, Heard { destination: BROADCAST, ..heard("10.10.0.1", ROUTER, Kind::Answer) }),
+        let claims = [
+            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // sent back by a switch
+            (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
+            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to somebody else
+            (4, AddressClaim { destination: BROADCAST, ..claim("10.10.0.1", ROUTER, ClaimKind::Reply) }),
         ];
-        let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &says);
+        let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &claims);
         assert_eq!((took, outcome), (3000, Err(Fault::NoAnswer)));
     }
 
     #[test]
     fn times_of_their_own() {
-        let answer = [(1, heard("10.10.0.1", ROUTER, Kind::Answer))];
-        let asks = question("10.10.0.7", "10.10.0.1");
-        let no_wait = Times { duplicate_wait: Duration::ZERO, ..TIMES };
+        let answer = [(1, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
+        let asks = query("10.10.0.7", "10.10.0.1");
+        let no_wait = CheckTimeouts { duplicate_wait: Duration::ZERO, ..TIMES };
         let (sent, took, outcome) = run(asks, no_wait, &answer);
         assert_eq!((took, outcome), (1, Ok(())));
         assert_eq!(senders(&sent[0].1), ["10.10.0.7"], "nobody is asked who has it");
-        let short = Times { gateway_timeout: Duration::from_millis(50), ..TIMES };
+        let short = CheckTimeouts { gateway_timeout: Duration::from_millis(50), ..TIMES };
         assert_eq!(run(asks, short, &answer).1, 200, "the address has its whole wait");
         let (_, took, outcome) = run(asks, short, &[]);
         assert_eq!((took, outcome), (50, Err(Fault::NoAnswer)));

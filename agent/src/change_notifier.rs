@@ -1,0 +1,22 @@
+//! Notifies live views that something which `status`, `peers` or `pods` show has changed.
+//!
+//! The owner of a state notifies after each change; a notification carries no data. Its cost does not depend on the number of
+//! subscribers. A slow subscriber receives the last notification only, so a full table that is learned may notify at any rate.
+
+use tokio::sync::watch;
+
+/// Counts changes. All clones share one counter.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeNotifier(watch::Sender<u64>);
+
+impl ChangeNotifier {
+    /// Reports a change.
+    pub fn notify(&self) {
+        self.0.send_modify(|changes| *changes += 1);
+    }
+
+    /// The number of changes, and a notification of each further one.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
