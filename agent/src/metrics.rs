@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, ClusterStatus, Messages, NetworkStatus, Peer, ProbeFaultKind, ProbedRouter,
+    AgentStatus, BfdSession, ClusterStatus, DefaultRouteBasis, Messages, NetworkStatus, Peer, ProbeFaultKind,
+    ProbedRouter,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
@@ -202,7 +203,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     for way in &bgp.ways_out {
         page.put_count(m::WAY_OUT_NEXT_HOPS, &[&way.family, "used"], way.installed.len() as u64);
         page.put_count(m::WAY_OUT_NEXT_HOPS, &[&way.family, "left_out"], way.left_out.len() as u64);
-        page.put_bool(m::WAY_OUT_ADVERTISED, &[&way.family], way.basis != "configured");
+        page.put_bool(m::WAY_OUT_ADVERTISED, &[&way.family], way.basis != DefaultRouteBasis::Configured);
     }
     page.put_count(m::DUPLICATE_IDENTIFIERS, &[], bgp.duplicate_identifiers.len() as u64);
     page.put_bool(m::SPEAKER_RUNNING, &[], bgp.fault.is_none());
@@ -429,7 +430,7 @@ mod tests {
                     ways_out: vec![DefaultRouteStatus {
                         family: "ipv4-unicast".to_owned(),
                         table: 10_000,
-                        basis: "advertised".to_owned(),
+                        basis: DefaultRouteBasis::Advertised,
                         peers: vec!["10.0.0.1".to_owned()],
                         wanted: vec!["10.0.0.1".parse().unwrap()],
                         installed: vec!["10.0.0.1".parse().unwrap()],

@@ -528,8 +528,8 @@ impl Observer {
         if let Some(bgp) = self.view().await?.bgp {
             let prefix = IpNet::from(source);
             let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
-            let told = explained.peers.iter().filter(|peer| peer.standing == "advertised");
-            path.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
+            let receivers = explained.peers.iter().filter(|peer| peer.standing == "advertised");
+            path.advertised_to = receivers.map(|peer| peer.peer.to_string()).collect();
         }
         Ok(path)
     }

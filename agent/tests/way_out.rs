@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use trunkline_api::control::{DefaultRouteStatus, EventKind, Events, Peer, Query};
+use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, EventKind, Events, Peer, Query};
 use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
 use trunkline_bgp::net::{self, ShellConfig};
 use trunkline_bgp::rib::Origination;
@@ -217,7 +217,7 @@ fn the_way_out_follows_the_routers_default_routes() {
         leaves_by(&both, &both);
         host.add("c1", &pod).unwrap();
         all_answered(&pod);
-        assert_eq!(way_out(&host).basis, "advertised");
+        assert_eq!(way_out(&host).basis, DefaultRouteBasis::Advertised);
 
         let pings = Pings::start(&pod);
         std::thread::sleep(Duration::from_millis(300));
@@ -231,7 +231,7 @@ fn the_way_out_follows_the_routers_default_routes() {
             (1, 1, true),
             "{way:?}"
         );
-        assert_eq!(way.left_out[0].cause, "withdrawn");
+        assert_eq!(way.left_out[0].cause, trunkline_api::control::ExclusionCause::Withdrawn);
         let out = texts(&host, EventKind::NextHopOut);
         assert_eq!(
             out,
@@ -248,10 +248,10 @@ fn the_way_out_follows_the_routers_default_routes() {
         within("the second router's routes", || has_routes_of(&host, two));
         std::thread::sleep(Duration::from_millis(300));
         leaves_by(&both, &[one]);
-        assert_eq!(way_out(&host).basis, "retained");
+        assert_eq!(way_out(&host).basis, DefaultRouteBasis::Retained);
         one.reachable(true);
         within("the first router's routes", || has_routes_of(&host, one));
-        within("the selection", || way_out(&host).basis == "advertised");
+        within("the selection", || way_out(&host).basis == DefaultRouteBasis::Advertised);
         leaves_by(&both, &[one]);
         assert_eq!(pings.lost(), 0, "a restart of the agent loses nothing");
 
@@ -264,7 +264,7 @@ fn the_way_out_follows_the_routers_default_routes() {
             lost[0].starts_with("no peer advertises a default route of ipv4-unicast any more"),
             "{lost:?}"
         );
-        assert_eq!(way_out(&host).basis, "configured");
+        assert_eq!(way_out(&host).basis, DefaultRouteBasis::Configured);
         two.uplinks(true);
         leaves_by(&both, &[two]);
         all_answered(&pod);

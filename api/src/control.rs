@@ -25,7 +25,9 @@ mod snapshot;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
-pub use default_route::{DefaultRouteStatus, ExcludedPeer};
+pub use default_route::{
+    DefaultRouteBasis, DefaultRouteStatus, ExcludedPeer, ExclusionCause, next_hops_in_words,
+};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};

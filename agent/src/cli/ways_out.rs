@@ -1,14 +1,15 @@
 //! The next hops of pods' default routes, as people read them.
 
 use std::fmt::Write;
-use std::net::IpAddr;
 
-use trunkline_api::control::DefaultRouteStatus;
+use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, next_hops_in_words};
 
 /// Lines of `status`, each with what stands before it.
 pub(super) fn lines(way: &DefaultRouteStatus) -> Vec<(&'static str, String)> {
-    let mut lines =
-        vec![("way out", format!("{} by {}: {}", way.family, list(&way.installed), basis(&way.basis)))];
+    let mut lines = vec![(
+        "way out",
+        format!("{} by {}: {}", way.family, next_hops_in_words(&way.installed), basis(way.basis)),
+    )];
     lines.extend(differs(way).map(|text| ("", text)));
     lines.extend(left_out(way).map(|text| ("", text)));
     lines
@@ -19,8 +20,8 @@ pub(super) fn explanation(way: &DefaultRouteStatus) -> String {
     let mut text = format!(
         "next hops of pods' packets in the kernel (table {}): {}\n{}\n",
         way.table,
-        list(&way.installed),
-        basis(&way.basis)
+        next_hops_in_words(&way.installed),
+        basis(way.basis)
     );
     for line in differs(way).into_iter().chain(left_out(way)) {
         let _ = writeln!(text, "{line}");
@@ -28,17 +29,21 @@ pub(super) fn explanation(way: &DefaultRouteStatus) -> String {
     text
 }
 
-fn basis(basis: &str) -> &'static str {
+fn basis(basis: DefaultRouteBasis) -> &'static str {
     match basis {
-        "advertised" => "the peers that advertise a default route",
-        "configured" => "all configured peers that are established, as no peer advertises a default route",
-        "retained" => "the next hops of before the agent's restart, until the peers have sent their routes",
-        _ => "the best paths of the peers with `import`",
+        DefaultRouteBasis::Advertised => "the peers that advertise a default route",
+        DefaultRouteBasis::Configured => {
+            "all configured peers that are established, as no peer advertises a default route"
+        }
+        DefaultRouteBasis::Retained => {
+            "the next hops of before the agent's restart, until the peers have sent their routes"
+        }
+        DefaultRouteBasis::Imported => "the best paths of the peers with `import`",
     }
 }
 
 fn differs(way: &DefaultRouteStatus) -> Option<String> {
-    let wanted = || format!("NOT AS WANTED: the agent wants {}", list(&way.wanted));
+    let wanted = || format!("NOT AS WANTED: the agent wants {}", next_hops_in_words(&way.wanted));
     (way.wanted != way.installed).then(wanted)
 }
 
@@ -46,16 +51,9 @@ fn left_out(way: &DefaultRouteStatus) -> impl Iterator<Item = String> {
     way.left_out.iter().map(|out| format!("not by {}: it {}", out.peer, out.reason))
 }
 
-fn list(hops: &[IpAddr]) -> String {
-    match hops {
-        [] => "no next hop".to_owned(),
-        hops => hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use trunkline_api::control::ExcludedPeer;
+    use trunkline_api::control::{ExcludedPeer, ExclusionCause};
 
     use super::*;
 
@@ -64,13 +62,13 @@ mod tests {
         let way = DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,
-            basis: "advertised".to_owned(),
+            basis: DefaultRouteBasis::Advertised,
             peers: vec!["10.11.0.1".to_owned()],
             wanted: vec!["10.11.0.1".parse().unwrap()],
             installed: vec!["10.11.0.1".parse().unwrap()],
             left_out: vec![ExcludedPeer {
                 peer: "10.12.0.1".to_owned(),
-                cause: "withdrawn".to_owned(),
+                cause: ExclusionCause::Withdrawn,
                 reason: "withdrew its default route".to_owned(),
             }],
         };

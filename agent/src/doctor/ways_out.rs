@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use trunkline_api::control::{AgentStatus, DefaultRouteStatus};
+use trunkline_api::control::{AgentStatus, DefaultRouteStatus, ExclusionCause, next_hops_in_words};
 use trunkline_bgp::types::Family;
 
 use super::Finding;
@@ -14,7 +14,7 @@ pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     let ways = status.bgp.iter().flat_map(|bgp| &bgp.ways_out);
     ways.flat_map(|way| {
         let mut findings = left_out(way);
-        // One that the kernel cannot be asked for has a finding of the kernel's own.
+        // A kernel that does not answer is a finding of another check.
         findings.extend(next_hops(way).ok().and_then(|there| differs(way, &there)));
         findings
     })
@@ -22,7 +22,7 @@ pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
 }
 
 fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
-    let others = || list(&way.wanted);
+    let others = || next_hops_in_words(&way.wanted);
     let finding = |peer: &str, reason: &str| {
         Finding::warning(
             "way-out",
@@ -36,7 +36,9 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
             ),
         )
     };
-    let out = way.left_out.iter().filter(|out| out.cause != "pending");
+    // A fault that probes show is a finding of theirs.
+    let reported = |cause| matches!(cause, ExclusionCause::Withdrawn | ExclusionCause::NotOffered);
+    let out = way.left_out.iter().filter(|out| reported(out.cause));
     out.map(|out| finding(&out.peer, &out.reason)).collect()
 }
 
@@ -48,8 +50,8 @@ fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
                 "the kernel's {} default route in table {} goes by {}, the agent wants {}",
                 way.family,
                 way.table,
-                list(there),
-                list(&way.wanted)
+                next_hops_in_words(there),
+                next_hops_in_words(&way.wanted)
             ),
             "look for \"kernel\" in the agent's log; a restart of the agent writes the route anew",
         )
@@ -71,42 +73,35 @@ fn next_hops(way: &DefaultRouteStatus) -> Result<Vec<IpAddr>, NetlinkError> {
     Ok(gateways)
 }
 
-fn list(hops: &[IpAddr]) -> String {
-    match hops {
-        [] => "no next hop".to_owned(),
-        hops => hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use trunkline_api::control::ExcludedPeer;
+    use trunkline_api::control::{DefaultRouteBasis, ExcludedPeer};
 
     use super::*;
 
     #[test]
     fn a_peer_that_is_left_out_and_a_kernel_that_differs_are_findings() {
-        let out = |cause: &str| ExcludedPeer {
+        let out = |cause| ExcludedPeer {
             peer: "10.12.0.1".to_owned(),
-            cause: cause.to_owned(),
+            cause,
             reason: "withdrew its default route".to_owned(),
         };
         let way = |cause| DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,
-            basis: "advertised".to_owned(),
+            basis: DefaultRouteBasis::Advertised,
             peers: vec!["10.11.0.1".to_owned()],
             wanted: vec!["10.11.0.1".parse().unwrap()],
             installed: Vec::new(),
             left_out: vec![out(cause)],
         };
-        assert_eq!(left_out(&way("pending")), []);
-        let found = left_out(&way("withdrawn"));
+        assert_eq!(left_out(&way(ExclusionCause::Pending)), []);
+        let found = left_out(&way(ExclusionCause::Withdrawn));
         assert_eq!(
             found[0].text,
             "pods' ipv4-unicast packets do not go by peer 10.12.0.1: it withdrew its default route; they go by 10.11.0.1"
         );
-        let way = way("withdrawn");
+        let way = way(ExclusionCause::Withdrawn);
         assert_eq!(differs(&way, &way.wanted), None);
         let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
         assert_eq!(

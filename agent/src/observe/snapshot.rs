@@ -1,4 +1,4 @@
-//! What a live view in a terminal shows: asked for again and again, and answered when the notifier has counted a change since.
+//! The content of a live view in a terminal. The client requests it again and again; the answer comes with the notifier's next change.
 //!
 //! The agent keeps no list of who looks, as with events: the question says what is known already. An answer that says nothing new
 //! comes too, now and then, for an agent that hangs looks like one to which nothing happens.

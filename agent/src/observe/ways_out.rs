@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use trunkline_api::control::{DefaultRouteStatus, ExcludedPeer};
+use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, ExcludedPeer};
 use trunkline_bgp::speaker::Explanation as Explained;
 use trunkline_bgp::types::Family;
 
@@ -42,7 +42,7 @@ fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option
         return Some(DefaultRouteStatus {
             family: family.to_string(),
             table: *table,
-            basis: "imported".to_owned(),
+            basis: DefaultRouteBasis::Imported,
             peers: Vec::new(),
             wanted: installed.clone(),
             installed,
@@ -51,13 +51,13 @@ fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option
     };
     let left_out = planned.left_out.iter().map(|out| ExcludedPeer {
         peer: out.peer.clone(),
-        cause: out.cause.name().to_owned(),
+        cause: out.cause,
         reason: out.cause.words().to_owned(),
     });
     Some(DefaultRouteStatus {
         family: family.to_string(),
         table: *table,
-        basis: planned.basis.name().to_owned(),
+        basis: planned.basis.into(),
         peers: planned.next_hops.iter().map(|(peer, _)| peer.clone()).collect(),
         wanted: gateways(&planned.hops()),
         installed,

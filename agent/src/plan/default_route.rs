@@ -16,6 +16,8 @@
 //! done, a peer that is a next hop in the kernel ([`Host::former`]) counts as one that offers a default route, as long as its End-of-RIB has not
 //! come. While only others are established, and such a peer may still come back, the kernel's next hops stay.
 
+use trunkline_api::control::DefaultRouteBasis;
+pub use trunkline_api::control::ExclusionCause as Cause;
 use trunkline_bgp::types::{Family, FamilySet};
 
 use super::bgp::routes_traffic;
@@ -66,19 +68,6 @@ pub struct ExcludedPeer {
     pub peer: String,
     /// Why.
     pub cause: Cause,
-}
-
-/// Why an established peer is no next hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// It withdrew its default route.
-    Withdrawn,
-    /// It has sent all of its routes, without a default route; another peer offers one.
-    NotOffered,
-    /// Its default route or its End-of-RIB has not come yet.
-    Pending,
-    /// Probes by it show a fault.
-    ProbeFault,
 }
 
 /// A peer that packets can be sent to.
@@ -208,35 +197,12 @@ impl DefaultRouteSelection {
     }
 }
 
-impl Cause {
-    /// As the interfaces have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Withdrawn => "withdrawn",
-            Cause::NotOffered => "notOffered",
-            Cause::Pending => "pending",
-            Cause::ProbeFault => "probeFault",
-        }
-    }
-
-    /// In words, after the peer's name.
-    pub fn words(self) -> &'static str {
-        match self {
-            Cause::Withdrawn => "withdrew its default route",
-            Cause::NotOffered => "advertises no default route, and another peer does",
-            Cause::Pending => "has not advertised its default route yet",
-            Cause::ProbeFault => "has a fault that probes show",
-        }
-    }
-}
-
-impl Basis {
-    /// As the interfaces have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Basis::Offered => "advertised",
-            Basis::Configured => "configured",
-            Basis::Former => "retained",
+impl From<Basis> for DefaultRouteBasis {
+    fn from(basis: Basis) -> Self {
+        match basis {
+            Basis::Offered => DefaultRouteBasis::Advertised,
+            Basis::Configured => DefaultRouteBasis::Configured,
+            Basis::Former => DefaultRouteBasis::Retained,
         }
     }
 }
@@ -261,15 +227,20 @@ mod tests {
         }
     }
 
+    /// The name that the interfaces have.
+    fn json(value: impl serde::Serialize) -> String {
+        serde_json::to_value(value).unwrap().as_str().unwrap().to_owned()
+    }
+
     fn selected(peers: &[&str], former: &[u8], returns: bool) -> String {
         let candidates = peers.iter().zip(1..).map(|(known, number)| peer(number, known)).collect();
         let former: Vec<Hop> = former.iter().copied().map(hop).collect();
         let way = select(candidates, 10_000, &former, returns);
         let left_out: Vec<String> =
-            way.left_out.iter().map(|out| format!(" -{} {}", out.peer, out.cause.name())).collect();
+            way.left_out.iter().map(|out| format!(" -{} {}", out.peer, json(out.cause))).collect();
         let hops: Vec<String> = way.hops().iter().map(gateway).collect();
         let hops: Vec<&str> = hops.iter().map(|hop| hop.trim_start_matches("192.0.2.")).collect();
-        format!("{}: {}{}", way.basis.name(), hops.join(" "), left_out.concat())
+        format!("{}: {}{}", json(DefaultRouteBasis::from(way.basis)), hops.join(" "), left_out.concat())
     }
 
     #[test]

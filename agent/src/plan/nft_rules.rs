@@ -74,7 +74,7 @@ pub struct TranslatedRules {
     pub pods: BTreeSet<IpNet>,
     /// The numbers of the links that have a return table, by name.
     pub links: BTreeMap<String, u32>,
-    /// Translated packets in both directions get the mark [`TRANSLATED`]: for networks with `hairpin`.
+    /// Translated packets in both directions get the mark `TRANSLATED`: for networks with `hairpin`.
     pub hairpin: bool,
 }
 

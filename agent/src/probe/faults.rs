@@ -32,7 +32,7 @@ pub(super) fn kinds(
     let failing = |name: CheckName| state(name) == State::Failing;
     let small = [CheckName::Peer, CheckName::ToPods, CheckName::FromPods];
     let any_good = small.iter().any(|name| state(*name) == State::Good);
-    // That the router itself does not answer proves nothing: it may be told not to.
+    // A router that does not answer proves nothing: many limit or filter ICMP to themselves.
     if (failing(CheckName::ToPods) || failing(CheckName::FromPods)) && !any_good {
         return vec![ProbeFaultKind::Silent];
     }

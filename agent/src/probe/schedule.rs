@@ -139,7 +139,7 @@ impl ProbeSchedule {
         }
     }
 
-    /// The probes of the next round. `advertised`: addresses of this node's pods that each peer was told. `random` gives numbers.
+    /// The probes of the next round. `advertised`: the pods' addresses that each peer has received. `random` returns random numbers.
     pub(super) fn plan(
         &mut self,
         plan: &ProbePlan,
@@ -184,7 +184,7 @@ impl ProbeSchedule {
         probes
     }
 
-    /// The pods that are probed, with the peers that must have been told of them.
+    /// The pods that are probed, with the peers that must have received their routes.
     pub(super) fn subjects(&self) -> BTreeSet<IpAddr> {
         self.routers.values().filter_map(|router| Some(router.subject?.0)).collect()
     }
@@ -270,7 +270,7 @@ impl ProbeSchedule {
         wanted.max(Duration::from_secs(1) * self.busiest / RATE)
     }
 
-    /// Peers with a fault, where these are to be left out; never all of them.
+    /// Peers with a fault, if `probes.failover` leaves them out; never all of them.
     pub(super) fn left_out(&self) -> BTreeSet<PeerKey> {
         let all: BTreeSet<PeerKey> = self.routers.keys().map(|(peer, _)| *peer).collect();
         let faulty: BTreeSet<PeerKey> = (self.routers.iter())

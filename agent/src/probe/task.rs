@@ -90,7 +90,7 @@ impl Task {
     async fn run(mut self) {
         let mut plans = self.reconcile.plan();
         loop {
-            // Nothing is to be done before there is a router.
+            // Without a router there is nothing to probe.
             let has_routers =
                 plans.wait_for(|plan| plan.as_ref().is_some_and(|plan| !plan.probes.routers.is_empty()));
             let plan = match has_routers.await {

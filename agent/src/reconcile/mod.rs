@@ -213,7 +213,7 @@ pub enum PodError {
 pub const DRAINED: &str =
     "this node is drained: `trunkline status` says by whom, `trunkline undrain` brings it back";
 
-/// What this node tells the fabric of its pods.
+/// What this node advertises of its pods.
 #[derive(Clone, Debug, Default)]
 pub struct Advertised {
     /// Addresses of pods; none while this node is drained.

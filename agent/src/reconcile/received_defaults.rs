@@ -66,7 +66,7 @@ impl ReceivedDefaultRoutes {
         }
     }
 
-    /// The default routes that the last run left; `found` are those that the kernel has and no plan has asked for yet.
+    /// The default routes that the last run left. `found`: those that the kernel has and that are in no plan yet.
     pub(super) fn former(
         &mut self,
         found: BTreeMap<RouteKey, RouteTarget>,

@@ -12,9 +12,8 @@ pub struct DefaultRouteStatus {
     pub family: String,
     /// The table.
     pub table: u32,
-    /// Why these are the next hops: `advertised` (their peers advertise a default route), `configured` (no peer advertises one),
-    /// `retained` (they are those of before the agent's restart), `imported` (the best paths of the peers with `import`).
-    pub basis: String,
+    /// Why these are the next hops.
+    pub basis: DefaultRouteBasis,
     /// The peers that are next hops. See [`super::Peer::name`]. Empty where `basis` is `imported`.
     pub peers: Vec<String>,
     /// The addresses of the next hops that the agent wants in the kernel; with `imported` those that are there.
@@ -32,8 +31,73 @@ pub struct DefaultRouteStatus {
 pub struct ExcludedPeer {
     /// The peer. See [`super::Peer::name`].
     pub peer: String,
-    /// `withdrawn`, `notOffered`, or `pending`: its default route or its End-of-RIB has not come yet.
-    pub cause: String,
+    /// Why.
+    pub cause: ExclusionCause,
     /// The same in words, after the peer's name.
     pub reason: String,
+}
+
+/// Why the next hops of a default route are the next hops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DefaultRouteBasis {
+    /// Their peers advertise a default route.
+    Advertised,
+    /// No peer advertises one: they are the configured peers.
+    Configured,
+    /// They are those of before the agent's restart.
+    Retained,
+    /// They are of the best paths of the peers with `import`.
+    Imported,
+}
+
+/// Why an established peer is no next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ExclusionCause {
+    /// It withdrew its default route.
+    Withdrawn,
+    /// It has sent all of its routes, without a default route; another peer offers one.
+    NotOffered,
+    /// Its default route or its End-of-RIB has not come yet.
+    Pending,
+    /// Probes by it show a fault, and `probes.failover` is on.
+    ProbeFault,
+}
+
+impl ExclusionCause {
+    /// In words, after the peer's name.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            ExclusionCause::Withdrawn => "withdrew its default route",
+            ExclusionCause::NotOffered => "advertises no default route, and another peer does",
+            ExclusionCause::Pending => "has not advertised its default route yet",
+            ExclusionCause::ProbeFault => "has a fault that probes show",
+        }
+    }
+}
+
+/// Addresses of next hops in words.
+#[must_use]
+pub fn next_hops_in_words(hops: &[IpAddr]) -> String {
+    match hops {
+        [] => "no next hop".to_owned(),
+        hops => hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bases_and_causes_keep_their_json_names() {
+        use DefaultRouteBasis::{Advertised, Configured, Imported, Retained};
+        let bases = serde_json::to_string(&[Advertised, Configured, Retained, Imported]).unwrap();
+        assert_eq!(bases, r#"["advertised","configured","retained","imported"]"#);
+        use ExclusionCause::{NotOffered, Pending, ProbeFault, Withdrawn};
+        let causes = serde_json::to_string(&[Withdrawn, NotOffered, Pending, ProbeFault]).unwrap();
+        assert_eq!(causes, r#"["withdrawn","notOffered","pending","probeFault"]"#);
+    }
 }

@@ -106,7 +106,7 @@ pub struct BfdSession {
     pub multihop: bool,
     /// Between packets of this side, before jitter.
     pub transmit_milliseconds: u64,
-    /// The silence that takes the session Down; none while the peer was never heard.
+    /// The detection time; none while no packet of the peer has arrived.
     pub detection_milliseconds: Option<u64>,
     /// The peer's C bit: its BFD outlives its control plane (RFC 5882 §4.3).
     pub control_plane_independent: bool,
@@ -173,7 +173,7 @@ pub struct PeerFamily {
     /// Its paths would be kept over a loss of the session that stands (RFC 4724, RFC 9494).
     #[serde(default)]
     pub restartable: bool,
-    /// Until what is kept over the peer's restart is removed, unless it is told again.
+    /// Time until routes retained over the peer's restart are removed, unless the peer advertises them again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_expires_seconds: Option<u64>,
     /// End-of-RIB has come.

@@ -8,7 +8,7 @@ use super::Owner;
 use crate::plan::{Hop, RouteKey, RouteTarget, SUBNET_RULE};
 
 impl Owner {
-    /// Default routes that were found at the start and that no plan has asked for yet, in tables that subnets' rules lead to.
+    /// Default routes found at the start that are in no plan yet, in tables that subnets' rules lead to.
     pub(super) fn found_defaults(&self) -> BTreeMap<RouteKey, RouteTarget> {
         let rules = self.found_rules.iter().chain(&self.rules).filter(|rule| rule.priority == SUBNET_RULE);
         let keys: BTreeSet<RouteKey> =

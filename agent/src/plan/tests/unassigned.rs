@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The host once the device is there, as the first plan asked for it.
+/// The host once the device of the first plan exists.
 fn with_sink(intent: &Intent, mut host: Host) -> Host {
     let asked = plan(intent, &host).unwrap().kernel.links[SINK_NAME].clone();
     assert_eq!((asked.kind, asked.alias.as_str(), asked.mtu), (LinkKind::Sink, SINK_ALIAS, 65_535));

@@ -36,7 +36,7 @@ fn with_device(intent: &Intent, mut host: Host) -> Host {
         .links
         .iter()
         .find(|(_, link)| link.kind != LinkKind::Sink)
-        .expect("a device is asked for");
+        .expect("the plan has a device");
     host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
     host
 }

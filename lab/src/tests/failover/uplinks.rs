@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use trunkline_api::control::{DefaultRouteStatus, EventKind, Events};
+use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, EventKind, Events};
 
 use super::{Bed, ELSEWHERE, HERE, attach, ready};
 use crate::client;
@@ -46,9 +46,9 @@ fn ways(bed: &Bed<'_>, node: &str) -> Result<Vec<DefaultRouteStatus>> {
 }
 
 /// Waits until the nodes' next hops of both families are the peers with these addresses, by default routes that they advertise.
-fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: &str) -> Result<()> {
+fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: DefaultRouteBasis) -> Result<()> {
     for node in NODES {
-        wait_for(&format!("{node}'s next hops to be {peers:?}, {basis}"), PATIENCE, || {
+        wait_for(&format!("{node}'s next hops to be {peers:?}, {basis:?}"), PATIENCE, || {
             let ways = ways(bed, node)?;
             let are = |way: &DefaultRouteStatus| {
                 way.peers == peers
@@ -70,7 +70,7 @@ fn wait_configured(bed: &Bed<'_>) -> Result<()> {
             let ways = ways(bed, node)?;
             let all = |way: &DefaultRouteStatus| way.peers == ["10.11.0.1", "10.12.0.1"];
             let are = |way: &DefaultRouteStatus| {
-                let as_configured = way.basis == "configured" && way.wanted == way.installed;
+                let as_configured = way.basis == DefaultRouteBasis::Configured && way.wanted == way.installed;
                 as_configured && !way.installed.is_empty() && (way.family != "ipv4-unicast" || all(way))
             };
             Ok(Seen::when(ways.len() == 2 && ways.iter().all(are), || format!("{ways:?}")))
@@ -92,7 +92,7 @@ fn prepare(bed: &Bed<'_>) -> Result<()> {
         })?;
         bed.host(tor)?.sh(&pass_on(asn))?;
     }
-    wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], "advertised")
+    wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], DefaultRouteBasis::Advertised)
 }
 
 /// The worst of each kind of flow.
@@ -145,7 +145,7 @@ fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
     bed.host("tor1b")?.sh(CUT)?;
-    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    wait_next_hops(bed, &["10.11.0.1"], DefaultRouteBasis::Advertised)?;
     let reached = pinger.wait_answers(200, PATIENCE).context("the ToR has no uplinks");
     let outcomes = pinger.finish()?;
     reached?;
@@ -164,13 +164,13 @@ fn restart(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Res
         client::wait_established(bed.host(node)?, PATIENCE)?;
         client::wait_bfd(bed.host(node)?, PATIENCE)?;
     }
-    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    wait_next_hops(bed, &["10.11.0.1"], DefaultRouteBasis::Advertised)?;
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
     client::end_agent(bed.host("node1a")?, Signal::KILL)?;
     client::start_agent(bed.host("node1a")?)?;
     client::wait_established(bed.host("node1a")?, PATIENCE)?;
-    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    wait_next_hops(bed, &["10.11.0.1"], DefaultRouteBasis::Advertised)?;
     pinger.wait_sent(100, PATIENCE)?;
     let outcomes = pinger.finish()?;
     let lost: Vec<String> = outcomes
@@ -201,7 +201,7 @@ pub(super) fn uplinks(context: &Context) -> Result<Verdict> {
         for (tor, ..) in TORS {
             bed.host(tor)?.sh(MEND)?;
         }
-        wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], "advertised")?;
+        wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], DefaultRouteBasis::Advertised)?;
         let back = events(bed, "node1a", EventKind::NextHopIn, Some("10.12.0.1"))?;
         ensure!(!back.is_empty(), "no event for the ToR's return");
         passed(format!(
