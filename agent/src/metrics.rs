@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, ClusterStatus, DefaultRouteBasis, Messages, NetworkStatus, Peer, ProbeFaultKind,
-    ProbedRouter,
+    AgentStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis, Messages, NetworkStatus, Peer,
+    PeerState, ProbeFaultKind, ProbedRouter,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
@@ -279,7 +279,7 @@ fn write_network(page: &mut Page, network: &NetworkStatus) {
 fn write_peer(page: &mut Page, peer: &Peer) {
     let name = peer.name();
     let name = name.as_str();
-    page.put_count(m::PEER_STATE, &[name, &peer.remote_as.to_string()], state_number(&peer.state));
+    page.put_count(m::PEER_STATE, &[name, &peer.remote_as.to_string()], state_number(peer.state));
     page.put_bool(m::PEER_SHUTDOWN, &[name], peer.shutdown);
     page.put_count(m::PEER_STATE_SECONDS, &[name], peer.state_seconds);
     page.put_count(m::PEER_DOWN_SECONDS, &[name], peer.down_seconds.unwrap_or_default());
@@ -350,10 +350,14 @@ fn write_peer(page: &mut Page, peer: &Peer) {
 
 fn write_bfd(page: &mut Page, name: &str, bfd: &BfdSession) {
     let seconds = |milliseconds: u64| milliseconds as f64 / 1000.0;
-    let states = ["AdminDown", "Down", "Init", "Up"];
-    let state = states.iter().position(|state| *state == bfd.state).unwrap_or_default();
-    page.put_bool(m::BFD_UP, &[name], bfd.state == "Up");
-    page.put_count(m::BFD_STATE, &[name], state as u64);
+    let state = match bfd.state {
+        BfdState::AdminDown | BfdState::Unknown => 0,
+        BfdState::Down => 1,
+        BfdState::Init => 2,
+        BfdState::Up => 3,
+    };
+    page.put_bool(m::BFD_UP, &[name], bfd.state == BfdState::Up);
+    page.put_count(m::BFD_STATE, &[name], state);
     page.put(m::BFD_INTERVAL, &[name], seconds(bfd.transmit_milliseconds));
     if let Some(detection) = bfd.detection_milliseconds {
         page.put(m::BFD_DETECTION, &[name], seconds(detection));
@@ -375,11 +379,16 @@ fn kinds(messages: &Messages) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn state_number(state: &str) -> u64 {
-    ["Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"]
-        .iter()
-        .position(|name| *name == state)
-        .map_or(0, |index| index as u64 + 1)
+fn state_number(state: PeerState) -> u64 {
+    match state {
+        PeerState::Unknown => 0,
+        PeerState::Idle => 1,
+        PeerState::Connect => 2,
+        PeerState::Active => 3,
+        PeerState::OpenSent => 4,
+        PeerState::OpenConfirm => 5,
+        PeerState::Established => 6,
+    }
 }
 
 #[cfg(test)]
@@ -400,6 +409,7 @@ mod tests {
                 uptime_seconds: 5,
                 ready: true,
                 not_ready: Vec::new(),
+                not_ready_reasons: Vec::new(),
                 not_serving: Vec::new(),
                 drain: DrainStatus { phase: DrainPhase::Drained, ..DrainStatus::default() },
                 manifests: ManifestStatus {
@@ -466,7 +476,7 @@ mod tests {
                 }),
                 networks: vec![NetworkStatus {
                     name: "rack1".to_owned(),
-                    mode: "BGP".to_owned(),
+                    mode: Mode::Bgp,
                     table: Some(10000),
                     refused: None,
                     attachments: 3,
@@ -530,7 +540,7 @@ mod tests {
                 remote_as: 65000,
                 local_as: 65001,
                 rules: Vec::new(),
-                state: "Established".to_owned(),
+                state: PeerState::Established,
                 state_seconds: 60,
                 next_attempt_seconds: None,
                 shutdown: false,
@@ -575,11 +585,11 @@ mod tests {
                 losses: vec![LossCount { kind: CauseKind::Bfd, count: 2 }],
                 last_down: None,
                 bfd: Some(BfdSession {
-                    state: "Up".to_owned(),
+                    state: BfdState::Up,
                     state_seconds: 3,
-                    remote_state: "Up".to_owned(),
-                    diagnostic: "No Diagnostic".to_owned(),
-                    remote_diagnostic: "No Diagnostic".to_owned(),
+                    remote_state: BfdState::Up,
+                    diagnostic: BfdDiagnostic::None,
+                    remote_diagnostic: BfdDiagnostic::None,
                     multihop: false,
                     transmit_milliseconds: 50,
                     detection_milliseconds: Some(150),

@@ -16,11 +16,14 @@ use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
-    ManifestStatus, NetworkStatus, PacketPath, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
+    ManifestStatus, NetworkStatus, NotReadyReason, PacketPath, Peer, PodState, PodStatus, Route, StoreStatus,
+    SubnetStatus, Table,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
-use trunkline_bgp::speaker::{Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State};
+use trunkline_bgp::speaker::{
+    ExportStanding, Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State,
+};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -48,8 +51,10 @@ mod snapshot;
 mod ways_out;
 
 use conversions::{
-    alternate_paths, bgp_status, guard, peer, route, ruling, stopped_bgp, stopped_peer, waiting_peer,
+    alternate_paths, bgp_status, export_standing, guard, mode, path_standing, peer, route, ruling,
+    stopped_bgp, stopped_peer, waiting_peer,
 };
+pub(crate) use conversions::{bfd_state, peer_state};
 pub use missing::StartupState;
 use missing::missing;
 
@@ -122,7 +127,7 @@ impl Observer {
             (Ok(view), Ok(summary)) => {
                 let (peers, guard) = (statuses(&view).await, self.kernel.status().guard);
                 let missing = missing(&view, &peers, &summary, &guard, self.cluster.as_ref());
-                missing.into_iter().map(|missing| missing.text).collect()
+                missing.into_iter().map(|missing| missing.reason.text).collect()
             }
             _ => vec!["the agent is stopping".to_owned()],
         }
@@ -175,13 +180,15 @@ impl Observer {
         let dropped = kernel.unassigned.then(Counters::read).and_then(Result::ok);
         let missing = missing(view, peers, &summary, &kernel.guard, self.cluster.as_ref());
         let not_serving = self.started.not_serving(&missing);
-        let not_ready: Vec<String> = missing.into_iter().map(|missing| missing.text).collect();
+        let not_ready_reasons: Vec<NotReadyReason> =
+            missing.into_iter().map(|missing| missing.reason).collect();
         Ok(AgentStatus {
             node: self.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.began.elapsed().as_secs(),
-            ready: not_ready.is_empty(),
-            not_ready,
+            ready: not_ready_reasons.is_empty(),
+            not_ready: not_ready_reasons.iter().map(|reason| reason.text.clone()).collect(),
+            not_ready_reasons,
             not_serving,
             drain: self.drain.status(),
             manifests: ManifestStatus {
@@ -295,7 +302,7 @@ impl Observer {
                 name: peer.name(),
                 network: network.clone(),
                 asn: peer.remote_as,
-                state: peer.state.clone(),
+                state: peer.state,
                 since: Some(written_at(Duration::from_secs(peer.state_seconds))),
                 prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
                 prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
@@ -362,7 +369,7 @@ impl Observer {
         let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
         let paths = explained.paths.iter().map(|path| ExplainedPath {
             route: route(&path.route),
-            standing: path.standing.to_owned(),
+            standing: path_standing(path.standing),
             reason: path.reason.clone(),
             step: path.step.map(|step| step.to_string()),
             import: path.import.as_ref().map(ruling),
@@ -370,7 +377,7 @@ impl Observer {
         let peers = explained.peers.iter().map(|peer| ExplainedPeer {
             peer: peer.peer.to_string(),
             from: peer.from.as_ref().map(ToString::to_string),
-            standing: peer.standing.to_owned(),
+            standing: export_standing(peer.standing),
             reason: peer.reason.clone(),
             export: peer.export.as_ref().map(ruling),
         });
@@ -449,9 +456,9 @@ impl Observer {
             .map(|record| {
                 let host_ifname = host_ifname(&record.key.container_id, &record.key.ifname);
                 let state = match record.phase {
-                    _ if view.broken.contains(&host_ifname) => "broken",
-                    Phase::Attaching => "attaching",
-                    Phase::Attached => "attached",
+                    _ if view.broken.contains(&host_ifname) => PodState::Broken,
+                    Phase::Attaching => PodState::Attaching,
+                    Phase::Attached => PodState::Attached,
                 };
                 PodStatus {
                     container_id: record.key.container_id.clone(),
@@ -468,7 +475,7 @@ impl Observer {
                     }),
                     host_ifname,
                     netns: record.netns.clone(),
-                    state: state.to_owned(),
+                    state,
                 }
             })
             .collect();
@@ -484,7 +491,7 @@ impl Observer {
             extra_prefixes: Vec::new(),
             host_ifname: pod.host_ifname.clone(),
             netns: String::new(),
-            state: "unrecorded".to_owned(),
+            state: PodState::Unrecorded,
         }));
         Ok(pods)
     }
@@ -528,7 +535,7 @@ impl Observer {
         if let Some(bgp) = self.view().await?.bgp {
             let prefix = IpNet::from(source);
             let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
-            let receivers = explained.peers.iter().filter(|peer| peer.standing == "advertised");
+            let receivers = explained.peers.iter().filter(|peer| peer.standing == ExportStanding::Advertised);
             path.advertised_to = receivers.map(|peer| peer.peer.to_string()).collect();
         }
         Ok(path)
@@ -679,13 +686,7 @@ fn networks(
             }));
             NetworkStatus {
                 name: name.clone(),
-                mode: match network.mode {
-                    Mode::Bgp => "BGP",
-                    Mode::GlobalBgp => "GlobalBGP",
-                    Mode::Vlan => "VLAN",
-                    Mode::Vxlan => "VXLAN",
-                }
-                .to_owned(),
+                mode: mode(network.mode),
                 table: network.table(),
                 refused: network.refused.clone(),
                 attachments: summary.records.iter().filter(|record| record.network == *name).count(),

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::route::RouteType;
-use trunkline_api::control::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
+use trunkline_api::control::{PacketPath, PathHop, PathRoute, PathRule, Place, RouteKind, RouteLookup};
 use trunkline_bgp::types::Family;
 
 use crate::attach::device::{DeviceError, Step as _};
@@ -61,7 +61,7 @@ pub fn packet_path(
         back: Vec::new(),
         advertised_to: Vec::new(),
     };
-    let mut inside = NamespaceTables { place: "pod", connection: pod, query };
+    let mut inside = NamespaceTables { place: Place::Pod, connection: pod, query };
     if path.source.is_none() {
         path.source = inside.chosen_source()?;
     }
@@ -73,7 +73,7 @@ pub fn packet_path(
     let Some(link) = way.link else {
         return end(path, format!("the pod itself: a {} route", kind_name(way.kind)));
     };
-    let mut node = NamespaceTables { place: "node", connection: host, query };
+    let mut node = NamespaceTables { place: Place::Node, connection: host, query };
     if link.kind.as_deref() == Some("ipvlan") {
         let below = match link.peer {
             Some(index) => node.link(index)?.map(|link| link.name),
@@ -129,7 +129,7 @@ pub fn packet_path(
 
 /// One network namespace.
 struct NamespaceTables<'a> {
-    place: &'static str,
+    place: Place,
     connection: &'a mut Connection,
     query: &'a PathQuery,
 }
@@ -172,7 +172,7 @@ impl NamespaceTables<'_> {
         let refused = outcome.refusals.last().map(|refusal| in_words(refusal, packet));
         let table = route.as_ref().filter(|_| refused.is_none()).map(|route| route.table);
         let mut stage = RouteLookup {
-            place: self.place.to_owned(),
+            place: self.place,
             interface: iif.map(str::to_owned),
             source: packet.source,
             destination: packet.destination,
@@ -193,7 +193,7 @@ impl NamespaceTables<'_> {
             }
         }
         stage.route =
-            Some(PathRoute { prefix: route.prefix, table: route.table, kind: kind_name(taken.kind), hops });
+            Some(PathRoute { prefix: route.prefix, table: route.table, kind: route_kind(taken.kind), hops });
         if stage.refused.is_some() {
             return Ok((stage, None));
         }
@@ -267,7 +267,7 @@ impl NamespaceTables<'_> {
         };
         let hop = PathHop {
             gateway: hop.gateway,
-            pod: self.query.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
+            pod: self.query.pods.get(&link.name).filter(|_| self.place == Place::Node).cloned(),
             link: about,
             mtu: link.mtu,
             mac: mac.map(|mac| show_mac(&mac)),
@@ -297,6 +297,22 @@ impl NamespaceTables<'_> {
 /// The answer to one look-up of a batch.
 fn found(outcome: &BatchResult, index: usize) -> Option<FoundRoute> {
     outcome.replies.iter().find(|(at, ..)| *at == index).and_then(|(.., body)| lookup::read_found(body))
+}
+
+/// The type of a route in the words of the control protocol.
+fn route_kind(kind: RouteType) -> RouteKind {
+    match kind {
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::Local => RouteKind::Local,
+        RouteType::Broadcast => RouteKind::Broadcast,
+        RouteType::Anycast => RouteKind::Anycast,
+        RouteType::Multicast => RouteKind::Multicast,
+        RouteType::BlackHole => RouteKind::Blackhole,
+        RouteType::Unreachable => RouteKind::Unreachable,
+        RouteType::Prohibit => RouteKind::Prohibit,
+        RouteType::Throw => RouteKind::Throw,
+        _ => RouteKind::Unknown,
+    }
 }
 
 /// What the kernel means by refusing a packet.

@@ -15,7 +15,7 @@ use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use trunkline_api::attach::Code;
-use trunkline_api::control::{CauseKind, Peer, Query};
+use trunkline_api::control::{CauseKind, Peer, PeerState, Query};
 use trunkline_bgp::types::Asn;
 use trunkline_bgp::wire::{Capability, Open, encode_keepalive};
 
@@ -49,7 +49,7 @@ fn peer(host: &Host, address: &str) -> Peer {
 fn established(host: &Host, address: &str) {
     within(Duration::from_secs(20), "established", || {
         let peers = host.ask::<Vec<Peer>>(Query::Peers { address: Some(address.parse().unwrap()) });
-        peers.is_ok_and(|peers| peers.iter().all(|peer| peer.state == "Established"))
+        peers.is_ok_and(|peers| peers.iter().all(|peer| peer.is_established()))
     });
 }
 
@@ -64,7 +64,7 @@ fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
 /// The session is the one that it was from the start.
 fn undisturbed(host: &Host) {
     let peer = peer(host, "10.255.0.1");
-    assert_eq!((peer.state.as_str(), peer.flaps, peer.sent.open), ("Established", 0, 1));
+    assert_eq!((peer.state, peer.flaps, peer.sent.open), (PeerState::Established, 0, 1));
 }
 
 struct Bad {
@@ -335,9 +335,13 @@ fn peers_that_misbehave_show_their_cause_in_words() {
             assert!(!all.contains("k2"), "the password is shown:\n{all}");
             all.contains("65009")
         });
-        assert_eq!(peer(&host, "10.255.0.7").state, "Established", "as many as the limit is not too many");
+        assert_eq!(
+            peer(&host, "10.255.0.7").state,
+            PeerState::Established,
+            "as many as the limit is not too many"
+        );
         for number in [2, 3, 5, 6] {
-            assert_ne!(peer(&host, &format!("10.255.0.{number}")).state, "Established", "{number}");
+            assert_ne!(peer(&host, &format!("10.255.0.{number}")).state, PeerState::Established, "{number}");
         }
         undisturbed(&host);
         host.add("c1", &namespace()).unwrap();

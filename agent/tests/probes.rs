@@ -42,7 +42,7 @@ impl Rack {
         host.start();
         within("established", || {
             let peers = host.ask::<Vec<Peer>>(Query::Peers { address: None });
-            peers.is_ok_and(|peers| !peers.is_empty() && peers.iter().all(|peer| peer.state == "Established"))
+            peers.is_ok_and(|peers| !peers.is_empty() && peers.iter().all(|peer| peer.is_established()))
         });
         let pod = namespace();
         let attachment = host.add("c1", &pod).unwrap();
@@ -79,7 +79,7 @@ impl Rack {
         assert!(self.host.prints("status").contains(&text), "{text}");
         assert!(self.doctor().contains(&text), "{text}");
         let peers: Vec<Peer> = self.host.ask(Query::Peers { address: None }).unwrap();
-        assert!(peers.iter().all(|peer| peer.state == "Established" && peer.flaps == 0), "{peers:?}");
+        assert!(peers.iter().all(|peer| peer.is_established() && peer.flaps == 0), "{peers:?}");
     }
 
     fn doctor(&self) -> String {

@@ -22,7 +22,7 @@ use trunkline_agent::metrics::Metrics;
 use trunkline_agent::reconcile::{self, DrainStage, Reconcile, ReconcileDependencies, ReconcileStatus};
 use trunkline_agent::recover::recover;
 use trunkline_agent::source::folder;
-use trunkline_api::control::{EventKind, Events, Peer, Query};
+use trunkline_api::control::{BfdState, EventKind, Events, Peer, Query};
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::speaker::Stop;
@@ -114,7 +114,7 @@ fn default_route() -> Option<String> {
 fn established(host: &Host) {
     within("established", || {
         let peers = host.ask::<Vec<Peer>>(Query::Peers { address: None });
-        peers.is_ok_and(|peers| !peers.is_empty() && peers.iter().all(|peer| peer.state == "Established"))
+        peers.is_ok_and(|peers| !peers.is_empty() && peers.iter().all(|peer| peer.is_established()))
     });
 }
 
@@ -281,7 +281,7 @@ fn taken_metrics_and_bfd_ports_cost_no_packet() {
         established(&running.host);
         within("BFD is down", || {
             let peers: Vec<Peer> = running.host.ask(Query::Peers { address: None }).unwrap();
-            peers[0].bfd.as_ref().is_some_and(|bfd| bfd.state == "Down")
+            peers[0].bfd.as_ref().is_some_and(|bfd| bfd.state == BfdState::Down)
         });
         within("converged", || !running.host.status().bgp.unwrap().converged.is_empty());
         drop((metrics, bfd));

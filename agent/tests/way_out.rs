@@ -195,7 +195,7 @@ fn texts(host: &Host, kind: EventKind) -> Vec<String> {
 fn has_routes_of(host: &Host, tor: &Tor) -> bool {
     let peers = host.ask::<Vec<Peer>>(Query::Peers { address: None }).unwrap_or_default();
     peers.iter().filter(|peer| peer.address.to_string() == tor.address()).any(|peer| {
-        peer.state == "Established"
+        peer.is_established()
             && peer.families.iter().all(|family| !family.negotiated || family.end_of_rib_received)
     })
 }

@@ -18,6 +18,7 @@ mod cause;
 mod default_route;
 mod drain;
 mod history;
+mod names;
 mod path;
 mod peer;
 mod probe;
@@ -30,6 +31,10 @@ pub use default_route::{
 };
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
+pub use names::{
+    BfdDiagnostic, BfdState, ExportStanding, Mode, NotReadyKind, PathStanding, PeerState, Place, PodState,
+    RouteKind, RouteOrigin,
+};
 pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 pub use peer::{BfdSession, Dated, DatedNotification, Messages, Peer, PeerFamily, PeerSession};
 pub use probe::{
@@ -202,6 +207,9 @@ pub struct AgentStatus {
     pub ready: bool,
     /// What is missing before they can; empty if ready.
     pub not_ready: Vec<String>,
+    /// The same with their kinds; empty of an agent that has none.
+    #[serde(default)]
+    pub not_ready_reasons: Vec<NotReadyReason>,
     /// What the agent's own readiness probe waits for: what of `notReady` is the agent's own, and all of it that another agent in its place would not
     /// lack, until it was ready once.
     #[serde(default)]
@@ -239,6 +247,28 @@ pub struct AgentStatus {
     /// Why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
+}
+
+impl AgentStatus {
+    /// The reasons for which no pod can be attached. Of an agent that has no kinds they are
+    /// [`NotReadyKind::Unknown`].
+    pub fn reasons(&self) -> Vec<NotReadyReason> {
+        let unknown = |text: &String| NotReadyReason { kind: NotReadyKind::Unknown, text: text.clone() };
+        match self.not_ready_reasons.as_slice() {
+            [] => self.not_ready.iter().map(unknown).collect(),
+            reasons => reasons.to_vec(),
+        }
+    }
+}
+
+/// A reason for which no pod can be attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotReadyReason {
+    /// The kind, for programs.
+    pub kind: NotReadyKind,
+    /// The reason as text, with the thing to look at.
+    pub text: String,
 }
 
 /// The guard against what pods and foreign tunnels may not send.
@@ -351,7 +381,7 @@ pub struct NetworkStatus {
     /// Its name.
     pub name: String,
     /// Its mode.
-    pub mode: String,
+    pub mode: Mode,
     /// The routing table of its subnets, if it is the same for all.
     pub table: Option<u32>,
     /// Why it is not served here.
@@ -441,8 +471,8 @@ pub struct Route {
     pub peer: Option<String>,
     /// Next hop; none if it is originated here.
     pub next_hop: Option<IpAddr>,
-    /// `igp`, `egp` or `incomplete`.
-    pub origin: String,
+    /// ORIGIN.
+    pub origin: RouteOrigin,
     /// AS_PATH, sets in braces.
     pub as_path: String,
     /// The identifier among several paths of the prefix (RFC 7911): the peer's, or with `--advertised` this side's.
@@ -486,8 +516,8 @@ pub struct ExplainedPath {
     /// The path.
     #[serde(flatten)]
     pub route: Route,
-    /// `best`, `used` (together with the best one), `lost`, `refused` or `waiting` (nothing is decided yet after a restart).
-    pub standing: String,
+    /// The result of the decision process.
+    pub standing: PathStanding,
     /// Why, in words; empty of the best one.
     pub reason: String,
     /// The step of the decision that separated it from the best path, in words.
@@ -504,8 +534,8 @@ pub struct ExplainedPeer {
     pub peer: String,
     /// Whose path it is about; none if it is originated here, or if there is no path.
     pub from: Option<String>,
-    /// `advertised`, `pending` (it will be), `withheld`, or `withdrawing` (it was told, and will be told no more).
-    pub standing: String,
+    /// The result of the export.
+    pub standing: ExportStanding,
     /// Why, in words; empty if there is nothing to say.
     pub reason: String,
     /// What export policy said of it, if it was asked.
@@ -553,9 +583,8 @@ pub struct PodStatus {
     /// Its network namespace's path when it was attached, where the runtime sees it; empty where that was not recorded.
     #[serde(default)]
     pub netns: String,
-    /// `attaching`, `attached`, `broken` (its link is gone, its addresses are still taken), or `unrecorded` (in the
-    /// kernel, not in the store).
-    pub state: String,
+    /// The state of the attachment.
+    pub state: PodState,
 }
 
 impl PodStatus {

@@ -34,7 +34,7 @@ pub use crate::config::{ConfigError, PeerConfig, PeerRange, SpeakerConfig};
 pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::session::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
 pub use crate::types::PeerId;
-pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
+pub use explain::{ExplainedPath, ExplainedPeer, Explanation, ExportStanding, PathStanding};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use listing::{Listed, Listing};
 pub use route::Route;

@@ -134,7 +134,7 @@ pub(crate) fn wait_answering(host: &Host) -> Result<()> {
 pub(crate) fn wait_established(host: &Host, deadline: Duration) -> Result<()> {
     wait_for(&format!("the BGP sessions of {}", host.name), deadline, || {
         let peers = peers(host)?;
-        let open = |p: &Peer| p.state == "Established";
+        let open = |p: &Peer| p.is_established();
         Ok(Seen::when(!peers.is_empty() && peers.iter().all(open), || {
             let state = |p: &Peer| {
                 let error = p.last_error.as_ref().map(|e| format!(" ({})", e.text)).unwrap_or_default();
@@ -149,7 +149,7 @@ pub(crate) fn wait_established(host: &Host, deadline: Duration) -> Result<()> {
 pub(crate) fn wait_bfd(host: &Host, deadline: Duration) -> Result<()> {
     wait_for(&format!("the BFD sessions of {}", host.name), deadline, || {
         let peers = peers(host)?;
-        let state = |p: &Peer| p.bfd.as_ref().map_or("none", |bfd| bfd.state.as_str()).to_owned();
+        let state = |p: &Peer| p.bfd.as_ref().map_or("none", |bfd| bfd.state.name());
         Ok(Seen::when(!peers.is_empty() && peers.iter().all(|p| state(p) == "Up"), || {
             peers.iter().map(|p| format!("{} {}", p.address, state(p))).collect::<Vec<_>>().join(", ")
         }))

@@ -193,7 +193,7 @@ fn noticed(fabric: &Fabric, fault: &Fault, before: u64, patience: Duration) -> R
         return Ok(());
     }
     wait_for(&format!("a node to notice: {}", fault.name), patience, || {
-        let down = client::peers(fabric.host(NODE)?)?.iter().any(|peer| peer.state != "Established");
+        let down = client::peers(fabric.host(NODE)?)?.iter().any(|peer| !peer.is_established());
         let noticed = down || forwarded(fabric)? > before;
         Ok(Seen::when(noticed, || "all sessions are Established".to_owned()))
     })

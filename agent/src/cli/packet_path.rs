@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use trunkline_api::control::{PacketPath, PathHop, RouteLookup};
+use trunkline_api::control::{PacketPath, PathHop, Place, RouteKind, RouteLookup};
 
 use super::table::Columns;
 use crate::kernel::netlink::lookup::table_name;
@@ -33,9 +33,9 @@ pub fn show(path: &PacketPath) -> String {
 
 /// `forth`: of several next hops the one that is taken is marked.
 fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
-    let place = match stage.place.as_str() {
-        "pod" => "in the pod",
-        _ => "on the node",
+    let place = match stage.place {
+        Place::Pod => "in the pod",
+        Place::Node | Place::Unknown => "on the node",
     };
     let came = stage.interface.as_ref().map(|name| format!(", in by {name}")).unwrap_or_default();
     let _ = writeln!(text, "\n{lead}{place}{came}");
@@ -49,7 +49,7 @@ fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
     if let Some(route) = &stage.route {
         let default =
             if route.prefix.prefix_len() == 0 { "default".to_owned() } else { route.prefix.to_string() };
-        let kind = if route.kind == "unicast" { String::new() } else { format!("{} ", route.kind) };
+        let kind = if route.kind == RouteKind::Unicast { String::new() } else { format!("{} ", route.kind) };
         let _ = writeln!(text, "  route {kind}{default} in table {}", table_name(route.table));
         for next in &route.hops {
             let mark =
@@ -105,7 +105,7 @@ mod tests {
             destination: "192.0.2.10".parse().unwrap(),
             forth: vec![
                 RouteLookup {
-                    place: "pod".to_owned(),
+                    place: Place::Pod,
                     interface: None,
                     source: Some("10.201.0.2".parse().unwrap()),
                     destination: "192.0.2.10".parse().unwrap(),
@@ -113,7 +113,7 @@ mod tests {
                     route: Some(PathRoute {
                         prefix: "0.0.0.0/0".parse().unwrap(),
                         table: 254,
-                        kind: "unicast".to_owned(),
+                        kind: RouteKind::Unicast,
                         hops: vec![hop(
                             Some("169.254.1.1"),
                             "eth0",
@@ -124,7 +124,7 @@ mod tests {
                     refused: None,
                 },
                 RouteLookup {
-                    place: "node".to_owned(),
+                    place: Place::Node,
                     interface: Some("tl0123456789ab".to_owned()),
                     source: Some("10.201.0.2".parse().unwrap()),
                     destination: "192.0.2.10".parse().unwrap(),
@@ -135,7 +135,7 @@ mod tests {
                     route: Some(PathRoute {
                         prefix: "0.0.0.0/0".parse().unwrap(),
                         table: 10_000,
-                        kind: "unicast".to_owned(),
+                        kind: RouteKind::Unicast,
                         hops: vec![
                             hop(Some("10.1.0.1"), "eth1", Some(("02:00:00:00:00:01", "reachable")), true),
                             hop(Some("10.2.0.1"), "eth2", None, false),
@@ -147,7 +147,7 @@ mod tests {
             end: "out by eth1 to 10.1.0.1".to_owned(),
             masqueraded: true,
             back: vec![RouteLookup {
-                place: "node".to_owned(),
+                place: Place::Node,
                 interface: Some("eth1".to_owned()),
                 source: Some("192.0.2.10".parse().unwrap()),
                 destination: "10.201.0.2".parse().unwrap(),

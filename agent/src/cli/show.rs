@@ -6,8 +6,9 @@ use std::path::Path;
 
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
-    AgentStatus, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus, DumpDone,
-    Explanation, GuardStatus, Peer, PeerCause, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
+    AgentStatus, BfdDiagnostic, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus,
+    DumpDone, Explanation, GuardStatus, Peer, PeerCause, PeerDone, PeerFamily, PodStatus, Route, RouteOrigin,
+    SubnetStatus,
 };
 
 use super::probes;
@@ -167,7 +168,7 @@ pub fn agent(status: &AgentStatus) -> String {
             }
             subnets.row([
                 network.name.clone(),
-                network.mode.clone(),
+                network.mode.to_string(),
                 subnet.table.map(|table| table.to_string()).unwrap_or_default(),
                 subnet.name.clone(),
                 subnet.cidr.map(|cidr| cidr.to_string()).unwrap_or_default(),
@@ -248,13 +249,13 @@ pub fn peers(peers: &[Peer]) -> String {
         columns.row([
             if peer.range.is_some() { format!("{} (dynamic)", peer.name()) } else { peer.name() },
             peer.remote_as.to_string(),
-            if peer.shutdown { "Shutdown".to_owned() } else { peer.state.clone() },
+            if peer.shutdown { "Shutdown".to_owned() } else { peer.state.to_string() },
             duration(peer.down_seconds.unwrap_or(peer.state_seconds)),
             sum(|family| family.received),
             sum(|family| family.accepted),
             sum(|family| family.advertised),
             peer.flaps.to_string(),
-            peer.bfd.as_ref().map_or("-", |bfd| &bfd.state).to_owned(),
+            peer.bfd.as_ref().map_or("-", |bfd| bfd.state.name()).to_owned(),
             why(peer),
         ]);
     }
@@ -265,7 +266,7 @@ pub fn peers(peers: &[Peer]) -> String {
 fn why(peer: &Peer) -> String {
     match (&peer.cause, &peer.last_loss) {
         (Some(cause), _) => caused(cause),
-        (None, Some(loss)) if peer.state == "Established" => format!("was down: {}", caused(loss)),
+        (None, Some(loss)) if peer.is_established() => format!("was down: {}", caused(loss)),
         _ => peer.last_error.as_ref().map(dated).unwrap_or_default(),
     }
 }
@@ -329,7 +330,7 @@ pub fn peer(peer: &Peer) -> String {
         for (whose, diagnostic) in
             [("last left Up", &bfd.diagnostic), ("the peer last left Up", &bfd.remote_diagnostic)]
         {
-            if diagnostic != "No Diagnostic" {
+            if let BfdDiagnostic::Text(diagnostic) = diagnostic {
                 line("", format!("{whose}: {diagnostic}"));
             }
         }
@@ -501,7 +502,7 @@ pub fn routes(routes: &[Route]) -> String {
             route.peer.clone().unwrap_or_else(|| "here".to_owned()),
             number(route.path_id),
             route.next_hop.map_or_else(|| "self".to_owned(), |address| address.to_string()),
-            format!("{} {}", route.as_path, origin(&route.origin)).trim_start().to_owned(),
+            format!("{} {}", route.as_path, origin(route.origin)).trim_start().to_owned(),
             number(route.med),
             number(route.local_pref),
             route.communities.join(" "),
@@ -538,10 +539,10 @@ pub fn explanation(explanation: &Explanation) -> String {
                 format!("{}{stale}", if route.best { "*" } else { "" }),
                 name(&route.peer),
                 route.next_hop.map_or_else(|| "self".to_owned(), |next_hop| next_hop.to_string()),
-                format!("{} {}", route.as_path, origin(&route.origin)).trim_start().to_owned(),
+                format!("{} {}", route.as_path, origin(route.origin)).trim_start().to_owned(),
                 number(route.med),
                 number(route.local_pref),
-                path.standing.clone(),
+                path.standing.to_string(),
                 reason.into_iter().flatten().collect::<Vec<_>>().join("; "),
             ]);
         }
@@ -556,7 +557,7 @@ pub fn explanation(explanation: &Explanation) -> String {
             columns.row([
                 peer.peer.clone(),
                 if about { name(&peer.from) } else { String::new() },
-                peer.standing.clone(),
+                peer.standing.to_string(),
                 peer.reason.clone(),
             ]);
         }
@@ -570,11 +571,11 @@ pub fn explanation(explanation: &Explanation) -> String {
 }
 
 /// ORIGIN as routers abbreviate it.
-fn origin(name: &str) -> &'static str {
-    match name {
-        "igp" => "i",
-        "egp" => "e",
-        _ => "?",
+fn origin(origin: RouteOrigin) -> &'static str {
+    match origin {
+        RouteOrigin::Igp => "i",
+        RouteOrigin::Egp => "e",
+        RouteOrigin::Incomplete | RouteOrigin::Unknown => "?",
     }
 }
 
@@ -610,7 +611,7 @@ pub fn pods(pods: &[PodStatus]) -> String {
             pod.mac.clone(),
             pod.host_ifname.clone(),
             limits(&pod.bandwidth),
-            pod.state.clone(),
+            pod.state.to_string(),
         ];
         if has_prefixes {
             let prefixes: Vec<String> = pod.extra_prefixes.iter().map(ToString::to_string).collect();

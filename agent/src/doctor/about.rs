@@ -1,6 +1,6 @@
 //! What the agent says of itself, as findings.
 
-use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
+use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, NotReadyKind, Peer, PodState, PodStatus};
 
 use super::{Agent, Finding};
 use crate::cli::table::duration;
@@ -107,32 +107,37 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             "nothing has to be done now: they keep their addresses. Delete them when it suits, and their controllers make them anew",
         ));
     }
-    // What the findings above have not said already: that peers are missing has findings of its own.
-    let said = |reason: &&String| {
-        let of_peers = reason.starts_with("no BGP peer is established");
-        let of_others = findings
-            .iter()
-            .any(|finding| reason.contains(&finding.text) || finding.text.contains(reason.as_str()));
-        !of_peers
-            && !of_others
-            && !reason.starts_with("the manifests are refused")
-            && !reason.starts_with("this node is drained")
-    };
-    let rest: Vec<Finding> = status
-        .not_ready
-        .iter()
-        .filter(said)
-        .map(|reason| {
-            let fix = "no pod can be attached before that: do what the text says";
-            Finding::error("ready", reason.clone(), fix)
-        })
-        .collect();
-    findings.extend(rest);
+    let reasons = status.reasons().into_iter().filter(|reason| !has_findings(reason.kind, status));
+    findings.extend(reasons.map(|reason| {
+        let fix = "no pod can be attached before that: do what the text says";
+        Finding::error("ready", reason.text, fix)
+    }));
     findings
 }
 
+/// Whether there are other findings for a reason of this kind.
+fn has_findings(kind: NotReadyKind, status: &AgentStatus) -> bool {
+    match kind {
+        NotReadyKind::Source => {
+            status.cluster.as_ref().is_some_and(|cluster| !cluster.connected || !cluster.faults.is_empty())
+        }
+        NotReadyKind::Manifests
+        | NotReadyKind::Networks
+        | NotReadyKind::SubnetDevice
+        | NotReadyKind::Store
+        | NotReadyKind::Drained
+        | NotReadyKind::Peers => true,
+        NotReadyKind::NoNetwork
+        | NotReadyKind::Guard
+        | NotReadyKind::Speaker
+        | NotReadyKind::Convergence
+        | NotReadyKind::Stopping
+        | NotReadyKind::Unknown => false,
+    }
+}
+
 fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
-    if peer.state == "Established" || drain == DrainPhase::Drained {
+    if peer.is_established() || drain == DrainPhase::Drained {
         return None;
     }
     let name = peer.name();
@@ -165,7 +170,7 @@ fn why(peer: &Peer) -> String {
 }
 
 fn pod(pod: &PodStatus) -> Option<Finding> {
-    (pod.state == "broken").then(|| {
+    (pod.state == PodState::Broken).then(|| {
         Finding::error(
             "pods",
             format!("the link {} of pod {} is gone", pod.host_ifname, pod.title()),

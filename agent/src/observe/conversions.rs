@@ -6,16 +6,19 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
-    AlternatePaths, BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus,
-    Messages, Peer, PeerFamily, PeerRange, PeerSession, PolicyMatch, Route,
+    self as control, AlternatePaths, BfdDiagnostic, BfdSession, BfdState, BgpListener, BgpStatus, BmpStation,
+    Dated, DatedNotification, GuardStatus, Messages, Peer, PeerFamily, PeerRange, PeerSession, PeerState,
+    PolicyMatch, Route, RouteOrigin,
 };
+use trunkline_bgp::bfd;
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
+use trunkline_bgp::wire::Origin;
 
 use crate::causes;
 use crate::kernel::nft;
-use crate::plan::RefusedRange;
+use crate::plan::{Mode, RefusedRange};
 use crate::probe::identifiers::duplicates;
 use crate::reconcile::{ListenAddress, SpeakerStatus, StoppedBgp, StoppedPeer, UndiscoveredPeer};
 
@@ -124,7 +127,7 @@ pub(super) fn peer(status: &PeerStatus, bgp: &SpeakerStatus) -> Peer {
         remote_as: status.remote_as.0,
         local_as: status.local_as.0,
         rules: status.rules.clone(),
-        state: status.state.name().to_owned(),
+        state: peer_state(status.state),
         state_seconds: status.state_for.as_secs(),
         down_seconds: status.down_for.map(|time| time.as_secs()),
         cause: causes.cause,
@@ -214,7 +217,7 @@ fn idle_peer() -> Peer {
         range: None,
         remote_as: 0,
         local_as: 0,
-        state: State::Idle.name().to_owned(),
+        state: PeerState::Idle,
         state_seconds: 0,
         down_seconds: None,
         cause: None,
@@ -243,11 +246,11 @@ fn bfd_session(bfd: &BfdStatus) -> BfdSession {
     let status = &bfd.status;
     let milliseconds = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     BfdSession {
-        state: status.state.to_string(),
+        state: bfd_state(status.state),
         state_seconds: bfd.state_for.as_secs(),
-        remote_state: status.remote_state.to_string(),
-        diagnostic: status.diagnostic.to_string(),
-        remote_diagnostic: status.remote_diagnostic.to_string(),
+        remote_state: bfd_state(status.remote_state),
+        diagnostic: diagnostic(status.diagnostic),
+        remote_diagnostic: diagnostic(status.remote_diagnostic),
         multihop: status.multihop,
         transmit_milliseconds: milliseconds(status.transmit_interval),
         detection_milliseconds: status.detection_time.map(milliseconds),
@@ -273,6 +276,71 @@ fn messages(counts: &MessageCounts) -> Messages {
     }
 }
 
+/// The state of a peer. See [`State`].
+pub(crate) fn peer_state(state: State) -> PeerState {
+    match state {
+        State::Idle => PeerState::Idle,
+        State::Connect => PeerState::Connect,
+        State::Active => PeerState::Active,
+        State::OpenSent => PeerState::OpenSent,
+        State::OpenConfirm => PeerState::OpenConfirm,
+        State::Established => PeerState::Established,
+    }
+}
+
+/// The state of a BFD session. See [`bfd::State`].
+pub(crate) fn bfd_state(state: bfd::State) -> BfdState {
+    match state {
+        bfd::State::AdminDown => BfdState::AdminDown,
+        bfd::State::Down => BfdState::Down,
+        bfd::State::Init => BfdState::Init,
+        bfd::State::Up => BfdState::Up,
+    }
+}
+
+fn diagnostic(diagnostic: bfd::Diagnostic) -> BfdDiagnostic {
+    match diagnostic {
+        bfd::Diagnostic::NONE => BfdDiagnostic::None,
+        other => BfdDiagnostic::Text(other.to_string()),
+    }
+}
+
+fn origin(origin: Origin) -> RouteOrigin {
+    match origin {
+        Origin::Igp => RouteOrigin::Igp,
+        Origin::Egp => RouteOrigin::Egp,
+        Origin::Incomplete => RouteOrigin::Incomplete,
+    }
+}
+
+pub(super) fn mode(mode: Mode) -> control::Mode {
+    match mode {
+        Mode::Bgp => control::Mode::Bgp,
+        Mode::GlobalBgp => control::Mode::GlobalBgp,
+        Mode::Vlan => control::Mode::Vlan,
+        Mode::Vxlan => control::Mode::Vxlan,
+    }
+}
+
+pub(super) fn path_standing(standing: speaker::PathStanding) -> control::PathStanding {
+    match standing {
+        speaker::PathStanding::Best => control::PathStanding::Best,
+        speaker::PathStanding::Used => control::PathStanding::Used,
+        speaker::PathStanding::Lost => control::PathStanding::Lost,
+        speaker::PathStanding::Refused => control::PathStanding::Refused,
+        speaker::PathStanding::Waiting => control::PathStanding::Waiting,
+    }
+}
+
+pub(super) fn export_standing(standing: speaker::ExportStanding) -> control::ExportStanding {
+    match standing {
+        speaker::ExportStanding::Advertised => control::ExportStanding::Advertised,
+        speaker::ExportStanding::Pending => control::ExportStanding::Pending,
+        speaker::ExportStanding::Withheld => control::ExportStanding::Withheld,
+        speaker::ExportStanding::Withdrawing => control::ExportStanding::Withdrawing,
+    }
+}
+
 pub(super) fn ruling(ruling: &rib::PolicyMatch) -> PolicyMatch {
     PolicyMatch { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
 }
@@ -284,7 +352,7 @@ pub(super) fn route(route: &speaker::Route) -> Route {
         prefix: route.prefix,
         peer: route.peer.map(|peer| peer.to_string()),
         next_hop: route.next_hop.map(|next_hop| next_hop.address()),
-        origin: route.origin.to_owned(),
+        origin: origin(route.origin),
         as_path: route.as_path.clone(),
         path_id: route.path_id,
         med: route.med,

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_api::control::ClusterStatus;
+use trunkline_api::control::{ClusterStatus, NotReadyKind, NotReadyReason};
 use trunkline_bgp::speaker::{PeerStatus, State};
 
 use crate::causes;
@@ -20,7 +20,7 @@ use crate::source::kube::Cluster;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     /// What, and what to look at.
-    pub(super) text: String,
+    pub(super) reason: NotReadyReason,
     counts: ProbeEffect,
 }
 
@@ -52,7 +52,7 @@ impl StartupState {
             ProbeEffect::UntilReady => !only_own,
             ProbeEffect::Never => false,
         });
-        counting.map(|missing| missing.text.clone()).collect()
+        counting.map(|missing| missing.reason.text.clone()).collect()
     }
 }
 
@@ -65,7 +65,9 @@ pub(super) fn missing(
     cluster: Option<&Cluster>,
 ) -> Vec<Missing> {
     let mut missing = Vec::new();
-    let mut lacks = |counts, text: String| missing.push(Missing { text, counts });
+    let mut lacks = |counts, kind, text: String| {
+        missing.push(Missing { reason: NotReadyReason { kind, text }, counts });
+    };
     if !view.applied {
         let unheard = cluster.map(|cluster| match cluster.status() {
             ClusterStatus { faults, .. } if !faults.is_empty() => faults.join("; "),
@@ -74,11 +76,14 @@ pub(super) fn missing(
             }
             _ => "the API server was not heard yet".to_owned(),
         });
-        let text = match view.refused.as_slice() {
-            [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
-            faults => format!("the manifests are refused: {}", faults.join("; ")),
+        let (kind, text) = match view.refused.as_slice() {
+            [] => {
+                let text = unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned());
+                (NotReadyKind::Source, text)
+            }
+            faults => (NotReadyKind::Manifests, format!("the manifests are refused: {}", faults.join("; "))),
         };
-        lacks(ProbeEffect::Always, text);
+        lacks(ProbeEffect::Always, kind, text);
     } else if !view.networks.values().any(|network| network.refused.is_none()) {
         let reasons: Vec<String> = view
             .networks
@@ -89,36 +94,41 @@ pub(super) fn missing(
             [] => {
                 let with = if cluster.is_some() { "the Node's labels" } else { "nodeLabels" };
                 let text = format!("no Network selects this node: compare its nodeSelector with {with}");
-                lacks(ProbeEffect::Never, text);
+                lacks(ProbeEffect::Never, NotReadyKind::NoNetwork, text);
             }
-            reasons => lacks(ProbeEffect::UntilReady, reasons.join("; ")),
+            reasons => lacks(ProbeEffect::UntilReady, NotReadyKind::Networks, reasons.join("; ")),
         }
     }
     for network in view.networks.values() {
         for (name, subnet) in &network.subnets {
             let fault = subnet.device.as_ref().and_then(|device| device.fault.as_ref());
-            fault
-                .into_iter()
-                .for_each(|fault| lacks(ProbeEffect::UntilReady, format!("Subnet {name}: {fault}")));
+            fault.into_iter().for_each(|fault| {
+                let text = format!("Subnet {name}: {fault}");
+                lacks(ProbeEffect::UntilReady, NotReadyKind::SubnetDevice, text);
+            });
         }
     }
-    summary.fault.iter().for_each(|fault| lacks(ProbeEffect::Always, fault.to_string()));
+    let store = summary.fault.iter();
+    store.for_each(|fault| lacks(ProbeEffect::Always, NotReadyKind::Store, fault.to_string()));
     if view.applied && guard.enabled && !guard.in_force {
         let reason = guard.fault.as_deref().unwrap_or("its rules are being loaded");
-        lacks(ProbeEffect::Always, format!("the guard against spoofed packets is not in force: {reason}"));
+        let text = format!("the guard against spoofed packets is not in force: {reason}");
+        lacks(ProbeEffect::Always, NotReadyKind::Guard, text);
     }
-    view.speaker_fault.iter().for_each(|fault| lacks(ProbeEffect::Always, fault.clone()));
+    let speaker = view.speaker_fault.iter();
+    speaker.for_each(|fault| lacks(ProbeEffect::Always, NotReadyKind::Speaker, fault.clone()));
     if view.stage.withdraws() {
         // Of peers and their state there is nothing to say beside that.
-        lacks(ProbeEffect::Never, DRAINED.to_owned());
+        lacks(ProbeEffect::Never, NotReadyKind::Drained, DRAINED.to_owned());
     } else if let Some(bgp) = &view.bgp {
-        routes(bgp, peers).into_iter().for_each(|text| lacks(ProbeEffect::UntilReady, text));
+        let routes = routes(bgp, peers).into_iter();
+        routes.for_each(|(kind, text)| lacks(ProbeEffect::UntilReady, kind, text));
     }
     missing
 }
 
 /// What is missing of sessions and routes.
-fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<String> {
+fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<(NotReadyKind, String)> {
     let required = || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
     let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
     let any_required =
@@ -131,10 +141,11 @@ fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<String> {
         let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
         let states: Vec<String> =
             states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
-        Some(format!("no BGP peer is established: {}", states.join(", ")))
+        let text = format!("no BGP peer is established: {}", states.join(", "));
+        Some((NotReadyKind::Peers, text))
     } else {
         let waits = "the first route selection waits for the peers' End-of-RIB";
-        bgp.converged.is_empty().then(|| waits.to_owned())
+        bgp.converged.is_empty().then(|| (NotReadyKind::Convergence, waits.to_owned()))
     }
 }
 
@@ -144,10 +155,13 @@ mod tests {
 
     #[test]
     fn the_probe_waits_for_the_surroundings_once_and_for_the_agent_always() {
-        let lack = |counts, text: &str| Missing { text: text.to_owned(), counts };
-        let store = || lack(ProbeEffect::Always, "store");
-        let peers = || lack(ProbeEffect::UntilReady, "no peer");
-        let drained = || lack(ProbeEffect::Never, "drained");
+        let lack = |counts, kind, text: &str| {
+            let text = text.to_owned();
+            Missing { reason: NotReadyReason { kind, text }, counts }
+        };
+        let store = || lack(ProbeEffect::Always, NotReadyKind::Store, "store");
+        let peers = || lack(ProbeEffect::UntilReady, NotReadyKind::Peers, "no peer");
+        let drained = || lack(ProbeEffect::Never, NotReadyKind::Drained, "drained");
         let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
         assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found nobody");

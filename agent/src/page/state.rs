@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::time::Instant;
-use trunkline_api::control::{AgentStatus, CauseKind, Peer, PeerCause};
+use trunkline_api::control::{AgentStatus, BfdState, CauseKind, Peer, PeerCause, PeerState};
 use trunkline_bgp::speaker::{self, PeerStatus, State};
 
 use super::trend::{Sample, Trend, Trends};
 use crate::causes;
-use crate::observe::Observer;
+use crate::observe::{Observer, bfd_state, peer_state};
 use crate::reconcile::{SpeakerStatus, UndiscoveredPeer};
 
 /// Peers that are shown; `more` says how many others there are. Those that are down come first.
@@ -39,7 +39,7 @@ pub(super) struct Document {
 struct PeerRow {
     name: String,
     remote_as: u32,
-    state: &'static str,
+    state: PeerState,
     shutdown: bool,
     optional: bool,
     dynamic: bool,
@@ -52,7 +52,7 @@ struct PeerRow {
     stale: usize,
     limit: Option<u32>,
     flaps: u64,
-    bfd: Option<String>,
+    bfd: Option<BfdState>,
     /// Why it last left Established.
     down: Option<TimestampedText>,
     /// What went wrong last.
@@ -124,7 +124,7 @@ pub(super) async fn document(
         peers.extend(configured.iter().map(|peer| stopped(peer, trends, now, when)));
     }
     // A stable order, but for who is down.
-    peers.sort_by_key(|peer| (peer.state == State::Established.name(), peer.optional));
+    peers.sort_by_key(|peer| (peer.state == PeerState::Established, peer.optional));
     let more = peers.len().saturating_sub(PEERS);
     peers.truncate(PEERS);
     let (run, newest_event) = observer.history.newest();
@@ -163,7 +163,7 @@ fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when
     };
     PeerRow {
         remote_as: status.remote_as.0,
-        state: status.state.name(),
+        state: peer_state(status.state),
         shutdown: status.shutdown,
         optional: bgp.optional.contains(&status.key()),
         dynamic: status.range.is_some(),
@@ -175,7 +175,7 @@ fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when
         stale: sum(|family| family.stale),
         limit: status.max_prefixes,
         flaps: status.flaps,
-        bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
+        bfd: status.bfd.as_ref().map(|bfd| bfd_state(bfd.status.state)),
         down: timestamped(&status.last_down),
         error: timestamped(&status.last_error),
         cause: causes::of(status).cause.map(LossCause::from),
@@ -215,7 +215,7 @@ fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
 fn idle(name: String, trends: &Trends, when: Instant) -> PeerRow {
     PeerRow {
         remote_as: 0,
-        state: State::Idle.name(),
+        state: PeerState::Idle,
         shutdown: false,
         optional: false,
         dynamic: false,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep, timeout_at};
 use trunkline_api::control::{EventKind, ProbeStatus};
+use trunkline_bgp::speaker::ExportStanding;
 use trunkline_bgp::types::{Family, PeerKey};
 
 use super::packet::{Kind, Mac, Packet};
@@ -106,7 +107,8 @@ impl Task {
             for pod in self.schedule.subjects() {
                 let Some(speaker) = &speaker else { break };
                 let Ok(explained) = speaker.explain(pod.into()).await else { continue };
-                let others = explained.peers.iter().filter(|peer| peer.standing != "advertised");
+                let others =
+                    explained.peers.iter().filter(|peer| peer.standing != ExportStanding::Advertised);
                 withheld.insert(pod, others.map(|peer| peer.peer).collect());
             }
             round.retain(|probe| {

@@ -147,7 +147,7 @@ impl Host {
     /// Container and state of each pod.
     pub(crate) fn pods(&self) -> Vec<(String, String)> {
         let pods: Vec<PodStatus> = self.ask(Query::Pods).unwrap();
-        pods.into_iter().map(|pod| (pod.container_id, pod.state)).collect()
+        pods.into_iter().map(|pod| (pod.container_id, pod.state.to_string())).collect()
     }
 
     pub(crate) fn records(&self) -> Vec<Record> {

@@ -7,6 +7,8 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::names::names;
+
 /// Some events, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -39,109 +41,73 @@ pub struct Event {
     pub text: String,
 }
 
-/// What kind of thing happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum EventKind {
-    /// A session is Established.
-    SessionUp,
-    /// A session has left Established.
-    SessionDown,
-    /// An attempt at a session failed; once, until the reason is another.
-    SessionError,
-    /// The BFD session of a peer is Up.
-    BfdUp,
-    /// The BFD session of a peer has left Up.
-    BfdDown,
-    /// A peer has sent its whole table of a family.
-    EndOfRib,
-    /// The first selection of a family after the start is done.
-    Converged,
-    /// A peer's paths are kept as the last to be used (RFC 9494).
-    LongLivedStale,
-    /// Paths that a peer did not announce again were removed.
-    StaleSwept,
-    /// A malformed UPDATE was dealt with, and the session stays (RFC 7606).
-    MalformedUpdate,
-    /// A dynamic neighbour was dropped.
-    NeighbourGone,
-    /// Dynamic neighbours are refused: there are as many as may be.
-    RangeFull,
-    /// Incoming BGP connections are not accepted at an address; once, until the reason is another.
-    ListenFailed,
-    /// Incoming BGP connections are accepted at that address again.
-    Listening,
-    /// The speaker does not run; once, until the reason is another.
-    SpeakerFailed,
-    /// This node tells of a prefix, or tells otherwise.
-    Originated,
-    /// This node tells of a prefix no more.
-    Withdrawn,
-    /// What peers told changed the way of a prefix, or of several.
-    Learned,
-    /// An operator did something here.
-    Operator,
-    /// The agent has started.
-    AgentStarted,
-    /// The agent stops.
-    AgentStopped,
-    /// Others changed what the agent keeps in the kernel, and the agent put it back.
-    Repaired,
-    /// A BGP network has no default route of a family any more, or no peer advertises one.
-    DefaultLost,
-    /// A BGP network has a default route of a family again, or a peer advertises one.
-    DefaultBack,
-    /// Pods' packets do not go by an established peer, because it advertises no default route and another one does.
-    NextHopOut,
-    /// Pods' packets go by that peer again.
-    NextHopIn,
-    /// Probes by a router show a fault.
-    ProbeFailing,
-    /// A fault that probes had shown is gone.
-    ProbeGood,
-    /// Two routers have one BGP identifier.
-    DuplicateIdentifier,
-    /// A BGP identifier belongs to one router again.
-    IdentifierUnique,
+names! {
+    /// What kind of thing happened.
+    pub enum EventKind {
+        /// A session is Established.
+        SessionUp = "sessionUp",
+        /// A session has left Established.
+        SessionDown = "sessionDown",
+        /// An attempt at a session failed; once, until the reason is another.
+        SessionError = "sessionError",
+        /// The BFD session of a peer is Up.
+        BfdUp = "bfdUp",
+        /// The BFD session of a peer has left Up.
+        BfdDown = "bfdDown",
+        /// A peer has sent its whole table of a family.
+        EndOfRib = "endOfRib",
+        /// The first selection of a family after the start is done.
+        Converged = "converged",
+        /// A peer's paths are kept as the last to be used (RFC 9494).
+        LongLivedStale = "longLivedStale",
+        /// Paths that a peer did not announce again were removed.
+        StaleSwept = "staleSwept",
+        /// A malformed UPDATE was dealt with, and the session stays (RFC 7606).
+        MalformedUpdate = "malformedUpdate",
+        /// A dynamic neighbour was dropped.
+        NeighbourGone = "neighbourGone",
+        /// Dynamic neighbours are refused: there are as many as may be.
+        RangeFull = "rangeFull",
+        /// Incoming BGP connections are not accepted at an address; once, until the reason is another.
+        ListenFailed = "listenFailed",
+        /// Incoming BGP connections are accepted at that address again.
+        Listening = "listening",
+        /// The speaker does not run; once, until the reason is another.
+        SpeakerFailed = "speakerFailed",
+        /// This node tells of a prefix, or tells otherwise.
+        Originated = "originated",
+        /// This node tells of a prefix no more.
+        Withdrawn = "withdrawn",
+        /// What peers told changed the way of a prefix, or of several.
+        Learned = "learned",
+        /// An operator did something here.
+        Operator = "operator",
+        /// The agent has started.
+        AgentStarted = "agentStarted",
+        /// The agent stops.
+        AgentStopped = "agentStopped",
+        /// Others changed what the agent keeps in the kernel, and the agent put it back.
+        Repaired = "repaired",
+        /// A BGP network has no default route of a family any more, or no peer advertises one.
+        DefaultLost = "defaultLost",
+        /// A BGP network has a default route of a family again, or a peer advertises one.
+        DefaultBack = "defaultBack",
+        /// Pods' packets do not go by an established peer, because it advertises no default route and another one does.
+        NextHopOut = "nextHopOut",
+        /// Pods' packets go by that peer again.
+        NextHopIn = "nextHopIn",
+        /// Probes by a router show a fault.
+        ProbeFailing = "probeFailing",
+        /// A fault that probes had shown is gone.
+        ProbeGood = "probeGood",
+        /// Two routers have one BGP identifier.
+        DuplicateIdentifier = "duplicateIdentifier",
+        /// A BGP identifier belongs to one router again.
+        IdentifierUnique = "identifierUnique",
+    }
 }
 
 impl EventKind {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            EventKind::SessionUp => "sessionUp",
-            EventKind::SessionDown => "sessionDown",
-            EventKind::SessionError => "sessionError",
-            EventKind::BfdUp => "bfdUp",
-            EventKind::BfdDown => "bfdDown",
-            EventKind::EndOfRib => "endOfRib",
-            EventKind::Converged => "converged",
-            EventKind::LongLivedStale => "longLivedStale",
-            EventKind::StaleSwept => "staleSwept",
-            EventKind::MalformedUpdate => "malformedUpdate",
-            EventKind::NeighbourGone => "neighbourGone",
-            EventKind::RangeFull => "rangeFull",
-            EventKind::ListenFailed => "listenFailed",
-            EventKind::Listening => "listening",
-            EventKind::SpeakerFailed => "speakerFailed",
-            EventKind::Originated => "originated",
-            EventKind::Withdrawn => "withdrawn",
-            EventKind::Learned => "learned",
-            EventKind::Operator => "operator",
-            EventKind::AgentStarted => "agentStarted",
-            EventKind::AgentStopped => "agentStopped",
-            EventKind::Repaired => "repaired",
-            EventKind::DefaultLost => "defaultLost",
-            EventKind::DefaultBack => "defaultBack",
-            EventKind::NextHopOut => "nextHopOut",
-            EventKind::NextHopIn => "nextHopIn",
-            EventKind::ProbeFailing => "probeFailing",
-            EventKind::ProbeGood => "probeGood",
-            EventKind::DuplicateIdentifier => "duplicateIdentifier",
-            EventKind::IdentifierUnique => "identifierUnique",
-        }
-    }
-
     /// About routes, of which there may be very many; the others are about sessions.
     pub fn is_of_routes(self) -> bool {
         matches!(self, EventKind::Originated | EventKind::Withdrawn | EventKind::Learned)
@@ -182,16 +148,51 @@ pub enum Severity {
 mod tests {
     use super::*;
 
+    /// The names are an interface, and those of events on disk.
     #[test]
-    fn a_kind_is_written_as_it_is_named() {
-        for kind in [
-            EventKind::SessionUp,
-            EventKind::EndOfRib,
-            EventKind::LongLivedStale,
-            EventKind::ListenFailed,
-            EventKind::Operator,
-        ] {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+    fn names_of_kinds_stay_as_they_are() {
+        let names: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(
+            names,
+            [
+                "sessionUp",
+                "sessionDown",
+                "sessionError",
+                "bfdUp",
+                "bfdDown",
+                "endOfRib",
+                "converged",
+                "longLivedStale",
+                "staleSwept",
+                "malformedUpdate",
+                "neighbourGone",
+                "rangeFull",
+                "listenFailed",
+                "listening",
+                "speakerFailed",
+                "originated",
+                "withdrawn",
+                "learned",
+                "operator",
+                "agentStarted",
+                "agentStopped",
+                "repaired",
+                "defaultLost",
+                "defaultBack",
+                "nextHopOut",
+                "nextHopIn",
+                "probeFailing",
+                "probeGood",
+                "duplicateIdentifier",
+                "identifierUnique",
+            ]
+        );
+        for kind in EventKind::ALL {
+            let written = serde_json::to_value(kind).unwrap();
+            assert_eq!(written, kind.name());
+            assert_eq!(serde_json::from_value::<EventKind>(written).unwrap(), *kind);
         }
+        let later = serde_json::json!("ofALaterVersion");
+        assert_eq!(serde_json::from_value::<EventKind>(later).unwrap(), EventKind::Unknown);
     }
 }

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::{Place, RouteKind};
+
 /// The path of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,8 +34,8 @@ pub struct PacketPath {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteLookup {
-    /// `pod` or `node`.
-    pub place: String,
+    /// The network namespace of the look-up.
+    pub place: Place,
     /// The incoming interface; none at the first stage.
     pub interface: Option<String>,
     /// The source at this stage: that of the path, or of the tunnel that carries it, or on the way
@@ -70,8 +72,8 @@ pub struct PathRoute {
     pub prefix: IpNet,
     /// Its table.
     pub table: u32,
-    /// `unicast`, `local`, `blackhole`, …
-    pub kind: String,
+    /// The type of the route.
+    pub kind: RouteKind,
     /// Its next hops; several are ECMP.
     pub hops: Vec<PathHop>,
 }

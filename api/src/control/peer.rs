@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{LossCount, PeerCause};
+use super::{BfdDiagnostic, BfdState, LossCount, PeerCause, PeerState};
 
 /// A BGP peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,8 +25,8 @@ pub struct Peer {
     /// What is done with its paths beside policy, in words: `graceful shutdown`, `route reflector client`, …
     #[serde(default)]
     pub rules: Vec<String>,
-    /// RFC 4271's state: Idle, Connect, Active, OpenSent, OpenConfirm, Established.
-    pub state: String,
+    /// The state of its session.
+    pub state: PeerState,
     /// In this state for.
     pub state_seconds: u64,
     /// Since the loss of the last Established session, or since the peer was configured. None while there is a session.
@@ -77,6 +77,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether there is a session.
+    pub fn is_established(&self) -> bool {
+        self.state == PeerState::Established
+    }
+
     /// What it is known by: the address, and of a link-local one the interface, `fe80::1%eth0`; of an unnumbered peer that was not
     /// found yet the interface alone.
     pub fn name(&self) -> String {
@@ -92,16 +97,16 @@ impl Peer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BfdSession {
-    /// `AdminDown`, `Down`, `Init` or `Up`.
-    pub state: String,
+    /// The state of this side.
+    pub state: BfdState,
     /// In this state for.
     pub state_seconds: u64,
     /// The state that the peer says.
-    pub remote_state: String,
+    pub remote_state: BfdState,
     /// Why this side last left Up, in RFC 5880's words.
-    pub diagnostic: String,
+    pub diagnostic: BfdDiagnostic,
     /// What the peer gives as its reason.
-    pub remote_diagnostic: String,
+    pub remote_diagnostic: BfdDiagnostic,
     /// Over several hops (RFC 5883, UDP port 4784) instead of one (RFC 5881, UDP port 3784).
     pub multihop: bool,
     /// Between packets of this side, before jitter.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::{ObjectMeta, null_default};
 use super::value::{ValueError, parse_address, parse_mac};
+use crate::control::PeerState;
 
 /// A node in the overlay: cluster-scoped, named as the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,7 +108,8 @@ pub struct NodePeer {
     /// Its AS number.
     pub asn: u32,
     /// Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271 §8.2.2).
-    pub state: String,
+    #[cfg_attr(feature = "kube", schemars(with = "String"))]
+    pub state: PeerState,
     /// Since when it is in this state, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,

@@ -23,13 +23,41 @@ pub struct Explanation {
     pub peers: Vec<ExplainedPeer>,
 }
 
+/// The result of the decision for a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathStanding {
+    /// The best path.
+    Best,
+    /// In use together with the best path.
+    Used,
+    /// Not selected.
+    Lost,
+    /// Rejected before the decision.
+    Refused,
+    /// Not decided yet after a restart (RFC 4724 §4.1).
+    Waiting,
+}
+
+/// The result of export for a path and a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportStanding {
+    /// The peer has the path.
+    Advertised,
+    /// The path will be advertised.
+    Pending,
+    /// The path is not advertised.
+    Withheld,
+    /// The path was advertised; the withdrawal is pending.
+    Withdrawing,
+}
+
 /// A path with the result of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedPath {
     /// The path.
     pub route: Route,
-    /// `best`, `used` (together with the best one), `lost`, `refused` or `waiting`.
-    pub standing: &'static str,
+    /// The result of the decision.
+    pub standing: PathStanding,
     /// The reason in words.
     pub reason: String,
     /// The step of the decision that separated the path from the best one.
@@ -45,9 +73,8 @@ pub struct ExplainedPeer {
     pub peer: PeerKey,
     /// The peer that sent the path; none if it is originated here, or if there is no path.
     pub from: Option<PeerKey>,
-    /// `advertised`, `pending` (not written yet), `withheld`, or `withdrawing` (advertised; the
-    /// withdrawal is pending).
-    pub standing: &'static str,
+    /// The result of the export.
+    pub standing: ExportStanding,
     /// The reason in words; may be empty.
     pub reason: String,
     /// The verdict of export policy.
@@ -79,10 +106,10 @@ impl Speaker {
                     peer: key,
                     from: export.from.and_then(|from| self.key_of(from)),
                     standing: match (export.refused, export.told) {
-                        (None, true) => "advertised",
-                        (None, false) => "pending",
-                        (Some(_), false) => "withheld",
-                        (Some(_), true) => "withdrawing",
+                        (None, true) => ExportStanding::Advertised,
+                        (None, false) => ExportStanding::Pending,
+                        (Some(_), false) => ExportStanding::Withheld,
+                        (Some(_), true) => ExportStanding::Withdrawing,
                     },
                     reason,
                     export: export.ruling,
@@ -95,17 +122,19 @@ impl Speaker {
     fn path(&self, path: &crate::rib::ExplainedPath<'_>) -> ExplainedPath {
         let import = path.import.clone().filter(|ruling| ruling.rule.is_some() || !ruling.accepted);
         let (standing, reason, step) = match &path.selection {
-            SelectionResult::Best => ("best", String::new(), None),
-            SelectionResult::Used(by) => ("used", self.used(by), Some(by.step)),
-            SelectionResult::NotSelected(by) => ("lost", self.lost(by), Some(by.step)),
+            SelectionResult::Best => (PathStanding::Best, String::new(), None),
+            SelectionResult::Used(by) => (PathStanding::Used, self.used(by), Some(by.step)),
+            SelectionResult::NotSelected(by) => (PathStanding::Lost, self.lost(by), Some(by.step)),
             SelectionResult::Refused(reason) => {
                 let by = import.as_ref().filter(|ruling| !ruling.accepted).map(rule);
                 let reason = refused(*reason).to_owned();
-                ("refused", by.map_or(reason.clone(), |by| format!("{reason}, {by}")), None)
+                (PathStanding::Refused, by.map_or(reason.clone(), |by| format!("{reason}, {by}")), None)
             }
-            SelectionResult::Waiting => {
-                ("waiting", "paths are being collected before the first decision".to_owned(), None)
-            }
+            SelectionResult::Waiting => (
+                PathStanding::Waiting,
+                "paths are being collected before the first decision".to_owned(),
+                None,
+            ),
         };
         let peer = path.entry.peer.and_then(|peer| self.key_of(peer));
         ExplainedPath { route: Route::of_path(&path.entry, peer), standing, reason, step, import }

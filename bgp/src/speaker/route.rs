@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::rib::{AdvertisedRoute, Filtered, PathEntry};
 use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop, PeerKey};
-use crate::wire::PathAttributes;
+use crate::wire::{Origin, PathAttributes};
 
 /// One path in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub struct Route {
     pub path_id: Option<u32>,
     /// The next hop; none if the speaker originates the prefix.
     pub next_hop: Option<NextHop>,
-    /// ORIGIN: `igp`, `egp` or `incomplete`.
-    pub origin: String,
+    /// ORIGIN.
+    pub origin: Origin,
     /// AS_PATH in the usual notation: sets in braces.
     pub as_path: String,
     /// The AS that originated the prefix, if the AS_PATH ends with a sequence.
@@ -49,7 +49,7 @@ impl Route {
             peer: None,
             path_id: None,
             next_hop: None,
-            origin: attributes.origin.to_string(),
+            origin: attributes.origin,
             as_path: attributes.as_path.to_string(),
             origin_as: attributes.as_path.origin_as(),
             med: attributes.med,

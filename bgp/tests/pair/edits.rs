@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{Password, PeerConfig};
 use trunkline_bgp::policy::{Policy, PolicyResult};
-use trunkline_bgp::speaker::{Change, ConfigError, Event, State};
+use trunkline_bgp::speaker::{Change, ConfigError, Event, ExportStanding, PathStanding, State};
 use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, Role};
 use trunkline_bgp::wire::{Cease, Notification};
 
@@ -244,9 +244,12 @@ fn policies_are_edited_and_explained_on_the_live_session() {
     let (mut all, pipe) = established();
     let explain = |all: &mut Net, prefix: &str| all.with(1, |speaker, now| speaker.explain(net(prefix), now));
     let learned = explain(&mut all, "10.2.0.0/24");
-    assert_eq!((learned.paths[0].standing, learned.peers[0].standing), ("best", "withheld"));
+    assert_eq!(
+        (learned.paths[0].standing, learned.peers[0].standing),
+        (PathStanding::Best, ExportStanding::Withheld)
+    );
     assert_eq!(learned.peers[0].reason, "the path came from this peer");
-    assert_eq!(explain(&mut all, "10.1.0.0/16").peers[0].standing, "advertised");
+    assert_eq!(explain(&mut all, "10.1.0.0/16").peers[0].standing, ExportStanding::Advertised);
     let unknown = explain(&mut all, "10.2.0.7/32");
     assert_eq!((unknown.paths.len(), unknown.covered_by), (0, Some(net("10.2.0.0/24"))));
 
@@ -262,7 +265,10 @@ fn policies_are_edited_and_explained_on_the_live_session() {
     let refused = explain(&mut all, "10.2.0.0/24");
     assert_eq!(refused.paths[0].reason, "refused by import policy, rule 1 (short)");
     let withdrawn = explain(&mut all, "10.1.0.0/16");
-    assert_eq!((withdrawn.paths[0].standing, withdrawn.peers[0].standing), ("best", "withheld"));
+    assert_eq!(
+        (withdrawn.paths[0].standing, withdrawn.peers[0].standing),
+        (PathStanding::Best, ExportStanding::Withheld)
+    );
     assert_eq!(withdrawn.peers[0].reason, "rejected by export policy, rule 1 (short)");
     assert!(!all.is_closed(pipe) && all.status(1, 2).flaps == 0);
 
@@ -271,6 +277,6 @@ fn policies_are_edited_and_explained_on_the_live_session() {
     let down = explain(&mut all, "10.1.0.0/16");
     assert_eq!(
         (down.peers[0].standing, down.peers[0].reason.as_str()),
-        ("withheld", "administratively down")
+        (ExportStanding::Withheld, "administratively down")
     );
 }

@@ -1,6 +1,7 @@
 //! Two speakers without special conditions.
 
 use trunkline_bgp::speaker::{Event, State};
+use trunkline_bgp::wire::Origin;
 
 use crate::net::{Net, net, secs};
 
@@ -105,7 +106,7 @@ fn an_operator_sees_the_session_and_its_routes() {
     let speaker = all.nodes[&2].speaker.as_ref().unwrap();
     let received = speaker.received(crate::net::ip(1)).unwrap();
     let route = &received[0];
-    assert_eq!((route.as_path.as_str(), route.origin.as_str(), route.best), ("65001", "igp", true));
+    assert_eq!((route.as_path.as_str(), route.origin, route.best), ("65001", Origin::Igp, true));
     assert_eq!(route.communities, [community]);
     assert_eq!(route.next_hop.unwrap().to_string(), "10.0.0.1");
     let told = all.nodes[&1].speaker.as_ref().unwrap().advertised(crate::net::ip(2)).unwrap();

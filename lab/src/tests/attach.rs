@@ -304,7 +304,7 @@ fn second_agent(context: &Context) -> Result<Verdict> {
         ensure!(said.contains("already") || said.contains("another"), "it does not say why: {said}");
         ensure!(client::agent(node)? == first, "the first agent was replaced");
         let peers = client::peers(node)?;
-        ensure!(peers.iter().all(|p| p.state == "Established" && p.flaps == 0), "{peers:?}");
+        ensure!(peers.iter().all(|p| p.is_established() && p.flaps == 0), "{peers:?}");
         passed(said.lines().last().unwrap_or_default())
     })
 }
@@ -326,10 +326,8 @@ fn not_ready(context: &Context) -> Result<Verdict> {
         }
         wait_for("both sessions to be down", PATIENCE, || {
             let peers = client::peers(bed.node()?)?;
-            let down = peers.iter().all(|p| p.state != "Established");
-            Ok(Seen::when(down, || {
-                format!("{:?}", peers.iter().map(|p| p.state.clone()).collect::<Vec<_>>())
-            }))
+            let down = peers.iter().all(|p| !p.is_established());
+            Ok(Seen::when(down, || format!("{:?}", peers.iter().map(|p| p.state).collect::<Vec<_>>())))
         })?;
         let pod = bed.pod("early")?;
         let conf = cni::trunkline(Some("rack1"));

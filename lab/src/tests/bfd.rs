@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use trunkline_api::control::{BfdSession, Peer};
+use trunkline_api::control::{BfdDiagnostic, BfdSession, BfdState, Peer};
 
 use super::bed::{Bed, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
@@ -161,10 +161,12 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         vtysh(host, &["configure", "bfd", "profile FAST", "shutdown"])?;
         wait_for("FRR's AdminDown", PATIENCE, || {
             let bfd = &all(bed)?[&inside].1;
-            Ok(Seen::when(bfd.state == "Down" && bfd.remote_state == "AdminDown", || format!("{bfd:?}")))
+            Ok(Seen::when(bfd.state == BfdState::Down && bfd.remote_state == BfdState::AdminDown, || {
+                format!("{bfd:?}")
+            }))
         })?;
         let (peer, _) = all(bed)?[&inside].clone();
-        ensure!((peer.state.as_str(), peer.flaps) == ("Established", before.flaps), "{peer:?}");
+        ensure!(peer.is_established() && peer.flaps == before.flaps, "{peer:?}");
         vtysh(host, &["configure", "bfd", "profile FAST", "no shutdown"])?;
         ready(bed)?;
         // FRR receives nothing any more, and reports that.
@@ -177,8 +179,14 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         })?;
         let (_, bfd) = all(bed)?[&inside].clone();
         ensure!(bfd.detections == bfd_before.detections, "this side has heard FRR all the time: {bfd:?}");
-        ensure!(bfd.diagnostic == "Neighbor Signaled Session Down", "{bfd:?}");
-        ensure!(bfd.remote_diagnostic == "Control Detection Time Expired", "{bfd:?}");
+        ensure!(
+            bfd.diagnostic == BfdDiagnostic::Text("Neighbor Signaled Session Down".to_owned()),
+            "{bfd:?}"
+        );
+        ensure!(
+            bfd.remote_diagnostic == BfdDiagnostic::Text("Control Detection Time Expired".to_owned()),
+            "{bfd:?}"
+        );
         host.sh("nft delete table inet deaf")?;
         ready(bed)?;
         passed(format!("{} times down in the end, none of them noticed by silence", bfd.downs))

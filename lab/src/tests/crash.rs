@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
+use trunkline_api::control::PodState;
 
 use super::bed::{Bed, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
@@ -91,7 +92,8 @@ fn add_storm(context: &Context) -> Result<Verdict> {
             // The start has removed the state of unfinished ADDs; the runtime must collect that of
             // finished ones.
             wait_for("records half made to be gone", PATIENCE, || {
-                let half: Vec<_> = bed.pods()?.into_iter().filter(|p| p.state != "attached").collect();
+                let half: Vec<_> =
+                    bed.pods()?.into_iter().filter(|p| p.state != PodState::Attached).collect();
                 Ok(Seen::when(half.is_empty(), || format!("{half:?}")))
             })?;
             bed.established()?;
@@ -201,7 +203,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         let reported = wait_for("the lost link to be reported", PATIENCE, || {
             let found = bed.pods()?.into_iter().find(|p| p.container_id == pod.container_id);
             let state = found.context("the pod's record has gone")?.state;
-            Ok(if state == "attached" { Seen::NotYet(state) } else { Seen::Yes(state) })
+            Ok(if state == PodState::Attached { Seen::NotYet(state.to_string()) } else { Seen::Yes(state) })
         })?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
         bed.nothing_but(&[], &[])?;
@@ -270,7 +272,7 @@ fn disk_full(context: &Context) -> Result<Verdict> {
         );
         ensure!(client::status(node)?.store.fault.is_some(), "the store's fault is not in the status");
         let peers = client::peers(node)?;
-        ensure!(peers.iter().all(|p| p.state == "Established" && p.flaps == 0), "{peers:?}");
+        ensure!(peers.iter().all(|p| p.is_established() && p.flaps == 0), "{peers:?}");
         let pings = lost_nothing(pings)?;
         passed(format!("after {given} more pods: {error}; {pings} pings, none lost"))
     })

@@ -41,7 +41,7 @@ const GOOD: &str = "10.1.0.1";
 fn good_is_well(bed: &Bed<'_>) -> Result<()> {
     wait_for("the good peer's session", PATIENCE, || {
         let peer = bed.peer(GOOD)?;
-        Ok(Seen::when(peer.state == "Established", || peer.state))
+        Ok(Seen::when(peer.is_established(), || peer.state.to_string()))
     })?;
     let peer = bed.peer(GOOD)?;
     ensure!(peer.flaps == 0, "the good peer's session was lost {} times", peer.flaps);
@@ -54,7 +54,7 @@ fn password(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
         // The kernel drops a segment with a wrong key: the peer seems not to answer.
         let error = bed.wait_peer_error("10.2.0.1", &["password", "md5", "timed out"])?;
-        ensure!(bed.peer("10.2.0.1")?.state != "Established", "established with a wrong password");
+        ensure!(!bed.peer("10.2.0.1")?.is_established(), "established with a wrong password");
         ensure!(!error.contains("lab-secret"), "the password is in the error: {error}");
         good_is_well(bed)?;
         passed(error)
@@ -64,7 +64,7 @@ fn password(context: &Context) -> Result<Verdict> {
 fn asn(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
         let error = bed.wait_peer_error("10.3.0.1", &["Bad Peer AS", "65003"])?;
-        ensure!(bed.peer("10.3.0.1")?.state != "Established", "established with a wrong AS");
+        ensure!(!bed.peer("10.3.0.1")?.is_established(), "established with a wrong AS");
         good_is_well(bed)?;
         passed(error)
     })
@@ -170,7 +170,7 @@ fn stranger(context: &Context) -> Result<Verdict> {
                 tried["bgpState"].to_string()
             }))
         })?;
-        ensure!(bed.peer(GOOD)?.state != "Established", "the session is with an address that is no peer");
+        ensure!(!bed.peer(GOOD)?.is_established(), "the session is with an address that is no peer");
         passed("")
     })
 }

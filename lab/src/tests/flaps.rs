@@ -108,9 +108,9 @@ fn all_up(bed: &Bed<'_>) -> Result<()> {
         let peers = client::peers(bed.node()?)?;
         let good = |p: &&trunkline_api::control::Peer| {
             let routes: usize = p.families.iter().map(|f| f.received).sum();
-            p.state == "Established" && routes == usize::from(PREFIXES)
+            p.is_established() && routes == usize::from(PREFIXES)
         };
-        let bad: Vec<_> = peers.iter().filter(|p| !good(p)).map(|p| (p.address, p.state.clone())).collect();
+        let bad: Vec<_> = peers.iter().filter(|p| !good(p)).map(|p| (p.address, p.state)).collect();
         Ok(Seen::when(bad.is_empty() && peers.len() == usize::from(FLAPPING + STEADY), || {
             format!("{} of {} are not: {:?}", bad.len(), peers.len(), &bad[..bad.len().min(3)])
         }))

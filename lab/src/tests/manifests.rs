@@ -155,9 +155,7 @@ fn dynamic(context: &Context) -> Result<Verdict> {
         let dynamic = |number: usize| {
             wait_for("the ToRs to come from their prefixes", PATIENCE, || {
                 let peers = client::peers(bed.node()?)?;
-                let up = |peer: &&trunkline_api::control::Peer| {
-                    peer.state == "Established" && peer.range.is_some()
-                };
+                let up = |peer: &&trunkline_api::control::Peer| peer.is_established() && peer.range.is_some();
                 let count = peers.iter().filter(up).count();
                 Ok(Seen::when(count == number && peers.len() == number, || format!("{peers:?}")))
             })

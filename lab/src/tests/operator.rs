@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
 use rustix::process::Signal;
-use trunkline_api::control::{DrainPhase, DrainStatus, Event, EventKind, Events, PeerDone, Severity};
+use trunkline_api::control::{
+    DrainPhase, DrainStatus, Event, EventKind, Events, PeerDone, PeerState, Severity,
+};
 
 use super::bed::{PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
@@ -70,7 +72,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
         client::ask::<PeerDone>(node, &["peers", "reset", TOR, "--message", "new optics in 3/14"])?;
         wait_for("another session", PATIENCE, || {
             let peer = bed.peer(TOR)?;
-            Ok(Seen::when(peer.flaps == 1 && peer.state == "Established", || {
+            Ok(Seen::when(peer.flaps == 1 && peer.is_established(), || {
                 format!("{} {}", peer.flaps, peer.state)
             }))
         })?;
@@ -263,7 +265,7 @@ fn drain(context: &Context) -> Result<Verdict> {
         ensure!(log.contains(text), "FRR's operator was not told");
         let idle = |node: &Host| -> Result<bool> {
             let peers = client::peers(node)?;
-            Ok(peers.len() == 2 && peers.iter().all(|p| p.shutdown && p.state == "Idle"))
+            Ok(peers.len() == 2 && peers.iter().all(|p| p.shutdown && p.state == PeerState::Idle))
         };
         ensure!(idle(leaving)?, "{:?}", client::peers(leaving)?);
 

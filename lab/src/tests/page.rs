@@ -211,7 +211,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         ensure!(grown < 64.0, "{CLIENTS} clients cost {grown:.1} MB");
         for peer in client::peers(bed.node()?)? {
             ensure!(
-                peer.state == "Established" && peer.flaps == 0,
+                peer.is_established() && peer.flaps == 0,
                 "{} {} {}",
                 peer.address,
                 peer.state,

@@ -1,6 +1,7 @@
 //! Containers of a real runtime: podman runs them, attaches them to Networks and removes them.
 
 use anyhow::{Context as _, Result, ensure};
+use trunkline_api::control::PodState;
 
 use super::bed::{Bed, PATIENCE, lab};
 use super::{Context, Test, Verdict, hybrid, passed};
@@ -40,7 +41,7 @@ pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
             let pod =
                 listed.iter().find(|pod| pod.network == *network).with_context(|| format!("{listed:?}"))?;
             ensure!(
-                pod.state == "attached" && pod.addresses == container.addresses,
+                pod.state == PodState::Attached && pod.addresses == container.addresses,
                 "podman has {:?}, the agent {pod:?}",
                 container.addresses
             );

@@ -138,7 +138,7 @@ fn named_when(
     })?;
     let took = began.elapsed();
     let peers = client::peers(node)?;
-    ensure!(peers.iter().all(|peer| peer.state == "Established"), "{what}: a session shows it");
+    ensure!(peers.iter().all(|peer| peer.is_established()), "{what}: a session shows it");
     let told = |event: &Event| {
         event.number > before && event.kind == EventKind::ProbeFailing && event.peer.as_deref() == Some(PEER)
     };

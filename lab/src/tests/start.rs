@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use trunkline_api::control::AgentStatus;
+use trunkline_api::control::{AgentStatus, PodState};
 
 use super::bed::{Bed, INTERVAL, Manifest, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
@@ -166,7 +166,7 @@ fn store(context: &Context) -> Result<Verdict> {
         let fault = client::status(node)?.store.fault;
         ensure!(fault.is_none(), "{fault:?}");
         let pods = bed.pods()?;
-        ensure!(pods.len() == 1 && pods.iter().all(|pod| pod.state == "attached"), "{pods:?}");
+        ensure!(pods.len() == 1 && pods.iter().all(|pod| pod.state == PodState::Attached), "{pods:?}");
         let pings = traffic.lost_nothing()?;
         passed(format!("{line}; {pings} pings, none lost"))
     })

@@ -147,7 +147,7 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         let whole = Bundle::collect(node, "whole", &[])?;
         whole.holds(OF_THE_AGENT)?;
         let peers: Vec<Peer> = whole.json("agent/peers.json")?;
-        ensure!(peers.len() == 2 && peers.iter().all(|peer| peer.state == "Established"), "{peers:?}");
+        ensure!(peers.len() == 2 && peers.iter().all(|peer| peer.is_established()), "{peers:?}");
         let pods: Vec<PodStatus> = whole.json("agent/pods.json")?;
         ensure!(pods.iter().any(|it| it.container_id == pod.container_id), "{pods:?}");
         let told: Vec<Route> = whole.json("agent/advertised/10.11.0.1.json")?;

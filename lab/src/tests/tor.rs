@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use rustix::process::Signal;
+use trunkline_api::control::PeerState;
 
 use super::bed::{Bed, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
@@ -344,11 +345,11 @@ impl Rack<'_> {
         // sessions report the cause.
         wait_for("the router to end the sessions by its limit", PATIENCE, || {
             let peers = TOR.iter().map(|tor| self.bed.peer(tor)).collect::<Result<Vec<_>>>()?;
-            let states: Vec<String> = peers.iter().map(|peer| peer.state.clone()).collect();
+            let states: Vec<PeerState> = peers.iter().map(|peer| peer.state).collect();
             let said: Vec<String> =
                 peers.into_iter().filter_map(|peer| Some(peer.notification_received?.text)).collect();
             let named = said.iter().any(|text| text.contains("Maximum Number of Prefixes"));
-            let ended = states.iter().all(|state| state != "Established");
+            let ended = states.iter().all(|state| *state != PeerState::Established);
             Ok(Seen::when(named && ended, || format!("{states:?} {said:?}")))
         })?;
         Ok(())

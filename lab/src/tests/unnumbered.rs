@@ -110,7 +110,7 @@ fn changes(context: &Context) -> Result<Verdict> {
             let peers = client::peers(node)?;
             let waiting = peers.iter().find(|p| p.name() == "eth1");
             let reason = waiting.and_then(|p| Some(p.last_error.as_ref()?.text.clone()));
-            let other = peers.iter().any(|p| p.name() == BOTH[1] && p.state == "Established");
+            let other = peers.iter().any(|p| p.name() == BOTH[1] && p.is_established());
             Ok(match reason {
                 Some(text) if other => Seen::Yes(text),
                 _ => Seen::NotYet(format!("{peers:?}")),

@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use trunkline_api::control::{AgentStatus, Dated, Events, Peer, PodStatus, Severity, Snapshot};
+use trunkline_api::control::{
+    AgentStatus, BfdState, Dated, Events, Peer, PeerState, PodState, PodStatus, Severity, Snapshot,
+};
 
 /// Events that are kept, those of earlier runs of the agent too.
 const KEPT: usize = 2000;
@@ -347,11 +349,11 @@ impl Model {
                     &pod.container_id,
                     &pod.network,
                     &addresses.join(" "),
-                    &pod.state,
+                    pod.state.name(),
                 ])
             })
             .collect();
-        pods.sort_by_cached_key(|pod| (pod.state == "attached", pod.title(), pod.ifname.clone()));
+        pods.sort_by_cached_key(|pod| (pod.state == PodState::Attached, pod.title(), pod.ifname.clone()));
         pods
     }
 
@@ -396,9 +398,9 @@ pub(super) enum PeerHealth {
 }
 
 pub(super) fn peer_health(peer: &Peer) -> PeerHealth {
-    let bfd = peer.bfd.as_ref().is_some_and(|bfd| bfd.state != "Up");
+    let bfd = peer.bfd.as_ref().is_some_and(|bfd| bfd.state != BfdState::Up);
     let stale = peer.families.iter().any(|family| family.stale > 0);
-    match (peer.state == "Established", peer.shutdown || peer.optional) {
+    match (peer.is_established(), peer.shutdown || peer.optional) {
         (true, _) if bfd || stale => PeerHealth::Degraded,
         (true, _) => PeerHealth::Up,
         (false, true) => PeerHealth::ExpectedDown,
@@ -406,15 +408,15 @@ pub(super) fn peer_health(peer: &Peer) -> PeerHealth {
     }
 }
 
-pub(super) fn state(peer: &Peer) -> &str {
-    if peer.shutdown { "Shutdown" } else { &peer.state }
+pub(super) fn state(peer: &Peer) -> &'static str {
+    if peer.shutdown { "Shutdown" } else { peer.state.name() }
 }
 
 /// Since when it is up, or is not, in seconds; none if an older agent does not say. Between two attempts the state changes every few seconds: what
 /// counts is when the session was lost.
 pub(super) fn since(peer: &Peer) -> Option<u64> {
-    match peer.state.as_str() {
-        "Established" => Some(peer.state_seconds),
+    match peer.state {
+        PeerState::Established => Some(peer.state_seconds),
         _ => peer.down_seconds.or(peer.last_down.as_ref().map(|down| down.seconds_ago)),
     }
 }

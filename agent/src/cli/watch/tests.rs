@@ -415,7 +415,6 @@ fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
     let mut shot = snapshot(vec![peer("fe80::1", "Idle", change)], agent);
     for pod in &mut shot.pods {
         pod.name = HOSTILE.to_owned();
-        pod.state = HOSTILE.to_owned();
         pod.network = HOSTILE.to_owned();
     }
     for network in &mut shot.agent.networks {

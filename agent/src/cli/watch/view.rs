@@ -9,7 +9,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use trunkline_api::control::{
-    AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodStatus, SubnetStatus,
+    AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodState, PodStatus, SubnetStatus,
 };
 
 use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
@@ -370,7 +370,7 @@ fn last_words(peer: &Peer) -> Vec<String> {
         let advice = format!("    → {}", cause.advice);
         return [cause_line, advice].into_iter().chain(attempt).collect();
     }
-    let down = peer.last_down.as_ref().filter(|_| peer.state != "Established");
+    let down = peer.last_down.as_ref().filter(|_| !peer.is_established());
     let error = peer.last_error.as_ref().filter(|error| down.is_none_or(|down| down.text != error.text));
     let down =
         down.map(|said| format!("  {name} session down {} ago: {}", duration(said.seconds_ago), said.text));
@@ -413,7 +413,7 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
             sum(|family| family.received),
             sum(|family| family.accepted),
             sum(|family| family.advertised),
-            peer.bfd.as_ref().map_or("-", |bfd| &bfd.state).to_owned(),
+            peer.bfd.as_ref().map_or("-", |bfd| bfd.state.name()).to_owned(),
             peer.flaps.to_string(),
             match (&peer.cause, &peer.last_error) {
                 (Some(cause), _) => cause.text.clone(),
@@ -443,7 +443,7 @@ fn network_lines(
     ]);
     let mut styles = Vec::new();
     for network in networks {
-        let mut names = [network.name.clone(), network.mode.clone(), network.attachments.to_string()];
+        let mut names = [network.name.clone(), network.mode.to_string(), network.attachments.to_string()];
         let subnets = network.subnets.iter().filter(|subnet| subnet.refused.is_none());
         for subnet in subnets {
             let (mark, style) = match subnet {
@@ -509,16 +509,17 @@ fn pods(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     for pod in &shown {
         let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
         grid.row([
-            if pod.state == "attached" { " " } else { "!" }.to_owned(),
+            if pod.state == PodState::Attached { " " } else { "!" }.to_owned(),
             title(pod),
             pod.network.clone(),
-            pod.state.clone(),
+            pod.state.to_string(),
             pod.host_ifname.clone(),
             addresses.join(" "),
         ]);
     }
     let (head, lines) = grid.lines(page.columns());
-    let styles = shown.iter().map(|pod| if pod.state == "attached" { Style::new() } else { palette.warning });
+    let styles =
+        shown.iter().map(|pod| if pod.state == PodState::Attached { Style::new() } else { palette.warning });
     table(model, palette, page, &head, lines.into_iter().zip(styles).collect(), "no pod is attached");
 }
 

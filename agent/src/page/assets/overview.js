@@ -16,7 +16,7 @@ export function show(element) {
 function problems(agent) {
   const found = [];
   const add = (title, texts) => texts.forEach((text) => text && found.push([title, text]));
-  add("Not ready", agent.notReady.filter((text) => !text.startsWith("no BGP peer is established")));
+  add("Not ready", agent.notReadyReasons.filter(({ kind }) => kind !== "peers").map(({ text }) => text));
   add(agent.manifests.applied ? "Refused, what ran before runs on" : "Refused", agent.manifests.refused);
   add("Store", [agent.store.fault]);
   if (agent.cluster && !agent.cluster.connected) add("API server", [agent.cluster.lastError ?? "not heard yet"]);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use tokio::time::Instant;
+use trunkline_api::control::PeerState;
 use trunkline_api::names::condition::{NETWORK_UNAVAILABLE, NO_NETWORK};
 use trunkline_api::resources::NodePeer;
 
@@ -93,7 +94,7 @@ impl SessionLossTimer {
         peers: &[NodePeer],
         now: Instant,
     ) -> (Option<NetworkCondition>, Option<Instant>) {
-        let silent = !peers.is_empty() && peers.iter().all(|peer| peer.state != "Established");
+        let silent = !peers.is_empty() && peers.iter().all(|peer| peer.state != PeerState::Established);
         if !serves || !silent {
             self.since = None;
             return (serves.then_some(NetworkCondition::Available), None);
@@ -109,16 +110,15 @@ mod tests {
 
     use super::*;
 
-    fn peers(states: &[&str]) -> Vec<NodePeer> {
-        let peer = |state: &&str| NodePeer { state: (*state).to_owned(), ..NodePeer::default() };
-        states.iter().map(peer).collect()
+    fn peers(states: &[PeerState]) -> Vec<NodePeer> {
+        states.iter().map(|state| NodePeer { state: *state, ..NodePeer::default() }).collect()
     }
 
     #[test]
     fn silence_is_told_after_a_while_and_ends_at_once() {
         let (mut silence, start) = (SessionLossTimer::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        let down = peers(&["Active", "Connect"]);
+        let down = peers(&[PeerState::Active, PeerState::Connect]);
         assert_eq!(silence.evaluate(false, &down, start), (None, None), "no network, no opinion");
         assert_eq!(silence.evaluate(true, &down, after(1)), (None, Some(after(61))));
         assert_eq!(
@@ -127,7 +127,7 @@ mod tests {
             "the first look counts"
         );
         assert_eq!(silence.evaluate(true, &down, after(61)), (Some(NetworkCondition::NoSession), None));
-        let one = peers(&["Active", "Established"]);
+        let one = peers(&[PeerState::Active, PeerState::Established]);
         assert_eq!(silence.evaluate(true, &one, after(62)), (Some(NetworkCondition::Available), None));
         assert_eq!(silence.evaluate(true, &down, after(70)), (None, Some(after(130))), "counted anew");
         assert_eq!(

@@ -470,6 +470,8 @@ pub fn at(ago: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_api::control::PeerState;
+
     use super::*;
 
     #[test]
@@ -492,16 +494,19 @@ mod tests {
 
     #[test]
     fn a_state_that_stays_keeps_its_time() {
-        let peer = |state: &str, since: &str| NodePeer {
+        let peer = |state: PeerState, since: &str| NodePeer {
             name: "10.0.0.1".to_owned(),
-            state: state.to_owned(),
+            state,
             since: Some(since.to_owned()),
             ..NodePeer::default()
         };
-        let before = [peer("Established", "2026-01-01T00:00:10Z")];
-        let same = keep_times(vec![peer("Established", "2026-01-01T00:00:11Z")], &before);
+        let before = [peer(PeerState::Established, "2026-01-01T00:00:10Z")];
+        let same = keep_times(vec![peer(PeerState::Established, "2026-01-01T00:00:11Z")], &before);
         assert_eq!(same, before, "nothing to write");
-        for other in [peer("Active", "2026-01-01T00:00:11Z"), peer("Established", "2026-01-01T00:05:00Z")] {
+        for other in [
+            peer(PeerState::Active, "2026-01-01T00:00:11Z"),
+            peer(PeerState::Established, "2026-01-01T00:05:00Z"),
+        ] {
             assert_eq!(keep_times(vec![other.clone()], &before), [other]);
         }
     }

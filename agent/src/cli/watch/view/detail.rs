@@ -89,7 +89,7 @@ fn pod_lines(pod: &PodStatus) -> Vec<String> {
     let prefixes: Vec<String> = pod.extra_prefixes.iter().map(ToString::to_string).collect();
     let lines = [
         ("pod", pod.title()),
-        ("state", pod.state.clone()),
+        ("state", pod.state.to_string()),
         ("network", pod.network.clone()),
         ("addresses", addresses.join(", ")),
         ("MAC", pod.mac.clone()),
