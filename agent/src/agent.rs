@@ -143,7 +143,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             restarting,
             selection_deferral: config.selection_deferral(),
             max_paths: usize::from(config.max_paths),
-            seed: seed(),
+            seed: fastrand::u64(..),
         },
         stations: config.bmp.stations.clone(),
         station: config.bmp_station(),
@@ -355,10 +355,4 @@ async fn follow(
             return;
         }
     }
-}
-
-/// A seed for jitter: any will do that differs between nodes and starts.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }

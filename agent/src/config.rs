@@ -397,8 +397,8 @@ impl Config {
                 return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
             }
         }
-        self.telemetry.check()?;
-        self.log.check().map_err(|fault| ("log.level", fault))?;
+        self.telemetry.check().map_err(|(field, error)| (field, error.to_string()))?;
+        self.log.check().map_err(|error| ("log.level", error.to_string()))?;
         Ok(())
     }
 

@@ -15,7 +15,6 @@
 //! full, as long as routes fill more than half of it, the oldest of them goes and not the oldest event.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
@@ -100,7 +99,7 @@ impl History {
         }
         let restored = ring.last;
         // What JavaScript's numbers hold, and never 0.
-        let run = (RandomState::new().build_hasher().finish() >> 11) | 1;
+        let run = (fastrand::u64(..) >> 11) | 1;
         History {
             shared: Arc::new(Shared {
                 run,

@@ -10,7 +10,6 @@
 //! order of the alphabet, so where one stands before ours, that is said, as otherwise nothing would show why the plugin is never run.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -170,7 +169,7 @@ fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (temporary, file) = create_temporary(folder, &name, mode, random)?;
+    let (temporary, file) = create_temporary(folder, &name, mode, || fastrand::u64(..))?;
     let written = write_whole(file, content, mode)
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
@@ -204,11 +203,6 @@ fn create_temporary(
         }
     }
     Err(taken)
-}
-
-/// A number that nobody outside of this process can guess: the standard library seeds its hashes from the kernel.
-fn random() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 fn write_whole(mut file: File, content: &[u8], mode: u32) -> io::Result<()> {

@@ -28,6 +28,7 @@ pub struct Metrics {
     peer_loss: HistogramVec,
     address_wait: HistogramVec,
     cluster_requests: HistogramVec,
+    cluster_failures: IntCounterVec,
     refused: IntCounterVec,
     otlp_requests: IntCounterVec,
     otlp_exported: IntCounterVec,
@@ -62,6 +63,7 @@ impl Metrics {
             peer_loss: histogram(&registry, &m::PEER_LOSS_TO_KERNEL)?,
             address_wait: histogram(&registry, &m::CLUSTER_ADDRESS_WAIT)?,
             cluster_requests: histogram(&registry, &m::CLUSTER_REQUESTS)?,
+            cluster_failures: counter(&registry, &m::CLUSTER_REQUEST_FAILURES)?,
             refused: counter(&registry, &m::MANIFESTS_REFUSED)?,
             otlp_requests: counter(&registry, &m::OTLP_REQUESTS)?,
             otlp_exported: counter(&registry, &m::OTLP_EXPORTED)?,
@@ -108,8 +110,12 @@ impl Metrics {
     }
 
     /// The API server answered to something that was written, or did not.
-    pub fn cluster_request(&self, what: &str, ok: bool, took: Duration) {
-        self.cluster_requests.with_label_values(&[what, outcome(ok)]).observe(took.as_secs_f64());
+    pub fn cluster_request(&self, what: &str, failure: Option<&str>, took: Duration) {
+        let outcome = outcome(failure.is_none());
+        self.cluster_requests.with_label_values(&[what, outcome]).observe(took.as_secs_f64());
+        if let Some(reason) = failure {
+            self.cluster_failures.with_label_values(&[what, reason]).inc();
+        }
     }
 
     /// An edit of the manifests was refused.
@@ -625,7 +631,7 @@ mod tests {
         metrics.advertised("rack1", Duration::from_millis(1));
         metrics.peer_loss_settled(Duration::from_millis(1));
         metrics.address_wait(true, Duration::from_millis(1));
-        metrics.cluster_request("peers", false, Duration::from_millis(1));
+        metrics.cluster_request("peers", Some("refused"), Duration::from_millis(1));
         metrics.wire_check(true, "in_use", Duration::from_millis(1));
         metrics.manifests_refused();
         metrics.otlp_request("logs", "ok");

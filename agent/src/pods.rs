@@ -501,7 +501,7 @@ impl Pods {
             Failure::new(Code::UnknownContainer, "the network namespace of the container is gone")
         })?;
         let parameters = self.reconcile.join(target(&record)).await.map_err(|error| match error {
-            PodError::Waits(reason) => Failure::new(Code::CheckFailed, reason),
+            PodError::Waits(error) => Failure::new(Code::CheckFailed, error.to_string()),
             error => pod_failure(error),
         })?;
         let parameters = LinkParameters { mtu: record.mtu, ..parameters };
@@ -711,7 +711,9 @@ fn link_check_failure(error: LinkCheckError) -> Failure {
 
 fn pod_failure(error: PodError) -> Failure {
     let code = match &error {
-        PodError::NotStarted | PodError::Waits(_) | PodError::Stopped => Code::TryAgainLater,
+        PodError::NotStarted | PodError::Drained | PodError::Waits(_) | PodError::Stopped => {
+            Code::TryAgainLater
+        }
         PodError::Plan(_) => Code::NoSuchNetwork,
         PodError::Kernel(_) => Code::Internal,
     };

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_saphyr::Location;
 
 use crate::names::API_VERSION;
 use crate::resources::{Network, NodeInfo, Subnet};
@@ -167,28 +168,30 @@ impl Document {
     /// The parser's message without position and quoted lines. Messages about the parser itself are
     /// replaced.
     fn message(&self, error: &serde_saphyr::Error) -> String {
-        let text = error.without_snippet().to_string();
-        let Some(place) = error.location() else { return text };
-        let position = format!(" at line {}, column {}", place.line(), place.column());
-        let text = text.strip_suffix(&position).unwrap_or(&text);
-        let numbers = match text {
-            "invalid u8" => "0 to 255",
-            "invalid u16" => "0 to 65535",
-            "invalid u32" => "0 to 4294967295",
-            _ => "",
-        };
-        if !numbers.is_empty() {
+        use serde_saphyr::Error;
+
+        let error = error.without_snippet();
+        let number = |range: &str, place: &Location| {
             let value = self.scalar(place.line(), place.column());
-            return format!("`{value}` is not a whole number from {numbers}");
-        }
-        if let Some(rest) = text.strip_prefix("duplicate mapping key: ") {
-            let key = rest.split(',').next().unwrap_or(rest);
-            return format!("`{key}` is given twice: leave one of them");
-        }
-        match text {
-            "expected mapping start" => "expected a mapping, `key: value`".to_owned(),
-            "expected sequence start" => "expected a list, `- item`".to_owned(),
-            text => text.to_owned(),
+            format!("`{value}` is not a whole number from {range}")
+        };
+        match error {
+            Error::InvalidScalar { ty: "u8", location } => number("0 to 255", location),
+            Error::InvalidScalar { ty: "u16", location } => number("0 to 65535", location),
+            Error::InvalidScalar { ty: "u32", location } => number("0 to 4294967295", location),
+            Error::DuplicateMappingKey { key: Some(key), .. } => {
+                format!("`{key}` is given twice: leave one of them")
+            }
+            Error::Unexpected { expected: "mapping start", .. } => {
+                "expected a mapping, `key: value`".to_owned()
+            }
+            Error::Unexpected { expected: "sequence start", .. } => "expected a list, `- item`".to_owned(),
+            error => {
+                let text = error.to_string();
+                let Some(place) = error.location() else { return text };
+                let position = format!(" at line {}, column {}", place.line(), place.column());
+                text.strip_suffix(&position).unwrap_or(&text).to_owned()
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::names::{annotation, label};
-use crate::resources::{Network, NetworkType, parse_address, parse_mac};
+use crate::resources::{Network, NetworkType, ValueError, parse_address, parse_mac};
 use crate::validate::Fault;
 
 /// Which addresses a pod gets.
@@ -174,7 +174,7 @@ impl Pools {
         for (index, entry) in entries(annotations, annotation::IP_POOL) {
             match pool_entry(entry) {
                 Ok(addresses) => pools.addresses.push(addresses),
-                Err(message) => fault(annotation::IP_POOL, index, message),
+                Err(error) => fault(annotation::IP_POOL, index, error.to_string()),
             }
         }
         for (index, entry) in entries(annotations, annotation::MAC_POOL) {
@@ -213,24 +213,56 @@ const NO_SOURCES: [&str; 8] = [
     "ff00::/8",
 ];
 
-/// Parses an extra prefix, from which pods may send in addition to their addresses. The error names
-/// the value and the fix.
-pub fn extra_prefix(text: &str) -> Result<IpNet, String> {
+/// An invalid extra prefix, with the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExtraPrefixError {
+    /// An address without a length.
+    #[error("`{address}` has no length: write {}", IpNet::from(*address))]
+    NoLength {
+        /// The address.
+        address: IpAddr,
+    },
+    /// No prefix at all.
+    #[error("`{text}` is not a prefix: write one such as 10.9.0.0/16 or fd00:9::/64")]
+    NoPrefix {
+        /// The value.
+        text: String,
+    },
+    /// Bits after the length are set.
+    #[error("{prefix} has host bits: write {}", .prefix.trunc())]
+    HostBits {
+        /// The prefix.
+        prefix: IpNet,
+    },
+    /// Routers do not forward packets from it.
+    #[error(
+        "{prefix} is in {reserved}, which routers do not forward from: write a unicast prefix that they do"
+    )]
+    Reserved {
+        /// The prefix.
+        prefix: IpNet,
+        /// The reserved prefix that contains it.
+        reserved: &'static str,
+    },
+}
+
+/// Parses an extra prefix, from which pods may send in addition to their addresses.
+///
+/// # Errors
+/// The text is not a prefix that a pod may send from.
+pub fn extra_prefix(text: &str) -> Result<IpNet, ExtraPrefixError> {
     let Ok(prefix) = text.parse::<IpNet>() else {
         return Err(match text.parse::<IpAddr>() {
-            Ok(address) => format!("`{text}` has no length: write {}", IpNet::from(address)),
-            Err(_) => format!("`{text}` is not a prefix: write one such as 10.9.0.0/16 or fd00:9::/64"),
+            Ok(address) => ExtraPrefixError::NoLength { address },
+            Err(_) => ExtraPrefixError::NoPrefix { text: text.to_owned() },
         });
     };
-    let canonical = prefix.trunc();
-    if prefix != canonical {
-        return Err(format!("{prefix} has host bits: write {canonical}"));
+    if prefix != prefix.trunc() {
+        return Err(ExtraPrefixError::HostBits { prefix });
     }
     let reserved = |other: &&&str| other.parse::<IpNet>().is_ok_and(|other| other.contains(&prefix));
     match NO_SOURCES.iter().find(reserved) {
-        Some(reserved) => Err(format!(
-            "{prefix} is in {reserved}, which routers do not forward from: write a unicast prefix that they do"
-        )),
+        Some(reserved) => Err(ExtraPrefixError::Reserved { prefix, reserved }),
         None => Ok(prefix),
     }
 }
@@ -252,7 +284,7 @@ pub fn extra_prefixes(
                 prefixes.insert(prefix);
                 continue;
             }
-            Err(message) => message,
+            Err(error) => error.to_string(),
         };
         found.push(Fault { kind: "Pod", name: pod.to_owned(), field: format!("{field}[{index}]"), message });
     }
@@ -311,10 +343,21 @@ fn entries<'a>(
     non_empty(annotations, name).into_iter().flat_map(|text| text.split(',').map(str::trim).enumerate())
 }
 
-fn pool_entry(entry: &str) -> Result<Vec<IpAddr>, String> {
+/// An invalid entry of `ip-pool`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PoolEntryError {
+    #[error(transparent)]
+    Address(#[from] ValueError),
+    #[error(
+        "`{0}` is more than one address a family: write one, or an IPv4 and an IPv6 one with `/` between"
+    )]
+    Several(String),
+}
+
+fn pool_entry(entry: &str) -> Result<Vec<IpAddr>, PoolEntryError> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for text in entry.split('/') {
-        addresses.push(parse_address(text.trim()).map_err(|error| error.to_string())?);
+        addresses.push(parse_address(text.trim())?);
     }
     match addresses.as_slice() {
         [_] | [IpAddr::V4(_), IpAddr::V6(_)] => Ok(addresses),
@@ -322,9 +365,7 @@ fn pool_entry(entry: &str) -> Result<Vec<IpAddr>, String> {
             addresses.reverse();
             Ok(addresses)
         }
-        _ => Err(format!(
-            "`{entry}` is more than one address a family: write one, or an IPv4 and an IPv6 one with `/` between"
-        )),
+        _ => Err(PoolEntryError::Several(entry.to_owned())),
     }
 }
 

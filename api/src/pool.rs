@@ -71,6 +71,41 @@ pub enum Unavailable {
     InUse,
 }
 
+/// A specification that is no pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The range is outside the prefix.
+    #[error("subnet {subnet}: range {start} to {end} is not inside {cidr}")]
+    Outside {
+        /// The subnet's name.
+        subnet: String,
+        /// First address of the range.
+        start: IpAddr,
+        /// Last address of the range.
+        end: IpAddr,
+        /// The whole prefix.
+        cidr: IpNet,
+    },
+    /// The range ends before it starts.
+    #[error("subnet {subnet}: start {start} is after end {end}")]
+    Reversed {
+        /// The subnet's name.
+        subnet: String,
+        /// First address of the range.
+        start: IpAddr,
+        /// Last address of the range.
+        end: IpAddr,
+    },
+    /// The range is larger than [`MAX_SPAN`].
+    #[error("subnet {subnet}: spans {span} addresses, at most {MAX_SPAN} are managed: set start and end")]
+    TooLarge {
+        /// The subnet's name.
+        subnet: String,
+        /// The number of addresses.
+        span: u128,
+    },
+}
+
 /// The addresses of one subnet.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -90,24 +125,24 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool of a subnet, without allocated addresses. The resources' validation has checked
-    /// range and prefix. The error text describes any other fault.
-    pub fn new(spec: PoolSpec) -> Result<Pool, String> {
-        let wrong = |message: String| format!("subnet {}: {message}", spec.subnet);
+    /// The pool of a subnet, without allocated addresses.
+    ///
+    /// # Errors
+    /// The range is invalid. The resources' validation checks range and prefix before.
+    pub fn new(spec: PoolSpec) -> Result<Pool, PoolError> {
+        let subnet = || spec.subnet.clone();
         let start = spec.start.unwrap_or_else(|| spec.cidr.network());
         let end = spec.end.unwrap_or_else(|| spec.cidr.broadcast());
         if !spec.cidr.contains(&start) || !spec.cidr.contains(&end) {
-            return Err(wrong(format!("range {start} to {end} is not inside {}", spec.cidr)));
+            return Err(PoolError::Outside { subnet: subnet(), start, end, cidr: spec.cidr });
         }
         let (first, last) = (number(start), number(end));
         if first > last {
-            return Err(wrong(format!("start {start} is after end {end}")));
+            return Err(PoolError::Reversed { subnet: subnet(), start, end });
         }
         let span = last - first + 1;
         if span > MAX_SPAN {
-            return Err(wrong(format!(
-                "spans {span} addresses, at most {MAX_SPAN} are managed: set start and end"
-            )));
+            return Err(PoolError::TooLarge { subnet: subnet(), span });
         }
         let span = span as u32;
         let mut pool = Pool {
@@ -461,7 +496,7 @@ mod tests {
             ),
             (spec("2001:db8::/64"), "set start and end"),
         ] {
-            assert!(Pool::new(spec).unwrap_err().contains(reason));
+            assert!(Pool::new(spec).unwrap_err().to_string().contains(reason));
         }
     }
 

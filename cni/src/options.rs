@@ -13,7 +13,8 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 use trunkline_api::attach::{AttachOptions, Code, Failure};
 use trunkline_api::names::annotation;
-use trunkline_api::pod::{MAX_EXTRA_PREFIXES, extra_prefix};
+use trunkline_api::pod::{MAX_EXTRA_PREFIXES, extra_prefix, ordinal};
+use trunkline_api::resources::parse_mac;
 
 use crate::bandwidth::bandwidth;
 use crate::configuration::{Configuration, invalid};
@@ -107,11 +108,6 @@ impl OptionSources<'_> {
     }
 }
 
-/// The number at the end of a stateful pod's name.
-fn ordinal(pod: &str) -> Option<usize> {
-    pod.rsplit_once('-')?.1.parse().ok()
-}
-
 fn addresses(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, Failure> {
     let list = |value: Option<&Value>| -> Option<Vec<String>> {
         let texts: Vec<String> = value?.as_array()?.iter().map(plain).collect();
@@ -165,7 +161,7 @@ fn extra_prefixes(sources: &OptionSources<'_>) -> Result<BTreeSet<IpNet>, Failur
         ));
     }
     let prefix = |(index, entry): (usize, &Value)| {
-        extra_prefix(&plain(entry)).map_err(|message| invalid(&format!("{FIELD}[{index}]"), message))
+        extra_prefix(&plain(entry)).map_err(|error| invalid(&format!("{FIELD}[{index}]"), error.to_string()))
     };
     entries.iter().enumerate().map(prefix).collect()
 }
@@ -185,25 +181,10 @@ fn mac(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Option<Stri
     } else {
         return Ok(None);
     };
-    if is_unicast_mac(&text) {
-        Ok(Some(text.to_ascii_lowercase()))
-    } else {
-        Err(Failure::new(
-            code,
-            format!("{field}: `{text}` is not a unicast MAC address: write one such as 02:12:34:00:00:01"),
-        ))
+    match parse_mac(&text) {
+        Ok(_) => Ok(Some(text.to_ascii_lowercase())),
+        Err(error) => Err(Failure::new(code, format!("{field}: {error}"))),
     }
-}
-
-fn is_unicast_mac(text: &str) -> bool {
-    let octet = |part: &str| match part.len() {
-        2 => u8::from_str_radix(part, 16).ok().filter(|_| !part.starts_with('+')),
-        _ => None,
-    };
-    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
-    octets.is_some_and(|octets| {
-        octets.len() == 6 && octets[0] & 1 == 0 && octets.iter().any(|octet| *octet != 0)
-    })
 }
 
 /// A text without its quotes; any other value as JSON, for an error message.

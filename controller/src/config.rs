@@ -104,12 +104,17 @@ impl Config {
     }
 }
 
-fn family(text: &str) -> Result<IpFamily, String> {
-    IpFamily::read(text).ok_or_else(|| "write IPv4, IPv6 or DualStack".to_owned())
+/// A value of a flag that is none of the known ones.
+#[derive(Debug, thiserror::Error)]
+#[error("write {0}")]
+struct UnknownValue(&'static str);
+
+fn family(text: &str) -> Result<IpFamily, UnknownValue> {
+    IpFamily::read(text).ok_or(UnknownValue("IPv4, IPv6 or DualStack"))
 }
 
-fn network_type(text: &str) -> Result<NetworkType, String> {
-    read_network_type(text).ok_or_else(|| "write Underlay, Overlay or GlobalBGP".to_owned())
+fn network_type(text: &str) -> Result<NetworkType, UnknownValue> {
+    read_network_type(text).ok_or(UnknownValue("Underlay, Overlay or GlobalBGP"))
 }
 
 /// Host name and process number, so that two controllers on one machine differ.

@@ -19,6 +19,7 @@ pub struct Metrics {
     allocations: HistogramVec,
     addresses: IntCounterVec,
     failures: IntCounterVec,
+    reconcile_failures: IntCounterVec,
     events_dropped: IntCounterVec,
     watch_failures: IntCounterVec,
     connections: ConnectionMetrics,
@@ -32,6 +33,7 @@ impl Metrics {
             allocations: histogram(&registry, &m::ALLOCATIONS)?,
             addresses: counter(&registry, &m::ADDRESSES)?,
             failures: counter(&registry, &m::ALLOCATION_FAILURES)?,
+            reconcile_failures: counter(&registry, &m::RECONCILE_FAILURES)?,
             events_dropped: counter(&registry, &m::EVENTS_DROPPED)?,
             watch_failures: counter(&registry, &m::WATCH_FAILURES)?,
             connections: ConnectionMetrics::register(&registry, &m::CONNECTIONS, &m::CONNECTIONS_DROPPED)?,
@@ -68,6 +70,11 @@ impl Metrics {
     /// Counts a pod that got no address.
     pub fn failed(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts failed work on an object.
+    pub fn reconcile_failed(&self, queue: &str, reason: &str) {
+        self.reconcile_failures.with_label_values(&[queue, reason]).inc();
     }
 
     /// Counts a dropped event.
@@ -150,6 +157,7 @@ mod tests {
         shared.lock().set_network(&"n".into(), network.unwrap());
         shared.lock().begin_term(Queues::new(Duration::ZERO));
         shared.metrics().failed("api");
+        shared.metrics().reconcile_failed("pods", "api");
         shared.metrics().reserved(1);
         shared.metrics().watch_failed("Pod");
         shared.metrics().connections().listener("webhook");

@@ -31,15 +31,6 @@ const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest delay between repetitions of failed work.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// Result of the work on a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReconcileResult {
-    /// Nothing to do until something changes.
-    Done,
-    /// Failed, to be repeated after a delay.
-    Failed,
-}
-
 /// Keys that need work.
 pub struct Queue<K> {
     inner: Mutex<Inner<K>>,
@@ -161,12 +152,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.lock().entries.values().filter(|entry| entry.backoff.is_some()).count()
     }
 
-    /// Works on keys, `at_once` at a time, for as long as it is polled. A drop cancels the jobs
-    /// under way.
-    pub async fn work<F, Job>(&self, at_once: usize, mut job: F) -> Infallible
+    /// Works on keys, `at_once` at a time, for as long as it is polled. Failed work is repeated
+    /// after a delay. A drop cancels the jobs under way.
+    pub async fn work<F, Job, E>(&self, at_once: usize, mut job: F) -> Infallible
     where
         F: FnMut(K) -> Job,
-        Job: Future<Output = ReconcileResult>,
+        Job: Future<Output = Result<(), E>>,
     {
         let mut running = FuturesUnordered::new();
         loop {
@@ -205,12 +196,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    fn finish(&self, key: K, outcome: ReconcileResult) {
+    fn finish<E>(&self, key: K, outcome: Result<(), E>) {
         let mut inner = self.lock();
         let Some(entry) = inner.entries.get_mut(&key) else { return };
         let again = matches!(entry.state, State::Working { again: true });
         match outcome {
-            ReconcileResult::Done => {
+            Ok(()) => {
                 entry.backoff = None;
                 if !self.gap.is_zero() {
                     let timer = inner.start_timer(Instant::now() + self.gap, key.clone());
@@ -222,12 +213,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     inner.entries.remove(&key);
                 }
             }
-            ReconcileResult::Failed if again => {
+            Err(_) if again => {
                 // The change may have removed the cause.
                 entry.state = State::Ready;
                 inner.ready.push_back(key);
             }
-            ReconcileResult::Failed => {
+            Err(_) => {
                 let delay = entry.backoff.get_or_insert_with(backoff).next().unwrap_or(LONGEST_DELAY);
                 let timer = inner.start_timer(Instant::now() + delay, key.clone());
                 inner.set(&key, State::BackingOff(timer));
@@ -292,6 +283,9 @@ mod tests {
 
     use super::*;
 
+    const DONE: Result<(), ()> = Ok(());
+    const FAILED: Result<(), ()> = Err(());
+
     async fn none_left(queue: &Queue<u32>) -> bool {
         timeout(Duration::from_millis(1), queue.next()).await.is_err()
     }
@@ -308,10 +302,10 @@ mod tests {
         // Added during its work: once more afterwards, and not at the same time.
         queue.add(1);
         assert!(none_left(&queue).await);
-        queue.finish(1, ReconcileResult::Done);
+        queue.finish(1, DONE);
         assert_eq!(queue.next().await, 1);
-        queue.finish(1, ReconcileResult::Done);
-        queue.finish(2, ReconcileResult::Done);
+        queue.finish(1, DONE);
+        queue.finish(2, DONE);
         assert!(none_left(&queue).await);
         assert!(queue.lock().entries.is_empty(), "what is done costs nothing");
     }
@@ -325,7 +319,7 @@ mod tests {
             let began = Instant::now();
             assert_eq!(queue.next().await, 7);
             waits.push(began.elapsed());
-            queue.finish(7, ReconcileResult::Failed);
+            queue.finish(7, FAILED);
             assert_eq!(queue.failing(), 1);
         }
         assert!(waits[1] >= FIRST_DELAY && waits[1] <= FIRST_DELAY * 3, "{waits:?}");
@@ -334,12 +328,12 @@ mod tests {
         queue.add(7);
         assert_eq!(queue.next().await, 7);
         assert_eq!(began.elapsed(), Duration::ZERO);
-        queue.finish(7, ReconcileResult::Done);
+        queue.finish(7, DONE);
         assert_eq!(queue.failing(), 0);
         // The end of an outage does the same, and only for failed keys.
         queue.add(7);
         assert_eq!(queue.next().await, 7);
-        queue.finish(7, ReconcileResult::Failed);
+        queue.finish(7, FAILED);
         queue.add(8);
         assert_eq!(queue.next().await, 8);
         let began = Instant::now();
@@ -347,8 +341,8 @@ mod tests {
         assert_eq!(queue.next().await, 7);
         assert_eq!(began.elapsed(), Duration::ZERO);
         assert!(none_left(&queue).await);
-        queue.finish(7, ReconcileResult::Done);
-        queue.finish(8, ReconcileResult::Done);
+        queue.finish(7, DONE);
+        queue.finish(8, DONE);
         // A superseded timer wakes no task.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);
@@ -360,14 +354,14 @@ mod tests {
         let queue = Queue::new(gap);
         queue.add(1);
         assert_eq!(queue.next().await, 1);
-        queue.finish(1, ReconcileResult::Done);
+        queue.finish(1, DONE);
         let rested = Instant::now();
         for _ in 0..1000 {
             queue.add(1);
         }
         assert_eq!(queue.next().await, 1);
         assert_eq!(rested.elapsed(), gap);
-        queue.finish(1, ReconcileResult::Done);
+        queue.finish(1, DONE);
         tokio::time::advance(gap).await;
         assert!(none_left(&queue).await);
         assert!(queue.lock().entries.is_empty());
@@ -394,7 +388,7 @@ mod tests {
                 if *done.borrow() == 10 {
                     stop.notify_one();
                 }
-                ReconcileResult::Done
+                DONE
             }
         });
         tokio::select! {

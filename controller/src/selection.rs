@@ -160,57 +160,105 @@ fn resolve(
     })
 }
 
-/// The network of a pod on this node. The error is the text of the pod's event: it names the
-/// contradiction.
-pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Result<Arc<Network>, String> {
+/// Reason for which a pod has no network on its node. The text is that of the pod's event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// The node was not listed yet.
+    #[error("node {node} is not known (yet): its networks follow from its labels")]
+    UnknownNode {
+        /// The node.
+        node: String,
+    },
+    /// No Underlay Network selects the node.
+    #[error(
+        "no Underlay Network selects node {node}: label the node for one, or ask for another type with the \
+         annotation network-type"
+    )]
+    NoUnderlay {
+        /// The node.
+        node: String,
+    },
+    /// There is no Network of the requested type.
+    #[error("there is no Network of type {network_type:?}")]
+    NoNetworkOfType {
+        /// The type.
+        network_type: NetworkType,
+    },
+    /// The named Network does not exist.
+    #[error("there is no Network {network} (any more)")]
+    NoNetwork {
+        /// The Network.
+        network: String,
+    },
+    /// No router learns of addresses of a GlobalBGP Network on this node.
+    #[error(
+        "node {node} is in no Network of mode BGP, so nobody would learn of a {network} address there: the pod needs \
+         a node with the label {}",
+        label::BGP_NETWORK_ATTACHMENT
+    )]
+    NotAttached {
+        /// The node.
+        node: String,
+        /// The Network.
+        network: String,
+    },
+    /// The Network does not select the node.
+    #[error(
+        "node {node} does not belong to Network {network}: the pod needs a node that has the network's nodeSelector \
+         ({selector})"
+    )]
+    NotSelected {
+        /// The node.
+        node: String,
+        /// The Network.
+        network: String,
+        /// Its nodeSelector.
+        selector: String,
+    },
+}
+
+/// The network of a pod on this node.
+///
+/// # Errors
+/// The pod has no network there.
+pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Result<Arc<Network>, PlaceError> {
+    let name_of_node = || node_name.to_owned();
     let Some(node) = cluster.node(node_name) else {
-        return Err(format!("node {node_name} is not known (yet): its networks follow from its labels"));
+        return Err(PlaceError::UnknownNode { node: name_of_node() });
     };
     let Some(name) = &selection.network else {
         return match selection.network_type {
-            NetworkType::Underlay => cluster.underlay_of(node).cloned().ok_or_else(|| {
-                format!(
-                    "no Underlay Network selects node {node_name}: label the node for one, or ask for another \
-                     type with the annotation network-type"
-                )
-            }),
-            wanted => {
-                let network = cluster.network_of_type(wanted).cloned();
-                let network = network.ok_or_else(|| format!("there is no Network of type {wanted:?}"))?;
+            NetworkType::Underlay => {
+                let network = cluster.underlay_of(node).cloned();
+                network.ok_or_else(|| PlaceError::NoUnderlay { node: name_of_node() })
+            }
+            network_type => {
+                let network = cluster.network_of_type(network_type).cloned();
+                let network = network.ok_or(PlaceError::NoNetworkOfType { network_type })?;
                 check_node(cluster, &network, node_name)?;
                 Ok(network)
             }
         };
     };
-    let network =
-        cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} (any more)"))?;
+    let network = cluster.network(name).cloned();
+    let network = network.ok_or_else(|| PlaceError::NoNetwork { network: name.clone() })?;
     check_node(cluster, &network, node_name)?;
     Ok(network)
 }
 
 /// Whether the node belongs to the network.
-fn check_node(cluster: &Cluster, network: &Network, node_name: &str) -> Result<(), String> {
+fn check_node(cluster: &Cluster, network: &Network, node_name: &str) -> Result<(), PlaceError> {
     let belongs = cluster.node(node_name).is_some_and(|node| cluster.has_node(network, node));
     if belongs {
         return Ok(());
     }
-    let name = network.name();
+    let (node, name) = (node_name.to_owned(), network.name().to_owned());
     Err(match network.network_type() {
-        NetworkType::GlobalBGP => format!(
-            "node {node_name} is in no Network of mode BGP, so nobody would learn of a {name} address there: the pod \
-             needs a node with the label {}",
-            label::BGP_NETWORK_ATTACHMENT
-        ),
-        _ => format!(
-            "node {node_name} does not belong to Network {name}: the pod needs a node that has the network's \
-             nodeSelector ({})",
-            network
-                .spec
-                .node_selector
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect::<Vec<_>>()
-                .join(",")
-        ),
+        NetworkType::GlobalBGP => PlaceError::NotAttached { node, network: name },
+        _ => {
+            let selector = network.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}"));
+            let selector = selector.collect::<Vec<_>>().join(",");
+            PlaceError::NotSelected { node, network: name, selector }
+        }
     })
 }

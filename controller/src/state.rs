@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::{Network, ObjectMeta, Subnet};
+use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
-use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, named_address};
+use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::webhook::ClusterReader;
@@ -148,7 +148,7 @@ pub struct Term {
     members: HashMap<Arc<str>, Arc<[String]>>,
     /// Subnets that exist but are not served, with the reason. A change of another subnet may
     /// remove the reason.
-    pub silent: BTreeMap<Arc<str>, String>,
+    pub silent: BTreeMap<Arc<str>, SubnetError>,
 }
 
 /// Pods that wait for the same thing, in order of arrival.
@@ -216,7 +216,7 @@ impl Term {
             self.ipam.remove_subnet(name);
             Ok(())
         } else {
-            pool_spec(subnet).and_then(|spec| {
+            pool_spec(subnet).map_err(SubnetError::from).and_then(|spec| {
                 let last = subnet.status.as_ref().and_then(|status| status.last_allocated_ip.parse().ok());
                 self.ipam.set_subnet(spec, last)
             })
@@ -251,8 +251,8 @@ impl Term {
 }
 
 /// Converts a Subnet to the pool's specification.
-fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, String> {
-    let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
+fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, ValueError> {
+    let range = subnet.spec.range.parse()?;
     Ok(PoolSpec {
         subnet: subnet.name().to_owned(),
         network: subnet.spec.network.clone(),

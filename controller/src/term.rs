@@ -11,7 +11,7 @@ use trunkline_api::kube::NodeInfoObject;
 
 use crate::events::Events;
 use crate::leader::Fence;
-use crate::reconcile::{Context, conflict, ipinstance, network, node, pod, subnet};
+use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
 use crate::state::{Queues, SharedState};
 use crate::watch::pod::Pod;
@@ -102,12 +102,14 @@ async fn work(lead: &TermDependencies, fence: &Fence) {
     }
     let job = || context.clone();
     tokio::join!(
-        queues.pods.work(lead.pod_workers, |key| pod::reconcile(job(), key)),
-        queues.instances.work(INSTANCE_WORKERS, |key| ipinstance::reconcile(job(), key)),
-        queues.conflicts.work(1, |address| conflict::reconcile(job(), address)),
-        queues.networks.work(OTHER_WORKERS, |name| network::reconcile(job(), name)),
-        queues.subnets.work(OTHER_WORKERS, |name| subnet::reconcile(job(), name)),
-        queues.nodes.work(OTHER_WORKERS, |name| node::reconcile(job(), name)),
+        queues.pods.work(lead.pod_workers, |key| observed("pods", job(), key, pod::reconcile)),
+        queues
+            .instances
+            .work(INSTANCE_WORKERS, |key| { observed("ipinstances", job(), key, ipinstance::reconcile) }),
+        queues.conflicts.work(1, |address| observed("conflicts", job(), address, conflict::reconcile)),
+        queues.networks.work(OTHER_WORKERS, |name| observed("networks", job(), name, network::reconcile)),
+        queues.subnets.work(OTHER_WORKERS, |name| observed("subnets", job(), name, subnet::reconcile)),
+        queues.nodes.work(OTHER_WORKERS, |name| observed("nodes", job(), name, node::reconcile)),
         find_orphans(context, &queues),
     );
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`apiserver`]: the client of the API server, which notices a dead connection.
 //! - [`connections`]: limits on the clients of a listener.
+//! - [`errors`]: an error with its sources as text.
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
@@ -10,6 +11,7 @@
 
 pub mod apiserver;
 pub mod connections;
+pub mod errors;
 pub mod http;
 pub mod logging;
 pub mod metrics;

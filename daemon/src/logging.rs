@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
 /// The log: one line per event, on standard error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +15,14 @@ pub struct Log {
     pub level: String,
     /// How a line is written.
     pub format: LogFormat,
+}
+
+/// A text that is no level of a log.
+#[derive(Debug, thiserror::Error)]
+#[error("{level:?} is no level or filter ({source}): write error, warn, info, debug or trace")]
+pub struct LevelError {
+    level: String,
+    source: ParseError,
 }
 
 /// How a log line is written.
@@ -33,15 +42,13 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Checks the level. The error names the fault and valid levels.
-    pub fn check(&self) -> Result<(), String> {
-        match self.level.parse::<EnvFilter>() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!(
-                "{:?} is no level or filter ({error}): write error, warn, info, debug or trace",
-                self.level
-            )),
-        }
+    /// Checks the level.
+    ///
+    /// # Errors
+    /// It is neither a level nor a filter.
+    pub fn check(&self) -> Result<(), LevelError> {
+        let filter = self.level.parse::<EnvFilter>();
+        filter.map(drop).map_err(|source| LevelError { level: self.level.clone(), source })
     }
 }
 

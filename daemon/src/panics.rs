@@ -24,13 +24,23 @@ pub fn abort_on_panic() {
     }));
 }
 
+/// The message of a caught panic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Panic {
+    message: String,
+}
+
 /// Runs `work`, and turns a panic into an error with its message. State that `work` changed must
 /// not be used after an error.
-pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+///
+/// # Errors
+/// `work` panicked.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     let before = CATCHING.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(work));
     CATCHING.set(before);
-    outcome.map_err(|panic| words(panic.as_ref()))
+    outcome.map_err(|panic| Panic { message: words(panic.as_ref()) })
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
@@ -50,6 +60,6 @@ mod tests {
         assert_eq!(caught(|| 3), Ok(3));
         let index = std::hint::black_box(4);
         let error = caught(|| [1, 2, 3][index]).unwrap_err();
-        assert!(error.contains("index is 4"), "{error}");
+        assert!(error.to_string().contains("index is 4"), "{error}");
     }
 }

@@ -411,7 +411,7 @@ pub fn peer(peer: &Peer) -> String {
         said.iter().for_each(|said| {
             let ago = duration(said.seconds_ago);
             // The NOTIFICATION that ends a session precedes its loss by less than a second.
-            let old = peer.state != "Established"
+            let old = !peer.is_established()
                 && peer.last_loss.as_ref().is_some_and(|loss| said.seconds_ago > loss.seconds_ago + 1);
             let of = if old { ", before this outage" } else { "" };
             line(

@@ -118,7 +118,8 @@ impl Store {
         let (database, contents) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(ReadError::Redb(error))) => return Err(self.fault(error)),
-            Ok(Err(ReadError::Content(reason))) | Err(reason) => return Err(self.corrupt(reason)),
+            Ok(Err(ReadError::Content(reason))) => return Err(self.corrupt(reason)),
+            Err(panic) => return Err(self.corrupt(panic.to_string())),
         };
         self.database = Some(database);
         Ok(contents)
@@ -137,7 +138,7 @@ impl Store {
         let fault = match caught(|| write(database, batch)) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => self.fault(error),
-            Err(reason) => self.corrupt(reason),
+            Err(panic) => self.corrupt(panic.to_string()),
         };
         self.database = None;
         Err(fault)

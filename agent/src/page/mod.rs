@@ -133,7 +133,7 @@ impl Page {
                     Ok(_permit) => json(self.search(filter).await),
                     Err(busy) => return busy,
                 },
-                Err(why) => Err(Failure::new(Code::InvalidContent, why)),
+                Err(error) => Err(Failure::new(Code::InvalidContent, error.to_string())),
             },
             "/page/explain" => match given("prefix").parse() {
                 Ok(prefix) => match self.permit().await {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use trunkline_api::policy::parse_extended_community;
 use trunkline_bgp::speaker::{PathStatus, RouteFilter, Source};
-use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
+use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity, PeerKeyError};
 
 /// Prefixes in an answer.
 pub(super) const SHOWN: usize = 100;
@@ -20,16 +20,34 @@ pub(super) const WITHIN: Duration = Duration::from_secs(3);
 /// Octets that are read of a search.
 const LONGEST: usize = 200;
 
+/// Reason for which a search cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SearchError {
+    #[error("the search is longer than {LONGEST} octets: write less")]
+    TooLong,
+    #[error(transparent)]
+    Peer(#[from] PeerKeyError),
+    #[error("{0}: write used, unused, refused or stale")]
+    Status(String),
+    #[error(
+        "{0}: write an address, a prefix, the beginning of an address such as 10.24 or 2001:db8:, an AS such as AS65001, \
+         or a community such as 65000:1"
+    )]
+    Word(String),
+    #[error("{0}: there is another of its kind: leave one out")]
+    Repeated(String),
+}
+
 /// Reads the parts of a search: the words, whose paths (`own` or a peer), and which (`used`, `unused`, `refused`, `stale`). Empty is all.
-pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, String> {
+pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, SearchError> {
     if words.len() > LONGEST {
-        return Err(format!("the search is longer than {LONGEST} octets: write less"));
+        return Err(SearchError::TooLong);
     }
     let mut filter = RouteFilter {
         from: match from {
             "" => None,
             "own" => Some(Source::Own),
-            peer => Some(Source::Peer(peer.parse().map_err(|error| format!("{error}"))?)),
+            peer => Some(Source::Peer(peer.parse()?)),
         },
         status: match fate {
             "" => None,
@@ -37,7 +55,7 @@ pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, S
             "unused" => Some(PathStatus::Unused),
             "refused" => Some(PathStatus::Refused),
             "stale" => Some(PathStatus::Stale),
-            other => return Err(format!("{other}: write used, unused, refused or stale")),
+            other => return Err(SearchError::Status(other.to_owned())),
         },
         ..RouteFilter::default()
     };
@@ -46,14 +64,10 @@ pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, S
             Some(Word::Prefix(prefix)) => filter.prefix.replace(prefix).is_some(),
             Some(Word::Asn(asn)) => filter.asn.replace(asn).is_some(),
             Some(Word::Community(community)) => filter.community.replace(community).is_some(),
-            None => {
-                return Err(format!(
-                    "{word}: write an address, a prefix, the beginning of an address such as 10.24 or 2001:db8:, an AS such as AS65001, or a community such as 65000:1"
-                ));
-            }
+            None => return Err(SearchError::Word(word.to_owned())),
         };
         if known {
-            return Err(format!("{word}: there is another of its kind: leave one out"));
+            return Err(SearchError::Repeated(word.to_owned()));
         }
     }
     Ok(filter)
@@ -159,7 +173,7 @@ mod tests {
             (&"1".repeat(201), "", "", "write less"),
         ] {
             let error = read(words, from, fate).unwrap_err();
-            assert!(error.contains(fix), "{error}");
+            assert!(error.to_string().contains(fix), "{error}");
         }
     }
 }

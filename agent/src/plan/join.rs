@@ -78,9 +78,52 @@ pub struct OnLink {
     pub gateway: IpAddr,
 }
 
-/// What a pod's links need to know, or why they cannot be made now, in words. Of a network that is not there, nothing: whoever
-/// adds the pod says so.
-pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, String> {
+/// Reason for which a pod's links cannot be made now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// An address is outside of the network's subnets.
+    #[error("{address} is in no subnet of Network {network}")]
+    NoSubnet {
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        network: String,
+    },
+    /// An IPVLAN slave needs a VLAN.
+    #[error("Subnet {subnet}: it is in no VLAN, which `attachment: ipvlan` needs")]
+    NoVlan {
+        /// The subnet.
+        subnet: String,
+    },
+    /// An IPVLAN slave is on one device only.
+    #[error(
+        "Subnet {subnet} is on {device}, and the pod's other address on {other}: with `attachment: ipvlan` both are in \
+         one VLAN"
+    )]
+    TwoVlans {
+        /// The subnet.
+        subnet: String,
+        /// Its device.
+        device: String,
+        /// The device of the pod's other address.
+        other: String,
+    },
+    /// The device of a subnet carries nothing.
+    #[error("Subnet {subnet}: {fault}")]
+    Device {
+        /// The subnet.
+        subnet: String,
+        /// The fault of its device, with the fix.
+        fault: String,
+    },
+}
+
+/// The parameters of a pod's links. Of a network that is not there, none: the addition of the pod
+/// is refused.
+///
+/// # Errors
+/// The links cannot be made now.
+pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, JoinError> {
     let Some(network) = plan.networks.get(&target.network) else { return Ok(LinkParameters::default()) };
     let link_checks = link_checks(network, &target.addresses)?;
     let attachment = match target.attachment {
@@ -96,16 +139,16 @@ fn slave(
     network: &NetworkPlan,
     target: &AttachTarget,
     link_checks: &[LinkCheck],
-) -> Result<Attachment, String> {
+) -> Result<Attachment, JoinError> {
     let mut slave: Option<Ipvlan> = None;
     for address in &target.addresses {
         let Some((name, subnet)) = network.subnet_of(*address) else {
-            return Err(format!("{address} is in no subnet of Network {}", target.network));
+            return Err(JoinError::NoSubnet { address: *address, network: target.network.clone() });
         };
         let Some(LinkCheck { device, ifindex, gateway, .. }) =
             link_checks.iter().find(|check| check.address == *address)
         else {
-            return Err(format!("Subnet {name}: it is in no VLAN, which `attachment: ipvlan` needs"));
+            return Err(JoinError::NoVlan { subnet: name.to_owned() });
         };
         let slave = slave.get_or_insert_with(|| Ipvlan {
             parent: *ifindex,
@@ -114,10 +157,8 @@ fn slave(
             by_host: network.by_host.clone(),
         });
         if slave.parent != *ifindex {
-            return Err(format!(
-                "Subnet {name} is on {device}, and the pod's other address on {}: with `attachment: ipvlan` both are in one VLAN",
-                slave.parent_name
-            ));
+            let (subnet, device) = (name.to_owned(), device.clone());
+            return Err(JoinError::TwoVlans { subnet, device, other: slave.parent_name.clone() });
         }
         // The subnet's prefix has the family of its addresses.
         let address = IpNet::new(*address, subnet.prefix.prefix_len()).unwrap_or((*address).into());
@@ -127,14 +168,14 @@ fn slave(
 }
 
 /// What of a pod's addresses is in a VLAN, or why nothing can be sent or asked there now.
-fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCheck>, String> {
+fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCheck>, JoinError> {
     let mut checks = Vec::new();
     for address in addresses {
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
         let Some(device) = &planned.device else { continue };
         let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
             let fault = device.fault.as_deref().unwrap_or("its device is not there");
-            return Err(format!("Subnet {subnet}: {fault}"));
+            return Err(JoinError::Device { subnet: subnet.to_owned(), fault: fault.to_owned() });
         };
         // Behind a tunnel there is nobody to ask.
         let (Some(gateway), Some(vlan)) = (planned.gateway, planned.vlan) else { continue };

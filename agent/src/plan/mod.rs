@@ -24,11 +24,13 @@
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet};
+use trunkline_api::resources::{
+    AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet, ValueError,
+};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
@@ -54,7 +56,7 @@ mod vxlan;
 
 pub use bgp::Learned;
 pub use default_route::{DefaultRouteSelection, PeerDefaultRoutes};
-pub use join::{AttachTarget, Attachment, Ipvlan, LinkParameters, OnLink, join};
+pub use join::{AttachTarget, Attachment, Ipvlan, JoinError, LinkParameters, OnLink, join};
 pub use nft_rules::*;
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
@@ -237,23 +239,34 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         let name = subnet.name().to_owned();
         match plan_subnet(subnet, &blocks) {
             Ok(subnet) => drop(planned.subnets.insert(name, subnet)),
-            Err(reason) => drop(planned.refused_subnets.insert(name, reason)),
+            Err(error) => drop(planned.refused_subnets.insert(name, error.to_string())),
         }
     }
     planned
 }
 
-/// A subnet as this node serves it, of which it has one of these blocks or none; or why it does not.
-fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> {
+/// Reason for which this node does not serve a subnet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum SubnetError {
+    #[error("{0}")]
+    Unsupported(String),
+    #[error("spec.range: {0}")]
+    Range(#[from] ValueError),
+    #[error("this node's block {share} has no address from {first} to {last}")]
+    EmptyBlock { share: IpNet, first: IpAddr, last: IpAddr },
+}
+
+/// A subnet as this node serves it, of which it has one of these blocks or none.
+fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetError> {
     if let Some(reason) = validate::unsupported_subnet(subnet) {
-        return Err(reason);
+        return Err(SubnetError::Unsupported(reason));
     }
-    let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
+    let range = subnet.spec.range.parse()?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
     let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
     match (share, planned.gives_out(&range)) {
         (Some(share), (first, last)) if first > last => {
-            Err(format!("this node's block {share} has no address from {} to {}", range.first, range.last))
+            Err(SubnetError::EmptyBlock { share, first: range.first, last: range.last })
         }
         _ => Ok(planned),
     }

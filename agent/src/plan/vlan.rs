@@ -18,7 +18,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{Network, Subnet};
+use trunkline_api::resources::{Network, Subnet, ValueError};
 use trunkline_bgp::types::Family;
 
 use super::tables::Tables;
@@ -48,9 +48,9 @@ pub(super) fn plan(
         let Some(entry) = planned.subnets.get_mut(subnet.name()) else { continue };
         match read(network, subnet) {
             Ok((vlan, gateway)) => (entry.vlan, entry.gateway) = (Some(vlan), Some(gateway)),
-            Err(reason) => {
+            Err(error) => {
                 planned.subnets.remove(subnet.name());
-                planned.refused_subnets.insert(subnet.name().to_owned(), reason);
+                planned.refused_subnets.insert(subnet.name().to_owned(), error.to_string());
                 continue;
             }
         }
@@ -86,14 +86,23 @@ pub(super) fn plan(
     }
 }
 
-/// A subnet's VLAN and router. Validation has looked at both: what is said here is for resources that came round it.
-fn read(network: &Network, subnet: &Subnet) -> Result<(u16, IpAddr), String> {
+/// A VLAN subnet without VLAN or router. Validation refuses both, so this is for resources that it
+/// has not seen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum SubnetError {
+    #[error(transparent)]
+    Range(#[from] ValueError),
+    #[error("spec.netID: missing: write the VLAN id, 0 (untagged) to 4094")]
+    NoVlan,
+    #[error("spec.range.gateway: missing: a VLAN subnet needs the router on its VLAN")]
+    NoGateway,
+}
+
+/// A subnet's VLAN and router.
+fn read(network: &Network, subnet: &Subnet) -> Result<(u16, IpAddr), SubnetError> {
     let id = subnet.spec.net_id.or(network.spec.net_id).and_then(|id| u16::try_from(id).ok());
-    let gateway = subnet.spec.range.parse().map_err(|error| error.to_string())?.gateway;
-    Ok((
-        id.ok_or("spec.netID: missing: write the VLAN id, 0 (untagged) to 4094")?,
-        gateway.ok_or("spec.range.gateway: missing: a VLAN subnet needs the router on its VLAN")?,
-    ))
+    let gateway = subnet.spec.range.parse()?.gateway;
+    Ok((id.ok_or(SubnetError::NoVlan)?, gateway.ok_or(SubnetError::NoGateway)?))
 }
 
 fn alias(network: &str) -> String {
@@ -101,8 +110,19 @@ fn alias(network: &str) -> String {
     format!("{ALIAS_PREFIX}vlan:{short}")
 }
 
-/// The link that carries the VLANs, or why there is none.
-fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, String> {
+/// Reason for which no link carries the VLANs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum ParentError {
+    #[error(
+        "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml"
+    )]
+    NoDefaultRoute,
+    #[error("no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host", .0.join(", "))]
+    NoInterface(Vec<String>),
+}
+
+/// The link that carries the VLANs.
+fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> {
     let named = |name: &String| host.links.iter().find(|link| link.name == *name);
     if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
         return Ok(link);
@@ -116,23 +136,18 @@ fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, String> {
         return Ok(link);
     }
     if intent.vlan_interfaces.is_empty() {
-        host.default_link.and_then(at).ok_or_else(|| {
-            "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml".to_owned()
-        })
+        host.default_link.and_then(at).ok_or(ParentError::NoDefaultRoute)
     } else {
-        Err(format!(
-            "no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host",
-            intent.vlan_interfaces.join(", ")
-        ))
+        Err(ParentError::NoInterface(intent.vlan_interfaces.clone()))
     }
 }
 
 /// The device of a VLAN, and what is wrong with it.
-fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevice {
+fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> SubnetDevice {
     let parent = match parent {
         Ok(parent) => *parent,
-        Err(reason) => {
-            return SubnetDevice { fault: Some(reason.clone()), ..SubnetDevice::default() };
+        Err(error) => {
+            return SubnetDevice { fault: Some(error.to_string()), ..SubnetDevice::default() };
         }
     };
     let kind = Some(LinkKind::Vlan { parent: parent.index, id: vlan });

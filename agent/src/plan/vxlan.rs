@@ -76,11 +76,11 @@ pub(super) fn plan(
     let (found, missing) = match end {
         Ok((vtep, carrier)) => (Some(device(network, intent, &vtep, carrier, existing)), None),
         // What is there stays until the address is back: pods have it.
-        Err(reason) => {
+        Err(error) => {
             let keep = existing.and_then(|link| Some((link.name.clone(), link.kind?, link.mtu)));
             let keep =
                 keep.map(|(name, kind, mtu)| (name, LinkPlan { kind, alias: alias(network.name()), mtu }));
-            (keep, Some(reason))
+            (keep, Some(error.to_string()))
         }
     };
     let parent = end_link.unwrap_or_default();
@@ -148,32 +148,43 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
     }
 }
 
-/// This node's end of the tunnels, and the link that carries them; or what is missing, in words.
-fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> {
+/// Reason for which this node has no end of the tunnels.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum EndError {
+    #[error(
+        "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of its addresses, or put it \
+         on a link"
+    )]
+    NoLink { node: String, address: IpAddr },
+    #[error(
+        "there is no default route whose link could carry the tunnels: write vxlanInterfaces into the agent's \
+         configuration, or spec.vtepInfo into this node's NodeInfo"
+    )]
+    NoDefaultRoute,
+    #[error("vxlanInterfaces: none of {} is there", .0.join(", "))]
+    NoInterface(Vec<String>),
+    #[error(
+        "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"
+    )]
+    NoAddress { link: String, node: String },
+}
+
+/// This node's end of the tunnels, and the link that carries them.
+fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError> {
+    let node = || intent.node.name.clone();
     let on = |address: &IpAddr| {
         let holds = |link: &&Link| link.addresses.iter().any(|prefix| prefix.addr() == *address);
         host.links.iter().filter(|link| !link.own).find(holds)
     };
     let preferred = preferred_link(intent, host);
     if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
-        let link = on(&vtep.ip).ok_or_else(|| {
-            format!(
-                "NodeInfo {}: spec.vtepInfo.ip: {} is on no link of this node: write one of its addresses, or put it on a link",
-                intent.node.name, vtep.ip
-            )
-        })?;
+        let link = on(&vtep.ip).ok_or_else(|| EndError::NoLink { node: node(), address: vtep.ip })?;
         // Tunnels from an address of the loopback leave by some other link.
         return Ok((vtep, if link.name == "lo" { preferred.unwrap_or(link) } else { link }));
     }
     let link = preferred.ok_or_else(|| {
         let named = &intent.tunnels.interfaces;
-        if named.is_empty() {
-            "there is no default route whose link could carry the tunnels: write vxlanInterfaces into the agent's configuration, or \
-             spec.vtepInfo into this node's NodeInfo"
-                .to_owned()
-        } else {
-            format!("vxlanInterfaces: none of {} is there", named.join(", "))
-        }
+        if named.is_empty() { EndError::NoDefaultRoute } else { EndError::NoInterface(named.clone()) }
     })?;
     let may = |address: &IpAddr| {
         let is_global = match address {
@@ -184,12 +195,7 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> 
     };
     // IPv4 before IPv6, as in hybridnet.
     let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
-    let ip = found.ok_or_else(|| {
-        format!(
-            "{} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {}",
-            link.name, intent.node.name
-        )
-    })?;
+    let ip = found.ok_or_else(|| EndError::NoAddress { link: link.name.clone(), node: node() })?;
     // Where every node writes its own NodeInfo, what it leaves unsaid nobody else can say: its address of the other family.
     let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
     let local = match intent.overlay_pods {

@@ -40,7 +40,8 @@ impl Probes {
     }
 }
 
-/// Numbers that nobody can guess: SipHash of a counter, with a key from the operating system.
+/// Numbers that nobody can guess, so nobody can forge an answer: SipHash of a counter, with a key
+/// from the operating system. `fastrand`'s seed is the time.
 struct NonceGenerator {
     key: RandomState,
     count: u64,

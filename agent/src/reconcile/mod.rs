@@ -39,9 +39,10 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
+use crate::kernel::KernelError;
 use crate::plan::{
-    AttachTarget, DefaultRouteSelection, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange,
-    join,
+    AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, Neighbour, NetworkPlan, Plan, PlanError,
+    Pod, RefusedRange, join,
 };
 use crate::source::{Snapshot, SnapshotRefusal};
 
@@ -190,20 +191,23 @@ pub struct DrainInput {
 }
 
 /// Why a pod is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum PodError {
     /// No snapshot is in force.
     #[error("the agent has no configuration in force yet: see `trunkline status`")]
     NotStarted,
+    /// The node is drained.
+    #[error("{DRAINED}")]
+    Drained,
     /// The plan has no place for it.
-    #[error("{0}")]
-    Plan(String),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The host is not ready for it.
-    #[error("{0}")]
-    Waits(String),
+    #[error(transparent)]
+    Waits(#[from] JoinError),
     /// The kernel did not take it.
-    #[error("{0}")]
-    Kernel(String),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// The task has ended; the process is about to.
     #[error("the agent is stopping")]
     Stopped,

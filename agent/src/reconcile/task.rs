@@ -1,6 +1,7 @@
 //! The task itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,7 @@ use super::pump::{PumpCommand, PumpEvent};
 use super::received_defaults::ReceivedDefaultRoutes;
 use super::search::Search;
 use super::{
-    DRAINED, DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus,
-    UnrecordedPod,
+    DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus, UnrecordedPod,
 };
 use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
@@ -584,9 +584,9 @@ impl Task {
             let Some(planned) = network.and_then(|network| network.subnets.get(subnet.name())) else {
                 continue;
             };
-            let pool = subnet.spec.range.parse().map_err(|error| error.to_string()).and_then(|range| {
+            let pool = subnet.spec.range.parse().map_err(Box::<dyn Error>::from).and_then(|range| {
                 let (first, last) = planned.gives_out(&range);
-                Pool::new(PoolSpec {
+                let spec = PoolSpec {
                     subnet: subnet.name().to_owned(),
                     network: subnet.spec.network.clone(),
                     cidr: range.cidr,
@@ -596,13 +596,14 @@ impl Task {
                     reserved: range.reserved,
                     excluded: range.excluded,
                     private: subnet.is_private(),
-                })
+                };
+                Ok(Pool::new(spec)?)
             });
             match pool {
                 Ok(pool) => pools.push(pool),
                 // Validation has seen to it; should it have missed something, nothing is given out from there.
                 Err(error) => {
-                    tracing::error!(subnet = subnet.name(), error, "the subnet gives out no addresses")
+                    tracing::error!(subnet = subnet.name(), %error, "the subnet gives out no addresses")
                 }
             }
         }
@@ -614,10 +615,10 @@ impl Task {
     async fn add_pod(&mut self, pod: Pod) -> Result<ReadinessGate, PodError> {
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         if self.stage.withdraws() {
-            return Err(PodError::Waits(DRAINED.to_owned()));
+            return Err(PodError::Drained);
         }
-        let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
-        self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
+        let pod_plan = plan_pod(plan, &pod)?;
+        self.kernel.add_pod(pod_plan.clone()).await?;
         if self.pods.get(&pod.host_ifname) != Some(&pod) {
             record_refused(plan, &pod);
         }
@@ -647,7 +648,7 @@ impl Task {
     async fn join(&mut self, place: &AttachTarget) -> Result<LinkParameters, PodError> {
         self.mend_while(|plan| join(plan, place).is_err()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
-        join(plan, place).map_err(PodError::Waits)
+        Ok(join(plan, place)?)
     }
 
     /// Where a pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made

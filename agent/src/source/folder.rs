@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -115,8 +116,8 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                         ),
                     );
                 }
-                if let Err(message) = resolve_password(peer, &mut snapshot.files) {
-                    refuse("passwordFile", message);
+                if let Err(error) = resolve_password(peer, &mut snapshot.files) {
+                    refuse("passwordFile", error.to_string());
                 }
             }
         }
@@ -137,7 +138,7 @@ pub(crate) fn is_manifest(path: &Path) -> bool {
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-fn manifests(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn manifests(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -149,49 +150,62 @@ fn manifests(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn text(file: &Path) -> Result<Option<String>, String> {
+/// Reason for which a manifest file is not read.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error("cannot be read: {0}")]
+    Read(#[from] io::Error),
+    #[error("is no file: remove it, or rename it without .yaml, .yml or .json")]
+    NoFile,
+    #[error("has {0} octets, at most {MAX_FILE} are read: split it")]
+    TooLong(u64),
+}
+
+fn text(file: &Path) -> Result<Option<String>, FileError> {
     let metadata = match fs::metadata(file) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("cannot be read: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
     if !metadata.is_file() {
-        return Err("is no file: remove it, or rename it without .yaml, .yml or .json".to_owned());
+        return Err(FileError::NoFile);
     }
     if metadata.len() > MAX_FILE {
-        return Err(format!("has {} octets, at most {MAX_FILE} are read: split it", metadata.len()));
+        return Err(FileError::TooLong(metadata.len()));
     }
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot be read: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
+/// Reason for which a `passwordFile` has no password.
+#[derive(Debug, thiserror::Error)]
+enum PasswordError {
+    #[error("{} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is empty: write the key into it, or leave the field out", .0.display())]
+    Empty(PathBuf),
+    #[error("{} holds {length} octets, TCP-MD5 takes at most {}", path.display(), BgpPeer::MAX_PASSWORD)]
+    TooLong { path: PathBuf, length: usize },
+}
+
 /// Puts the key of the peer's `passwordFile` into `password`.
-fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), String> {
+fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), PasswordError> {
     let Some(path) = peer.password_file.as_deref().filter(|path| !path.is_empty()) else {
         return Ok(());
     };
     let path = PathBuf::from(path);
-    let text =
-        fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(source) => return Err(PasswordError::Read { path, source }),
+    };
     let key = text.strip_suffix('\n').unwrap_or(&text);
     let key = key.strip_suffix('\r').unwrap_or(key);
     match key.len() {
-        0 => {
-            return Err(format!(
-                "{} is empty: write the key into it, or leave the field out",
-                path.display()
-            ));
-        }
-        length if length > BgpPeer::MAX_PASSWORD => {
-            return Err(format!(
-                "{} holds {length} octets, TCP-MD5 takes at most {}",
-                path.display(),
-                BgpPeer::MAX_PASSWORD
-            ));
-        }
+        0 => return Err(PasswordError::Empty(path)),
+        length if length > BgpPeer::MAX_PASSWORD => return Err(PasswordError::TooLong { path, length }),
         _ => {}
     }
     peer.password = Some(Secret::new(key));

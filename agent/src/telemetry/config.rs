@@ -4,6 +4,7 @@
 //! Whoever writes a value there is refused without it being repeated.
 
 use std::collections::BTreeMap;
+use std::env::VarError;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,26 +91,100 @@ pub enum Reference {
     Env(String),
 }
 
+const URL: &str = "write http:// or https://, a host and a port, such as http://127.0.0.1:4318";
+
+/// An invalid value in `telemetry.otlp`. The text never repeats the endpoint or a header's value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OtlpError {
+    /// The endpoint is no URL.
+    #[error("is no URL: {URL}")]
+    NoUrl,
+    /// The endpoint has no host, or another scheme.
+    #[error("is not where a collector listens: {URL}")]
+    NoCollector,
+    /// The endpoint has a user or password.
+    #[error("has a user or password: leave them out, and write headers with `authorization`")]
+    UserInfo,
+    /// The endpoint has a query.
+    #[error("has a query (?): {URL}")]
+    Query,
+    /// The time limit is out of range.
+    #[error("{0} is out of range: write 1 to 60")]
+    Timeout(u16),
+    /// The service name is empty.
+    #[error("is empty: write a name, or leave the field out for `trunkline`")]
+    NoServiceName,
+    /// A path is relative.
+    #[error("{} is relative: write the whole path, from /", .0.display())]
+    Relative(PathBuf),
+    /// A text is no name of a header.
+    #[error("{0:?} is no header's name")]
+    HeaderName(String),
+    /// The exporter sets the header itself.
+    #[error("{0} is the exporter's own: leave it out")]
+    HeaderReserved(String),
+    /// A header has neither a file nor a variable.
+    #[error("{0}: write where its value is and not the value: {{file: /etc/trunkline/…}} or {{env: NAME}}")]
+    HeaderValue(String),
+    /// The file of a header is relative.
+    #[error("{header}: file {} is relative: write the whole path, from /", path.display())]
+    HeaderFile {
+        /// The header.
+        header: String,
+        /// Its file.
+        path: PathBuf,
+    },
+    /// The variable of a header has no name.
+    #[error("{0}: env is empty: write the name of a variable")]
+    HeaderVariable(String),
+}
+
+/// A header without a valid value. The text never repeats a value.
+#[derive(Debug, thiserror::Error)]
+#[error("header {header}: {source}")]
+pub struct HeaderError {
+    header: String,
+    source: ValueFault,
+}
+
+/// Reason for which a header has no valid value.
+#[derive(Debug, thiserror::Error)]
+enum ValueFault {
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("the environment variable {variable} is not set, or is no text")]
+    Variable { variable: String, source: VarError },
+    #[error("says no file and no variable")]
+    NoReference,
+    #[error("what is there is more than one line of text")]
+    Lines,
+    #[error("is no name")]
+    NoName,
+}
+
 impl TelemetryConfig {
-    /// What is wrong, and what to write.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    /// Checks the fields. The error has the field's name.
+    ///
+    /// # Errors
+    /// A field has an invalid value.
+    pub fn check(&self) -> Result<(), (&'static str, OtlpError)> {
         self.otlp.as_ref().map_or(Ok(()), Otlp::check)
     }
 }
 
 impl Otlp {
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), (&'static str, OtlpError)> {
         self.uri("").map_err(|fault| ("telemetry.otlp.endpoint", fault))?;
         if !(1..=60).contains(&self.timeout_seconds) {
-            let fault = format!("{} is out of range: write 1 to 60", self.timeout_seconds);
-            return Err(("telemetry.otlp.timeoutSeconds", fault));
+            return Err(("telemetry.otlp.timeoutSeconds", OtlpError::Timeout(self.timeout_seconds)));
         }
         if self.service_name.is_empty() {
-            let fault = "is empty: write a name, or leave the field out for `trunkline`".to_owned();
-            return Err(("telemetry.otlp.serviceName", fault));
+            return Err(("telemetry.otlp.serviceName", OtlpError::NoServiceName));
         }
         if let Some(path) = &self.ca_file {
-            absolute(path).map_err(|fault| ("telemetry.otlp.caFile", fault))?;
+            if !path.is_absolute() {
+                return Err(("telemetry.otlp.caFile", OtlpError::Relative(path.clone())));
+            }
         }
         for (name, header) in &self.headers {
             header.check(name).map_err(|fault| ("telemetry.otlp.headers", fault))?;
@@ -123,34 +198,34 @@ impl Otlp {
     }
 
     /// The collector's URL with this path appended. The error never repeats the endpoint: it may have a password.
-    pub fn uri(&self, path: &str) -> Result<Uri, String> {
-        let fix = "write http:// or https://, a host and a port, such as http://127.0.0.1:4318";
-        let base: Uri = self.endpoint.parse().map_err(|_| format!("is no URL: {fix}"))?;
+    pub fn uri(&self, path: &str) -> Result<Uri, OtlpError> {
+        let base: Uri = self.endpoint.parse().map_err(|_| OtlpError::NoUrl)?;
         if !matches!(base.scheme_str(), Some("http" | "https")) || base.host().is_none_or(str::is_empty) {
-            return Err(format!("is not where a collector listens: {fix}"));
+            return Err(OtlpError::NoCollector);
         }
         if base.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(
-                "has a user or password: leave them out, and write headers with `authorization`".to_owned()
-            );
+            return Err(OtlpError::UserInfo);
         }
         if base.query().is_some() {
-            return Err(format!("has a query (?): {fix}"));
+            return Err(OtlpError::Query);
         }
-        format!("{}{path}", self.endpoint.trim_end_matches('/'))
-            .parse()
-            .map_err(|_| format!("is no URL: {fix}"))
+        let uri = format!("{}{path}", self.endpoint.trim_end_matches('/'));
+        uri.parse().map_err(|_| OtlpError::NoUrl)
     }
 
-    /// The headers with their values as they are now. It reads files. The error says which and why, and no value.
-    pub fn read_headers(&self) -> Result<HeaderMap, String> {
+    /// The headers with their values as they are now. It reads files.
+    ///
+    /// # Errors
+    /// A header has no valid value. The error never repeats a value.
+    pub fn read_headers(&self) -> Result<HeaderMap, HeaderError> {
         let mut headers = HeaderMap::new();
         for (name, header) in &self.headers {
-            let text = header.read().map_err(|fault| format!("header {name}: {fault}"))?;
-            let mut value = HeaderValue::from_str(text.trim())
-                .map_err(|_| format!("header {name}: what is there is more than one line of text"))?;
+            let failed = |source| HeaderError { header: name.clone(), source };
+            let text = header.read().map_err(failed)?;
+            let value = HeaderValue::from_str(text.trim());
+            let mut value = value.map_err(|_| failed(ValueFault::Lines))?;
             value.set_sensitive(true);
-            let name = name.parse::<HeaderName>().map_err(|_| format!("header {name}: is no name"))?;
+            let name = name.parse::<HeaderName>().map_err(|_| failed(ValueFault::NoName))?;
             headers.insert(name, value);
         }
         Ok(headers)
@@ -158,42 +233,34 @@ impl Otlp {
 }
 
 impl Header {
-    fn check(&self, name: &str) -> Result<(), String> {
+    fn check(&self, name: &str) -> Result<(), OtlpError> {
         let reserved = [CONTENT_TYPE, CONTENT_LENGTH, HOST, TRANSFER_ENCODING];
-        let known = name.parse::<HeaderName>().map_err(|_| format!("{name:?} is no header's name"))?;
+        let header = || name.to_owned();
+        let known = name.parse::<HeaderName>().map_err(|_| OtlpError::HeaderName(header()))?;
         if reserved.contains(&known) {
-            return Err(format!("{name} is the exporter's own: leave it out"));
+            return Err(OtlpError::HeaderReserved(header()));
         }
         match self {
-            Header::Other(_) => Err(format!(
-                "{name}: write where its value is and not the value: {{file: /etc/trunkline/…}} or {{env: NAME}}"
-            )),
-            Header::Reference(Reference::File(path)) => {
-                absolute(path).map_err(|fault| format!("{name}: file {fault}"))
+            Header::Other(_) => Err(OtlpError::HeaderValue(header())),
+            Header::Reference(Reference::File(path)) if !path.is_absolute() => {
+                Err(OtlpError::HeaderFile { header: header(), path: path.clone() })
             }
             Header::Reference(Reference::Env(variable)) if variable.is_empty() => {
-                Err(format!("{name}: env is empty: write the name of a variable"))
+                Err(OtlpError::HeaderVariable(header()))
             }
-            Header::Reference(Reference::Env(_)) => Ok(()),
+            Header::Reference(_) => Ok(()),
         }
     }
 
-    fn read(&self) -> Result<String, String> {
+    fn read(&self) -> Result<String, ValueFault> {
         match self {
             Header::Reference(Reference::File(path)) => {
-                read(path).map_err(|error| format!("{}: {error}", path.display()))
+                read(path).map_err(|source| ValueFault::File { path: path.clone(), source })
             }
             Header::Reference(Reference::Env(variable)) => std::env::var(variable)
-                .map_err(|_| format!("the environment variable {variable} is not set, or is no text")),
-            Header::Other(_) => Err("says no file and no variable".to_owned()),
+                .map_err(|source| ValueFault::Variable { variable: variable.clone(), source }),
+            Header::Other(_) => Err(ValueFault::NoReference),
         }
-    }
-}
-
-fn absolute(path: &Path) -> Result<(), String> {
-    match path.is_absolute() {
-        true => Ok(()),
-        false => Err(format!("{} is relative: write the whole path, from /", path.display())),
     }
 }
 
@@ -233,7 +300,7 @@ mod tests {
         let file = folder.path().join("token");
         let mut otlp = otlp("http://127.0.0.1:4318");
         otlp.headers.insert("authorization".to_owned(), Header::Reference(Reference::File(file.clone())));
-        let missing = otlp.read_headers().unwrap_err();
+        let missing = otlp.read_headers().unwrap_err().to_string();
         assert!(missing.contains("header authorization") && missing.contains("token"), "{missing}");
         for value in ["Bearer one", "Bearer two"] {
             std::fs::write(&file, format!("{value}\n")).unwrap();
@@ -242,13 +309,13 @@ mod tests {
             assert!(!format!("{headers:?} {otlp:?}").contains("Bearer"));
         }
         std::fs::write(&file, "s3cret\nother: s3cret\n").unwrap();
-        let refused = otlp.read_headers().unwrap_err();
+        let refused = otlp.read_headers().unwrap_err().to_string();
         assert!(refused.contains("one line") && !refused.contains("s3cret"), "{refused}");
         otlp.headers.insert(
             "x-tenant".to_owned(),
             Header::Reference(Reference::Env("TRUNKLINE_TEST_NOT_SET".to_owned())),
         );
         std::fs::write(&file, "a").unwrap();
-        assert!(otlp.read_headers().unwrap_err().contains("TRUNKLINE_TEST_NOT_SET is not set"));
+        assert!(otlp.read_headers().unwrap_err().to_string().contains("TRUNKLINE_TEST_NOT_SET is not set"));
     }
 }

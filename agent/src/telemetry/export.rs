@@ -15,6 +15,7 @@ use prost::Message as _;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use trunkline_daemon::errors::chain;
 use trunkline_daemon::outbound::{HttpResponse, OutboundClient};
 
 use super::config::Otlp;
@@ -99,16 +100,16 @@ impl Collector {
             true => HeaderMap::new(),
             false => {
                 let headers = tokio::task::spawn_blocking(move || otlp.read_headers()).await;
-                headers.map_err(|error| later(error.to_string()))?.map_err(later)?
+                headers.map_err(|error| later(error.to_string()))?.map_err(|error| later(chain(&error)))?
             }
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         let client = || async { OutboundClient::new(to, self.otlp.ca_file.as_deref()) };
-        let client = self.client.get_or_try_init(client).await.map_err(|error| later(words(&*error)))?;
+        let client = self.client.get_or_try_init(client).await.map_err(|error| later(chain(&*error)))?;
         match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
             Ok(Ok(answer)) => taken(&answer),
-            Ok(Err(error)) => Err(later(words(&*error))),
+            Ok(Err(error)) => Err(later(chain(&*error))),
             Err(_) => Err(later(format!("no answer within {} s", self.otlp.timeout_seconds))),
         }
     }
@@ -131,20 +132,6 @@ fn taken(answer: &HttpResponse) -> Result<u64, ExportError> {
         }
         _ => Err(ExportError::Never(words)),
     }
-}
-
-/// An error with what is behind it.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        source = inner.source();
-    }
-    text
 }
 
 /// Tells everything of one signal, until there is no more.

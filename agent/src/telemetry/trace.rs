@@ -7,7 +7,6 @@
 //! says so by W3C's `traceparent`; where that one does not sample, nothing is told.
 
 use std::fmt::Display;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,8 +33,6 @@ struct Shared {
     queue: mpsc::Sender<Trace>,
     /// Spans that there was no room for.
     missed: Arc<AtomicU64>,
-    ids: RandomState,
-    count: AtomicU64,
 }
 
 /// What the collector is told of a request.
@@ -74,8 +71,7 @@ impl Tracer {
     pub(super) fn new() -> (Tracer, Finished) {
         let (queue, finished) = mpsc::channel(QUEUE);
         let missed = Arc::<AtomicU64>::default();
-        let ids = RandomState::new();
-        let shared = Shared { queue, missed: Arc::clone(&missed), ids, count: AtomicU64::new(0) };
+        let shared = Shared { queue, missed: Arc::clone(&missed) };
         (Tracer(Some(Arc::new(shared))), Finished { queue: finished, missed })
     }
 
@@ -92,7 +88,7 @@ impl Tracer {
         let started = origin.map(|origin| origin.started_unix_nano);
         let start = started.filter(|started| (oldest..=arrived).contains(started));
         let root = Span {
-            id: shared.id(),
+            id: id(),
             name,
             start: start.unwrap_or(arrived),
             end: arrived,
@@ -102,10 +98,10 @@ impl Tracer {
         let id = match &parent {
             Some(parent) => parent.trace,
             None => {
-                let mut id = [0; 16];
-                id[..8].copy_from_slice(&shared.id());
-                id[8..].copy_from_slice(&shared.id());
-                id
+                let mut trace = [0; 16];
+                trace[..8].copy_from_slice(&id());
+                trace[8..].copy_from_slice(&id());
+                trace
             }
         };
         let parent = parent.map(|parent| parent.span.to_vec()).unwrap_or_default();
@@ -121,13 +117,9 @@ impl Tracer {
     }
 }
 
-impl Shared {
-    /// A number that no other has: a keyed hash of a counter.
-    fn id(&self) -> [u8; 8] {
-        let number = self.ids.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
-        // 0 is no id.
-        number.max(1).to_be_bytes()
-    }
+/// The id of a span, or half of a trace's: any number but 0.
+fn id() -> [u8; 8] {
+    fastrand::u64(1..).to_be_bytes()
 }
 
 /// The steps of a request, as they are done.
@@ -150,7 +142,7 @@ impl Open {
         error: Option<String>,
         attributes: Vec<KeyValue>,
     ) {
-        let id = self.shared.id();
+        let id = id();
         self.trace.steps.push(Span { id, name, start, end, error, attributes });
     }
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
 use super::object::{Kind, Object};
+use super::reader::{ReadError, Reader};
 use crate::validate::Fault;
 
 /// An [`Object`], or the fault that prevents it. Deserialization never fails, so one bad object
@@ -137,20 +138,20 @@ impl Reading {
         }
         // Each iteration but the last removes a field.
         loop {
-            let error = match serde_path_to_error::deserialize::<_, T>(&value) {
+            let error = match serde_path_to_error::deserialize::<_, T>(Reader(&value)) {
                 Ok(read) => return Ok(read),
                 Err(error) => error,
             };
             let path = error.path().to_string();
             let field = if path == "." { root.to_owned() } else { format!("{root}.{path}") };
             let fault = |message: String| Fault { kind: self.kind, name: self.name.clone(), field, message };
-            let message = error.inner().to_string();
-            if message.starts_with("unknown field") && remove(&mut value, error.path()).is_some() {
-                let ignored = fault("this version does not know the field, and leaves it out".to_owned());
-                self.ignored.push(ignored);
-            } else {
-                return Err(fault(message));
+            let is_unknown = matches!(error.inner(), ReadError::UnknownField(_));
+            let read_error = fault(error.inner().to_string());
+            if !is_unknown || remove(&mut value, error.path()).is_none() {
+                return Err(read_error);
             }
+            let message = "this version does not know the field, and leaves it out".to_owned();
+            self.ignored.push(Fault { message, ..read_error });
         }
     }
 }

@@ -24,6 +24,7 @@ mod crd;
 mod lenient;
 mod node;
 mod object;
+mod reader;
 mod rules;
 
 pub use crd::{crds, manifests};

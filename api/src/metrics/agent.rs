@@ -46,6 +46,8 @@ catalogue! {
         CLUSTER_UNWRITTEN = Gauge, Count, "trunkline_cluster_unwritten" [], "statuses that this node is still to write";
         CLUSTER_REQUESTS = Histogram(WAITS), Seconds, "trunkline_cluster_request_duration_seconds" ["what", "outcome"],
             "the API server's answers to what this node writes: `ipinstance` (who has an address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status)";
+        CLUSTER_REQUEST_FAILURES = Counter, Count, "trunkline_cluster_request_failures_total" ["what", "reason"],
+            "writes that failed; `reason` is `refused` (by the API server), `no_answer` (in time), `failed` (not sent, or an answer that cannot be read)";
         CLUSTER_ADDRESS_WAIT = Histogram(WAITS), Seconds, "trunkline_cluster_address_wait_seconds" ["outcome"],
             "the part of an attach that waits until the API server has told the pod's IPInstances: the controller's decision, and how far this node's watch lags behind";
         WATCH_LIVE = Gauge, Bool, "trunkline_cluster_watch_live" ["watch"], "1 while a watch has had its list and does not fail";

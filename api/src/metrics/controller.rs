@@ -20,6 +20,8 @@ catalogue! {
             "addresses that were `given`, `kept` for the next pod of a name, or `given_back`";
         ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_allocation_failures_total" ["reason"],
             "tries that gave a pod no address: `annotation` (cannot be read), `network` (none for the pod on its node), `exhausted` (no address left), `address` (a named one that cannot be had), `api` (the API server refused), `unanswered` (it did not answer)";
+        RECONCILE_FAILURES = Counter, Count, "trunkline_controller_reconcile_failures_total" ["queue", "reason"],
+            "looks at an object that failed and are repeated, by kind of object; `reason` is `api` (the API server refused a request), `unanswered` (it did not answer), `not_leader` (another replica leads), or a reason of trunkline_controller_allocation_failures_total";
         PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
         PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods that got no address yet; each has an event that says why";
         CONFLICTS = Gauge, Count, "trunkline_controller_address_conflicts" [],

@@ -31,7 +31,7 @@ pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 use crate::resources::{Network, NodeInfo, Subnet};
 
 /// A fault in a resource. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Fault {
     /// `Network`, `Subnet` or `NodeInfo`.
     pub kind: &'static str,

@@ -151,8 +151,8 @@ fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
         faults.add(FIELD, format!("there are more than {MAX_EXTRA_PREFIXES}: write fewer and shorter ones"));
     }
     for (index, text) in config.extra_prefixes.iter().enumerate() {
-        if let Err(message) = extra_prefix(text) {
-            faults.add(format!("{FIELD}[{index}]"), message);
+        if let Err(error) = extra_prefix(text) {
+            faults.add(format!("{FIELD}[{index}]"), error.to_string());
         }
     }
 }

@@ -190,14 +190,23 @@ pub struct InstanceRow {
     pub finalizer: Option<u8>,
 }
 
+/// An IPInstance without a valid address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("spec.address.ip: {value:?} is no address with a length, such as 10.0.0.7/24")]
+pub struct InvalidAddress {
+    /// The value of the field.
+    pub value: String,
+}
+
 impl InstanceRow {
-    /// Row of an IPInstance from the API server; the error names the field without a valid address.
-    pub fn of(object: &IPInstanceObject, interner: &mut Interner) -> Result<Self, String> {
+    /// Row of an IPInstance from the API server.
+    ///
+    /// # Errors
+    /// It has no valid address.
+    pub fn of(object: &IPInstanceObject, interner: &mut Interner) -> Result<Self, InvalidAddress> {
         let spec = &object.spec;
         let text = spec.address.ip.split('/').next().unwrap_or_default();
-        let address = text.parse().map_err(|_| {
-            format!("spec.address.ip: {:?} is no address with a length, such as 10.0.0.7/24", spec.address.ip)
-        })?;
+        let address = text.parse().map_err(|_| InvalidAddress { value: spec.address.ip.clone() })?;
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Ok(InstanceRow {
             uid: object.metadata.uid.as_deref().unwrap_or_default().into(),

@@ -49,7 +49,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trunkline_api::pool::{Counts, PoolSpec};
+use trunkline_api::pool::{Counts, PoolError, PoolSpec};
+use trunkline_api::resources::ValueError;
 
 pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
 pub use mac::Mac;
@@ -193,6 +194,32 @@ pub struct Ipam {
     macs: Macs,
 }
 
+/// Reason for which a subnet allocates no addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubnetError {
+    /// A text of its range cannot be read.
+    #[error("spec.range: {0}")]
+    Range(#[from] ValueError),
+    /// Its range is invalid.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// Its range overlaps another subnet's.
+    #[error(
+        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: nothing is given from it until one of \
+         them is removed or set apart by start and end"
+    )]
+    Overlap {
+        /// The subnet.
+        subnet: String,
+        /// First address of the other range.
+        start: IpAddr,
+        /// Last address of the other range.
+        end: IpAddr,
+        /// The other subnet.
+        other: Arc<str>,
+    },
+}
+
 impl Ipam {
     /// Restores a network's current subnets from its status. Values that this index already has are
     /// newer and stay.
@@ -209,9 +236,8 @@ impl Ipam {
     /// a new one. Later allocations follow the new specification, and holders keep their addresses.
     ///
     /// # Errors
-    /// The range is invalid, or overlaps another subnet's. The text gives the reason, and the
-    /// subnet allocates nothing.
-    pub fn set_subnet(&mut self, spec: PoolSpec, last: Option<IpAddr>) -> Result<(), String> {
+    /// The range is invalid, or overlaps another subnet's. The subnet allocates nothing.
+    pub fn set_subnet(&mut self, spec: PoolSpec, last: Option<IpAddr>) -> Result<(), SubnetError> {
         let name = spec.subnet.clone();
         let known = self.by_name.get(name.as_str()).and_then(|place| self.subnets[*place].as_ref());
         if known.is_some_and(|allocations| *allocations.pool.spec() == spec) {
@@ -226,11 +252,8 @@ impl Ipam {
             && other.pool.range().1 >= first
         {
             let (start, end) = other.pool.range();
-            return Err(format!(
-                "subnet {name}: its range overlaps {start} to {end} of subnet {}: nothing is given from it until one of them is \
-                 removed or set apart by start and end",
-                other.name
-            ));
+            let other = Arc::clone(&other.name);
+            return Err(SubnetError::Overlap { subnet: name, start, end, other });
         }
         allocations.pool.set_last(cursor);
         let place = self.subnets.iter().position(Option::is_none).unwrap_or(self.subnets.len());

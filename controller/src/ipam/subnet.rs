@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use trunkline_api::pool::{Pool, PoolSpec};
+use trunkline_api::pool::{Pool, PoolError, PoolSpec};
 
 use super::holder::{Row, Rows};
 use super::state::State;
@@ -19,7 +19,7 @@ pub(super) struct SubnetAllocations {
 }
 
 impl SubnetAllocations {
-    pub(super) fn new(spec: PoolSpec) -> Result<SubnetAllocations, String> {
+    pub(super) fn new(spec: PoolSpec) -> Result<SubnetAllocations, PoolError> {
         let pool = Pool::new(spec)?;
         let (_, last) = pool.range();
         let span = pool.index(last).map_or(0, |index| index + 1);

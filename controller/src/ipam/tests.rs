@@ -279,7 +279,7 @@ fn overlapping_range_is_refused() {
     let mut ipam = ipam();
     for (start, end) in [("10.0.0.9", "10.0.0.20"), ("10.0.0.3", "10.0.0.4")] {
         let error = ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", start, end), None).unwrap_err();
-        assert!(error.contains("overlaps 10.0.0.1 to 10.0.0.9 of subnet a"), "{error}");
+        assert!(error.to_string().contains("overlaps 10.0.0.1 to 10.0.0.9 of subnet a"), "{error}");
     }
     ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", "10.0.0.10", "10.0.0.20"), None).unwrap();
     assert_eq!(ipam.usage("over").unwrap().total, 11);

@@ -43,7 +43,6 @@ mod fence;
 mod record;
 
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -96,7 +95,7 @@ impl Config {
     /// The pause between two attempts. It is up to a fifth longer at random, so that replicas which
     /// start together drift apart.
     fn pause(&self) -> Duration {
-        let fraction = (random() % 1000) as u32;
+        let fraction = fastrand::u32(..1000);
         self.duration() * 2 / 15 * (5000 + fraction) / 5000
     }
 }
@@ -123,7 +122,7 @@ where
         config,
         claim: Claim {
             name: config.name.clone(),
-            holder: format!("{identity}_{:08x}", random() as u32),
+            holder: format!("{identity}_{:08x}", fastrand::u32(..)),
             duration: config.duration_seconds.into(),
         },
     };
@@ -320,11 +319,6 @@ enum Renewed {
     Changed(Box<Lease>),
     /// The Lease is lost, for this reason.
     Lost(String),
-}
-
-/// Random bits for names and pauses that only need to differ.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

@@ -19,13 +19,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use trunkline_api::kube::IPInstanceObject;
 
-use super::Context;
 use super::plan::Existing;
 use super::pod::{about, delete, reserve};
+use super::{Context, ReconcileError, ReconcileResult, first_error};
 use crate::cluster::Key;
 use crate::events::reason;
 use crate::ipam::instance_name;
-use crate::queue::ReconcileResult;
 
 /// One of the IPInstances of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +38,9 @@ struct Side {
 
 /// Resolves a conflict: chooses the IPInstance that keeps the address.
 pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
-    let sides = match look_up(&context, address).await {
-        Ok(sides) => sides,
-        Err(outcome) => return outcome,
-    };
-    let (keeps, refused) = judge(sides);
-    let Some(keeps) = keeps else { return ReconcileResult::Done };
-    let mut outcome = ReconcileResult::Done;
+    let (keeps, refused) = judge(look_up(&context, address).await?);
+    let Some(keeps) = keeps else { return Ok(()) };
+    let mut results = Vec::new();
     for side in refused {
         let other = &keeps.instance.key;
         if side.in_use {
@@ -67,17 +62,16 @@ pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
             context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
         }
         // Unbind first: an IPInstance bound to a living pod keeps its finalizer when it is deleted.
-        if reserve(&context, &side.instance).await != ReconcileResult::Done
-            || delete(&context, std::slice::from_ref(&side.instance)).await != ReconcileResult::Done
-        {
-            outcome = ReconcileResult::Failed;
-        }
+        results.push(match reserve(&context, &side.instance).await {
+            Ok(()) => delete(&context, std::slice::from_ref(&side.instance)).await,
+            failed => failed,
+        });
     }
-    outcome
+    first_error(results)
 }
 
 /// Reads the IPInstances of an address from the API server, except those with a deletion timestamp.
-async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, ReconcileResult> {
+async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, ReconcileError> {
     let namespaces: BTreeSet<Arc<str>> = {
         let state = context.shared.lock();
         let conflicts = state.term.iter().flat_map(|term| term.ipam.conflicts());
@@ -95,9 +89,9 @@ async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Reconc
                 sides.push(side(context, Key { namespace, name: Arc::clone(&name) }, address, &object));
             }
             Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(ipinstance = %format!("{namespace}/{name}"), %error, "an IPInstance was not read");
-                return Err(ReconcileResult::Failed);
+            Err(source) => {
+                let what = format!("IPInstance {namespace}/{name} was not read");
+                return Err(ReconcileError::Request { what, source });
             }
         }
     }

@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use trunkline_api::pod::{IpFamily, Pools, ordinal, retains};
+use trunkline_api::validate::Fault;
 
 use crate::cluster::{InstanceRow, Key, PodLifecycle, PodRow};
 use crate::selection::Policy;
@@ -98,14 +99,43 @@ impl AddressSelector {
     }
 }
 
+/// A fault in the annotations of a stateful pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecideError {
+    /// Entries of a pool cannot be read.
+    #[error("{}", joined(.0))]
+    Pools(Vec<Fault>),
+    /// A pool has no entry for the pod.
+    #[error("{pool} has {entries} entries and none for {}: write one for each ordinal, from 0 on", shown(*.ordinal))]
+    NoEntry {
+        /// `ip-pool` or `mac-pool`.
+        pool: &'static str,
+        /// The number of its entries.
+        entries: usize,
+        /// The pod's ordinal.
+        ordinal: Option<usize>,
+    },
+}
+
+fn shown(ordinal: Option<usize>) -> String {
+    ordinal.map_or_else(|| "a pod without an ordinal".to_owned(), |ordinal| format!("ordinal {ordinal}"))
+}
+
+/// The texts of faults.
+pub(super) fn joined(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// Decides for a pod. `instances` are those of its name, including those with a deletion timestamp.
-/// The error describes the fault in the pod's annotations.
+///
+/// # Errors
+/// The pod's annotations have a fault.
 pub fn decide(
     key: &Key,
     pod: Option<&PodRow>,
     instances: &[(&Key, &InstanceRow)],
     policy: &Policy,
-) -> Result<Decision, String> {
+) -> Result<Decision, DecideError> {
     let all = |wanted: &dyn Fn(&InstanceRow) -> bool| -> Vec<Key> {
         let rows = instances.iter().filter(|(_, row)| !row.deleting && wanted(row));
         rows.map(|(key, _)| (*key).clone()).collect()
@@ -172,18 +202,9 @@ pub fn decide(
         decision.release = all(&|_| true);
         return Ok(Decision::Assign(decision));
     }
-    let pools = Pools::read(&key.name, &pod.networking.annotations)
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let pools = Pools::read(&key.name, &pod.networking.annotations).map_err(DecideError::Pools)?;
     let ordinal = ordinal(&key.name);
-    let entry = |kind: &str, len: usize| {
-        format!(
-            "{kind} has {len} entries and none for {}: write one for each ordinal, from 0 on",
-            ordinal.map_or_else(
-                || "a pod without an ordinal".to_owned(),
-                |ordinal| format!("ordinal {ordinal}")
-            )
-        )
-    };
+    let entry = |pool, entries| DecideError::NoEntry { pool, entries, ordinal };
     if !pools.macs.is_empty() {
         decision.mac = Some(pools.mac(ordinal).ok_or_else(|| entry("mac-pool", pools.macs.len()))?);
     }
@@ -301,7 +322,7 @@ mod tests {
         Key::new("default", address.replace(['.', ':'], "-"))
     }
 
-    fn run(pod: Option<&PodRow>, instances: &[(Key, InstanceRow)]) -> Result<Decision, String> {
+    fn run(pod: Option<&PodRow>, instances: &[(Key, InstanceRow)]) -> Result<Decision, DecideError> {
         let rows: Vec<_> = instances.iter().map(|(key, row)| (key, row)).collect();
         decide(&Key::new("default", "web-1"), pod, &rows, &policy())
     }
@@ -314,7 +335,7 @@ mod tests {
         Decision::Retain { keep: addresses.iter().map(|address| key_of(address)).collect(), remove_finalizer }
     }
 
-    fn given(decision: Result<Decision, String>) -> (Vec<Key>, AddressSelector, Option<[u8; 6]>) {
+    fn given(decision: Result<Decision, DecideError>) -> (Vec<Key>, AddressSelector, Option<[u8; 6]>) {
         match decision {
             Ok(Decision::Assign(decision)) => (decision.release, decision.selector, decision.mac),
             other => panic!("{other:?}"),
@@ -582,7 +603,7 @@ mod tests {
             ((annotation::IP_POOL, "10.0.0.1,10.0.0.300"), "ip-pool][1]"),
         ] {
             let error = run(Some(&pod("StatefulSet", &[annotations])), &[]).unwrap_err();
-            assert!(error.contains(text), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
         }
     }
 }

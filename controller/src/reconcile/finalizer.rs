@@ -15,8 +15,7 @@ use serde_json::json;
 use trunkline_api::names::finalizer::METRICS_REGISTERED;
 use trunkline_api::resources::ObjectMeta as Metadata;
 
-use super::{Context, WriteError, is_gone};
-use crate::queue::ReconcileResult;
+use super::{Context, ReconcileResult, WriteError, written};
 
 /// A finalizer and its observed position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +49,11 @@ where
 {
     let request = async { api.patch(name, &PatchParams::default(), &patch(seen)?).await };
     match context.write(request).await {
+        Err(error) if is_elsewhere(&error) => Ok(()),
         // The watch reports the deletion: this answer is the object's last state, not its end.
-        Ok(_) => ReconcileResult::Done,
-        Err(error) if is_gone(&error) || is_elsewhere(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), name, %error, "the finalizer {} was not taken off", seen.finalizer);
-            ReconcileResult::Failed
-        }
+        answer => written(answer, || {
+            format!("the finalizer {} of {} {name} was not taken off", seen.finalizer, K::kind(&()))
+        }),
     }
 }
 

@@ -9,22 +9,21 @@ use kube::Api;
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::finalizer::IP_ALLOCATED;
 
-use super::Context;
 use super::decide::is_held;
 use super::finalizer::{self, FinalizerRef};
+use super::{Context, ReconcileResult};
 use crate::cluster::Key;
-use crate::queue::ReconcileResult;
 
 /// Removes the finalizer of a deleted IPInstance that no pod uses.
 pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let (uid, place) = {
         let state = context.shared.lock();
-        let Some(row) = state.cluster.instance(&key) else { return ReconcileResult::Done };
-        let Some(place) = row.finalizer else { return ReconcileResult::Done };
+        let Some(row) = state.cluster.instance(&key) else { return Ok(()) };
+        let Some(place) = row.finalizer else { return Ok(()) };
         let pod = row.pod_key(&key).and_then(|pod| state.cluster.pod(&pod));
         // The end of the pod is an event that queues this key again.
         if !row.deleting || is_held(row, pod) {
-            return ReconcileResult::Done;
+            return Ok(());
         }
         (row.uid.clone(), place.into())
     };

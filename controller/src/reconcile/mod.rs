@@ -25,8 +25,8 @@ pub mod recover;
 pub mod subnet;
 
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -34,7 +34,10 @@ use tokio::time::timeout;
 use trunkline_api::kube::Kind;
 use trunkline_api::names::API_VERSION;
 use trunkline_api::resources::SubnetSpec;
+use trunkline_daemon::errors::chain;
 
+use self::plan::AllocationRefusal;
+use crate::cluster::Key;
 use crate::events::{Events, reason};
 use crate::leader::Fence;
 use crate::selection::Policy;
@@ -57,24 +60,114 @@ pub struct Context {
     pub fence: Fence,
 }
 
+/// Result of the work on an object. After an error it is repeated.
+pub type ReconcileResult = Result<(), ReconcileError>;
+
+/// Reason for which the work on an object failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// A pod gets no address.
+    #[error("a pod got no address")]
+    Refused(#[from] AllocationRefusal),
+    /// A request to the API server failed.
+    #[error("{what}")]
+    Request {
+        /// What was not done.
+        what: String,
+        /// Why.
+        source: WriteError,
+    },
+    /// The IPInstance of an allocated address is another pod's.
+    #[error("IPInstance {0} is there already and another pod's")]
+    Foreign(Key),
+    /// The term has ended.
+    #[error("the term of this replica has ended")]
+    TermOver,
+}
+
+impl ReconcileError {
+    /// The label of the metric.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            ReconcileError::Refused(refusal) => refusal.reason(),
+            ReconcileError::Request { source: WriteError::Refused(_), .. } | ReconcileError::Foreign(_) => {
+                "api"
+            }
+            ReconcileError::Request { source: WriteError::Request(_) | WriteError::TimedOut(_), .. } => {
+                "unanswered"
+            }
+            ReconcileError::Request { source: WriteError::NotSent, .. } | ReconcileError::TermOver => {
+                "not_leader"
+            }
+        }
+    }
+
+    fn log(&self) {
+        match self {
+            // The pod's event says why.
+            ReconcileError::Refused(_) | ReconcileError::TermOver => tracing::debug!("{}", chain(self)),
+            ReconcileError::Request { .. } | ReconcileError::Foreign(_) => tracing::warn!("{}", chain(self)),
+        }
+    }
+}
+
+/// Runs a reconciler. Its error is logged and counted.
+pub async fn observed<K, Work>(
+    queue: &'static str,
+    context: Context,
+    key: K,
+    reconcile: impl FnOnce(Context, K) -> Work,
+) -> ReconcileResult
+where
+    Work: Future<Output = ReconcileResult>,
+{
+    let shared = Arc::clone(&context.shared);
+    let result = reconcile(context, key).await;
+    if let Err(error) = &result {
+        shared.metrics().reconcile_failed(queue, error.reason());
+        error.log();
+    }
+    result
+}
+
+/// The first error; the others are logged.
+fn first_error(results: impl IntoIterator<Item = ReconcileResult>) -> ReconcileResult {
+    let mut errors = results.into_iter().filter_map(Result::err);
+    let first = errors.next();
+    errors.for_each(|error| error.log());
+    first.map_or(Ok(()), Err)
+}
+
 /// Reason for a failed write.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The API server refused it: nothing was written.
+    #[error("{}", .0.message)]
     Refused(Box<kube::core::Status>),
     /// No answer, or a server error: the object may have been written or not.
-    Unknown(String),
+    #[error("no answer of the API server")]
+    Request(#[source] Box<kube::Error>),
+    /// No answer in time: the object may have been written or not.
+    #[error("no answer of the API server: {0:?} have passed")]
+    TimedOut(Duration),
     /// Not sent: this replica is no longer the leader.
+    #[error("another replica leads by now")]
     NotSent,
 }
 
-impl std::fmt::Display for WriteError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            WriteError::Refused(status) => formatter.write_str(&status.message),
-            WriteError::Unknown(text) => write!(formatter, "no answer of the API server: {text}"),
-            WriteError::NotSent => formatter.write_str("another replica leads by now"),
-        }
+impl WriteError {
+    /// Whether the object may have been written.
+    fn is_unanswered(&self) -> bool {
+        matches!(self, WriteError::Request(_) | WriteError::TimedOut(_))
+    }
+}
+
+/// The result of a write. It is also done if the object is gone: then nothing is left to do.
+fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> ReconcileResult {
+    match written {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) => Err(ReconcileError::Request { what: what(), source }),
     }
 }
 
@@ -86,8 +179,8 @@ impl Context {
         match timeout(self.fence.patience(), request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(kube::Error::Api(status))) if status.code < 500 => Err(WriteError::Refused(status)),
-            Ok(Err(error)) => Err(WriteError::Unknown(error.to_string())),
-            Err(_) => Err(WriteError::Unknown(format!("{:?} have passed", self.fence.patience()))),
+            Ok(Err(error)) => Err(WriteError::Request(Box::new(error))),
+            Err(_) => Err(WriteError::TimedOut(self.fence.patience())),
         }
     }
 }
@@ -99,7 +192,7 @@ fn record_fault<S: Kind>(context: &Context, name: &Arc<str>) {
         state.faults.get(&(S::KIND, Arc::clone(name))).cloned().or_else(|| {
             let silent = state.term.as_ref().filter(|_| S::KIND == SubnetSpec::KIND)?.silent.get(name)?;
             let uid = state.cluster.subnet(name)?.metadata.uid.as_deref().unwrap_or_default().into();
-            Some(ParseFault { uid, text: silent.clone() })
+            Some(ParseFault { uid, text: silent.to_string() })
         })
     };
     if let Some(ParseFault { uid, text }) = fault {
@@ -111,11 +204,6 @@ fn record_fault<S: Kind>(context: &Context, name: &Arc<str>) {
 /// then nothing is left to do.
 fn is_gone(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.is_not_found() || status.is_conflict())
-}
-
-/// Random bits for MAC addresses: not secret, only different.
-fn random() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
 }
 
 /// Reference to the object of an event.

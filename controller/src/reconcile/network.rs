@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{Count, NetworkSpec, NetworkStatus, NetworkType};
 
-use super::{Context, finalizer, is_gone, quota, record_fault};
+use super::{Context, ReconcileResult, finalizer, quota, record_fault, written};
 use crate::ipam::{NetworkUsage, Usage};
-use crate::queue::ReconcileResult;
 use crate::state::ControllerState;
 
 /// Updates a Network's status, and queues its nodes if its quota has changed.
@@ -18,8 +17,8 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     record_fault::<NetworkSpec>(&context, &name);
     let (patch, network) = {
         let mut state = context.shared.lock();
-        let Some(network) = state.cluster.network(&name).cloned() else { return ReconcileResult::Done };
-        let Some(term) = &state.term else { return ReconcileResult::Done };
+        let Some(network) = state.cluster.network(&name).cloned() else { return Ok(()) };
+        let Some(term) = &state.term else { return Ok(()) };
         let usage = term.ipam.network_usage(&name);
         let status = status(&mut state, &name, &usage);
         if network.network_type() == NetworkType::Underlay {
@@ -32,15 +31,10 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     if let Some(seen) = finalizer::of_metrics(&network.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(patch) = patch else { return ReconcileResult::Done };
-    match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => ReconcileResult::Done,
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(network = %name, %error, "the status was not written");
-            ReconcileResult::Failed
-        }
-    }
+    let Some(patch) = patch else { return Ok(()) };
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+    let answer = context.write(api.patch_status(&name, &parameters, &patch)).await;
+    written(answer, || format!("the status of Network {name} was not written"))
 }
 
 /// Computes the status of a Network.

@@ -23,10 +23,9 @@ use trunkline_api::names::{ATTACHED, label};
 use trunkline_api::resources::NetworkType;
 
 use super::quota::{self, quota};
-use super::{Context, is_gone, reference};
+use super::{Context, ReconcileError, ReconcileResult, is_gone, reference, written};
 use crate::cluster::NodeRow;
 use crate::events::reason;
-use crate::queue::ReconcileResult;
 use crate::state::ControllerState;
 
 /// Changes to write to a node.
@@ -51,14 +50,14 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
         let patch = json!({"metadata": {"uid": &*uid, "labels": changes.labels}});
         match context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await {
             Ok(_) => {}
-            Err(error) if is_gone(&error) => return ReconcileResult::Done,
-            Err(error) => {
-                tracing::warn!(node = %name, %error, "the labels were not written");
-                return ReconcileResult::Failed;
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(source) => {
+                let what = format!("the labels of node {name} were not written");
+                return Err(ReconcileError::Request { what, source });
             }
         }
     }
-    let Some(unavailable) = changes.unavailable else { return ReconcileResult::Done };
+    let Some(unavailable) = changes.unavailable else { return Ok(()) };
     let text = if unavailable {
         "no Network selects this node: label it for an Underlay Network, or make an Overlay"
     } else {
@@ -72,22 +71,16 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
         "message": text, "lastTransitionTime": now, "lastHeartbeatTime": now,
     });
     let patch = json!({"metadata": {"uid": &*uid}, "status": {"conditions": [condition]}});
-    match context.write(api.patch_status(&name, &parameters, &Patch::Strategic(patch))).await {
-        Ok(_) => {
-            // Events on nodes have the name as their UID, so that kubectl describe finds them.
-            let about = reference("Node", "v1", None, &name, &name);
-            match unavailable {
-                true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),
-                false => context.events.normal(about, reason::NODE_NETWORK, text.to_owned()),
-            }
-            ReconcileResult::Done
-        }
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(node = %name, %error, "the condition was not written");
-            ReconcileResult::Failed
+    let answer = context.write(api.patch_status(&name, &parameters, &Patch::Strategic(patch))).await;
+    if answer.is_ok() {
+        // Events on nodes have the name as their UID, so that kubectl describe finds them.
+        let about = reference("Node", "v1", None, &name, &name);
+        match unavailable {
+            true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),
+            false => context.events.normal(about, reason::NODE_NETWORK, text.to_owned()),
         }
     }
+    written(answer, || format!("the condition of node {name} was not written"))
 }
 
 /// Computes the changes to a node.
@@ -118,15 +111,9 @@ pub fn changes(state: &ControllerState, node: &NodeRow) -> Changes {
 
 async fn remove_node_info(context: &Context, name: &str) -> ReconcileResult {
     let api: Api<NodeInfoObject> = Api::all(context.client.clone());
-    match context.write(api.delete(name, &DeleteParams::default())).await {
-        Ok(_) => {
-            tracing::info!(node = name, "the node is gone, and its NodeInfo with it");
-            ReconcileResult::Done
-        }
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(node = name, %error, "the NodeInfo of a node that is gone was not deleted");
-            ReconcileResult::Failed
-        }
+    let answer = context.write(api.delete(name, &DeleteParams::default())).await;
+    if answer.is_ok() {
+        tracing::info!(node = name, "the node is gone, and its NodeInfo with it");
     }
+    written(answer, || format!("the NodeInfo of node {name}, which is gone, was not deleted"))
 }

@@ -16,11 +16,11 @@ use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::Network;
 use trunkline_api::validate::Fault;
 
-use super::decide::{AddressSelector, AssignDecision, Decision, decide};
-use super::recover::{self, NotRecovered};
+use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
+use super::recover::{self, NotRecovered, RefusedReport};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
-use crate::selection::{Policy, Selection, place, select};
+use crate::selection::{PlaceError, Policy, Selection, place, select};
 use crate::state::{ControllerState, PendingCreate};
 
 /// Writes for a pod.
@@ -72,25 +72,36 @@ pub struct AssignPlan {
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// Reason for which a pod gets no address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllocationRefusal {
-    /// Label of the metric: `annotation`, `network`, `exhausted` or `address`.
-    pub reason: &'static str,
-    /// Text of the pod's event: what is wrong, and what to change.
-    pub text: String,
+/// Reason for which a pod gets no address. The text is that of the pod's event: it names the fault
+/// and the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationRefusal {
+    /// Annotations or labels of the pod or its namespace have faults.
+    #[error("{}", joined(.0))]
+    Annotations(Vec<Fault>),
+    /// The pools of a stateful pod have a fault.
+    #[error(transparent)]
+    Pools(#[from] DecideError),
+    /// The pod has no network on its node.
+    #[error(transparent)]
+    Network(#[from] PlaceError),
+    /// The kubelet reports an address that the pod does not get.
+    #[error(transparent)]
+    Report(#[from] RefusedReport),
+    /// The network has no address for the pod.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }
 
 impl AllocationRefusal {
-    fn new(reason: &'static str, text: impl ToString) -> Self {
-        AllocationRefusal { reason, text: text.to_string() }
-    }
-
-    fn faults(faults: &[Fault]) -> Self {
-        AllocationRefusal::new(
-            "annotation",
-            faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
-        )
+    /// The label of the metric.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            AllocationRefusal::Annotations(_) | AllocationRefusal::Pools(_) => "annotation",
+            AllocationRefusal::Network(_) => "network",
+            AllocationRefusal::Allocate(AllocateError::Exhausted { .. }) => "exhausted",
+            AllocationRefusal::Report(_) | AllocationRefusal::Allocate(_) => "address",
+        }
     }
 }
 
@@ -121,8 +132,7 @@ impl ControllerState {
             })));
         }
         let instances = self.cluster.instances_of_pod(key);
-        let decision = decide(key, pod, &instances, policy)
-            .map_err(|text| AllocationRefusal::new("annotation", text))?;
+        let decision = decide(key, pod, &instances, policy)?;
         let existing = |keys: Vec<Key>| -> Vec<Existing> {
             let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
@@ -168,15 +178,13 @@ impl ControllerState {
             AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
                 let metadata = &pod.networking;
                 select(&self.cluster, key, &metadata.annotations, &metadata.labels, false, policy)
-                    .map_err(|faults| AllocationRefusal::faults(&faults))?
+                    .map_err(AllocationRefusal::Annotations)?
             }
         };
         let extra_prefixes = named(key, &pod)?;
-        let network = place(&self.cluster, &selection, &decision.node)
-            .map_err(|text| AllocationRefusal::new("network", text));
-        let network = match network {
+        let network = match place(&self.cluster, &selection, &decision.node) {
             Ok(network) => network,
-            Err(refused) => return Err(self.wait(key, refused)),
+            Err(refused) => return Err(self.wait(key, refused.into())),
         };
         let (addresses, family, asked) = match &decision.selector {
             AddressSelector::Any => (&[][..], selection.family, selection.family),
@@ -204,18 +212,16 @@ impl ControllerState {
                     tracing::debug!(pod = %key, ?addresses, "another plugin's pod is left alone: no Subnet has its addresses");
                     return Ok(Plan::Nothing);
                 }
-                Err(NotRecovered::Refused(text)) => {
-                    return Err(self.wait(key, AllocationRefusal::new("address", text)));
-                }
+                Err(NotRecovered::Refused(report)) => return Err(self.wait(key, report.into())),
             }
         }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
             Err(error @ AllocateError::Exhausted { .. }) => {
                 term.starving.entry(network.name().into()).or_default().push(key);
-                return Err(self.wait(key, AllocationRefusal::new("exhausted", error)));
+                return Err(self.wait(key, error.into()));
             }
-            Err(error) => return Err(self.wait(key, AllocationRefusal::new("address", error))),
+            Err(error) => return Err(self.wait(key, error.into())),
         };
         for assigned in &granted.addresses {
             term.queues.subnets.add(Arc::clone(&assigned.subnet));
@@ -243,8 +249,7 @@ impl ControllerState {
 
 /// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, AllocationRefusal> {
-    extra_prefixes(&key.name, &pod.networking.annotations)
-        .map_err(|faults| AllocationRefusal::faults(&faults))
+    extra_prefixes(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
 }
 
 /// The families of these addresses.

@@ -204,8 +204,8 @@ fn refusal_names_the_fix() {
     ] {
         let mut state = state();
         let refused = plan(&mut state, "p", pod(node, "ReplicaSet", annotations)).unwrap_err();
-        assert_eq!(refused.reason, reason, "{}", refused.text);
-        assert!(refused.text.contains(text), "{}", refused.text);
+        assert_eq!(refused.reason(), reason, "{refused}");
+        assert!(refused.to_string().contains(text), "{refused}");
     }
 }
 
@@ -218,7 +218,7 @@ fn waiting_pod_gets_the_next_free_address() {
     }
     // The pair is one decision: nothing is set aside in the family with free addresses.
     let both = plan(&mut state, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
-    assert_eq!(both.unwrap_err().reason, "exhausted");
+    assert_eq!(both.unwrap_err().reason(), "exhausted");
     let usage = state.term.as_ref().unwrap().ipam.network_usage("rack");
     assert_eq!((usage.v4.available, usage.v6.available), (0, 3));
     let status = network::status(&mut state, "rack", &usage);
@@ -270,7 +270,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let mut state = state();
     state.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
     let silent = |state: &ControllerState| state.term.as_ref().unwrap().silent.get("x").cloned();
-    let said = silent(&state).unwrap();
+    let said = silent(&state).unwrap().to_string();
     assert!(said.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{said}");
     for name in ["a", "b", "c"] {
         let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
@@ -343,14 +343,14 @@ fn kubelet_cannot_claim_foreign_addresses() {
         ("n2", "10.0.0.2", "no Underlay Network selects node n2"),
     ] {
         let refused = plan(&mut state, "q", reporting(node, address)).unwrap_err();
-        assert!(refused.text.contains(words), "{address} on {node}: {}", refused.text);
+        assert!(refused.to_string().contains(words), "{address} on {node}: {refused}");
     }
     // Retained for the next pod of its name, in the same namespace.
     state.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
     let refused = plan(&mut state, "q", reporting("n1", "10.0.0.1")).unwrap_err();
-    assert!(refused.text.contains("an IPInstance of namespace default has it"), "{}", refused.text);
+    assert!(refused.to_string().contains("an IPInstance of namespace default has it"), "{refused}");
     let waits = PodRow { started: false, ..reporting("n1", "10.0.0.2") };
-    assert!(plan(&mut state, "q", waits).unwrap_err().text.contains("not Running yet"));
+    assert!(plan(&mut state, "q", waits).unwrap_err().to_string().contains("not Running yet"));
     assert_eq!(addresses(&assignment(plan(&mut state, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
 }
 

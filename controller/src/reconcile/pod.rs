@@ -18,13 +18,13 @@ use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
 use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful};
+use trunkline_daemon::errors::chain;
 
 use super::plan::{AssignPlan, Existing, Plan};
-use super::{Context, WriteError, is_gone, random, reference};
+use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
-use crate::queue::ReconcileResult;
 use crate::state::PendingCreate;
 use crate::watch::pod::Pod;
 
@@ -36,7 +36,7 @@ pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let plan = {
         let mut state = context.shared.lock();
         let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
-        match state.plan_pod(&key, &context.policy, random()) {
+        match state.plan_pod(&key, &context.policy, fastrand::u32(..)) {
             Ok(plan) => Ok((plan, pod)),
             Err(refused) => Err((refused, pod)),
         }
@@ -44,17 +44,17 @@ pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let (plan, pod) = match plan {
         Ok(planned) => planned,
         Err((refused, pod)) => {
-            context.shared.metrics().failed(refused.reason);
-            tracing::debug!(pod = %key, reason = refused.reason, text = refused.text, "a pod got no address");
-            context.events.warning(about(&key, pod.as_deref()), reason::ALLOCATION_FAILED, refused.text);
-            return ReconcileResult::Failed;
+            context.shared.metrics().failed(refused.reason());
+            let about = about(&key, pod.as_deref());
+            context.events.warning(about, reason::ALLOCATION_FAILED, refused.to_string());
+            return Err(refused.into());
         }
     };
     match plan {
-        Plan::Nothing => ReconcileResult::Done,
+        Plan::Nothing => Ok(()),
         Plan::Release(instances) => {
             let outcome = delete(&context, &instances).await;
-            if outcome == ReconcileResult::Done && !instances.is_empty() {
+            if outcome.is_ok() && !instances.is_empty() {
                 record_release(&context, &key, pod.as_deref(), &instances);
             }
             outcome
@@ -86,25 +86,11 @@ pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Reconci
         let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
         let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match context.write(api.delete(&instance.key.name, &parameters)).await {
-            Ok(_) => ReconcileResult::Done,
-            Err(error) if is_gone(&error) => ReconcileResult::Done,
-            Err(error) => {
-                tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not deleted");
-                ReconcileResult::Failed
-            }
-        }
+        let answer = context.write(api.delete(&instance.key.name, &parameters)).await;
+        written(answer, || format!("IPInstance {} was not deleted", instance.key))
     }))
     .await;
-    all(deleted)
-}
-
-fn all(outcomes: impl IntoIterator<Item = ReconcileResult>) -> ReconcileResult {
-    if outcomes.into_iter().all(|outcome| outcome == ReconcileResult::Done) {
-        ReconcileResult::Done
-    } else {
-        ReconcileResult::Failed
-    }
+    first_error(deleted)
 }
 
 async fn leave(
@@ -114,10 +100,7 @@ async fn leave(
     remove_finalizer: Option<Arc<str>>,
     pod: Option<&str>,
 ) -> ReconcileResult {
-    let outcomes = join_all(keep.iter().map(|instance| reserve(context, instance))).await;
-    if all(outcomes) == ReconcileResult::Failed {
-        return ReconcileResult::Failed;
-    }
+    first_error(join_all(keep.iter().map(|instance| reserve(context, instance))).await)?;
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
         let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
@@ -132,7 +115,7 @@ async fn leave(
     }
     match remove_finalizer {
         Some(uid) => take_finalizer(context, key, &uid).await,
-        None => ReconcileResult::Done,
+        None => Ok(()),
     }
 }
 
@@ -154,21 +137,14 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Reconcile
     let parameters = PatchParams::default();
     let cleared =
         context.write(api.patch_status(&instance.key.name, &parameters, &Patch::Merge(status))).await;
-    let written = match cleared {
+    let answer = match cleared {
         Ok(_) => context.write(api.patch(&instance.key.name, &parameters, &Patch::Merge(patch))).await,
         Err(error) => Err(error),
     };
-    match written {
-        Ok(object) => {
-            learn(context, &instance.key, &object);
-            ReconcileResult::Done
-        }
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not marked as reserved");
-            ReconcileResult::Failed
-        }
+    if let Ok(object) = &answer {
+        learn(context, &instance.key, object);
     }
+    written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
 }
 
 /// Removes hybridnet's finalizer from a pod.
@@ -178,28 +154,17 @@ async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileRes
         "uid": uid,
         "$deleteFromPrimitiveList/finalizers": [finalizer::IP_ALLOCATED],
     }});
-    match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await {
-        Ok(_) => ReconcileResult::Done,
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(pod = %key, %error, "the pod's finalizer was not taken off");
-            ReconcileResult::Failed
-        }
-    }
-}
-
-/// Result of the write of one address.
-enum Written {
-    Yes,
-    No(String),
-    Unknown(String),
+    let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await;
+    written(answer, || format!("the finalizer of pod {key} was not taken off"))
 }
 
 async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> ReconcileResult {
     let began = Instant::now();
     let pod = &assignment.pod;
-    if delete(context, &assignment.release).await == ReconcileResult::Done && !assignment.release.is_empty() {
-        record_release(context, key, Some(&pod.uid), &assignment.release);
+    match delete(context, &assignment.release).await {
+        Ok(()) if assignment.release.is_empty() => {}
+        Ok(()) => record_release(context, key, Some(&pod.uid), &assignment.release),
+        Err(error) => error.log(),
     }
     let written = join_all(
         assignment.granted.addresses.iter().map(|assigned| assign_one(context, key, &assignment, assigned)),
@@ -209,17 +174,17 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let mut unanswered = Vec::new();
     {
         let mut state = context.shared.lock();
-        let Some(term) = &mut state.term else { return ReconcileResult::Failed };
+        let Some(term) = &mut state.term else { return Err(ReconcileError::TermOver) };
         for (assigned, written) in assignment.granted.addresses.iter().zip(written) {
             match written {
-                Written::Yes => {}
-                Written::No(text) => {
+                Ok(()) => {}
+                Err(NotGiven { error, unanswered: false }) => {
                     term.ipam.refuse(assigned.address.addr(), &key.namespace);
-                    faults.push(("api", text));
+                    faults.push(("api", error));
                 }
-                Written::Unknown(text) => {
+                Err(NotGiven { error, unanswered: true }) => {
                     unanswered.push(assigned.clone());
-                    faults.push(("unanswered", text));
+                    faults.push(("unanswered", error));
                 }
             }
         }
@@ -231,14 +196,11 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
             term.pending_creates.insert(key.clone(), unanswered);
         }
     }
-    if !faults.is_empty() {
-        for (reason, text) in faults {
-            context.shared.metrics().failed(reason);
-            tracing::warn!(pod = %key, text, "an address was not given");
-            context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, text);
-        }
-        return ReconcileResult::Failed;
+    for (reason, error) in &faults {
+        context.shared.metrics().failed(reason);
+        context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, chain(error));
     }
+    first_error(faults.into_iter().map(|(_, error)| Err(error)))?;
     let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
     context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
@@ -248,10 +210,22 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     if context.calico {
         return annotate(context, key, pod).await;
     }
-    ReconcileResult::Done
+    Ok(())
 }
 
-async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assigned: &Assigned) -> Written {
+/// An address that a pod did not get.
+struct NotGiven {
+    error: ReconcileError,
+    /// Whether its IPInstance may have been written.
+    unanswered: bool,
+}
+
+async fn assign_one(
+    context: &Context,
+    key: &Key,
+    assignment: &AssignPlan,
+    assigned: &Assigned,
+) -> Result<(), NotGiven> {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let own = context.shared.lock().cluster.subnet(&assigned.subnet).and_then(|subnet| subnet.spec.net_id);
     let object = ip_instance(key, assignment, assigned, own.or(assignment.network.spec.net_id));
@@ -261,10 +235,14 @@ async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assig
     } else {
         context.write(api.create(&PostParams::default(), &object)).await
     };
+    let request = |source| {
+        let what = format!("IPInstance {instance} of pod {key} was not written");
+        ReconcileError::Request { what, source }
+    };
     match outcome {
         Ok(object) => {
             learn(context, &instance, &object);
-            Written::Yes
+            Ok(())
         }
         // From an earlier attempt without an answer, or from another client.
         Err(WriteError::Refused(status)) if status.is_already_exists() => {
@@ -274,17 +252,18 @@ async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assig
                     let own = there.spec.binding.pod_uid == *assignment.pod.uid
                         && there.metadata.deletion_timestamp.is_none();
                     if own {
-                        Written::Yes
+                        Ok(())
                     } else {
-                        Written::No(format!("IPInstance {instance} is there already and another pod's"))
+                        Err(NotGiven { error: ReconcileError::Foreign(instance), unanswered: false })
                     }
                 }
-                Err(error) => Written::Unknown(error.to_string()),
+                Err(error) => Err(NotGiven { error: request(error), unanswered: true }),
             }
         }
-        Err(WriteError::Refused(status)) => Written::No(format!("IPInstance {instance}: {}", status.message)),
-        Err(error @ WriteError::NotSent) => Written::No(error.to_string()),
-        Err(error @ WriteError::Unknown(_)) => Written::Unknown(format!("IPInstance {instance}: {error}")),
+        Err(error) => {
+            let unanswered = error.is_unanswered();
+            Err(NotGiven { error: request(error), unanswered })
+        }
     }
 }
 
@@ -369,12 +348,12 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
                     term.ipam.refuse(address, &key.namespace);
                 }
             }
-            Err(error) => {
-                tracing::debug!(ipinstance = %instance, %error, "whether it was created is not known yet");
+            Err(source) => {
                 if let Some(term) = &mut context.shared.lock().term {
                     term.pending_creates.insert(key.clone(), unanswered.clone());
                 }
-                return ReconcileResult::Failed;
+                let what = format!("IPInstance {instance} was not read, so it may have been written");
+                return Err(ReconcileError::Request { what, source });
             }
         }
     }
@@ -383,7 +362,7 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
     if let Some(term) = &context.shared.lock().term {
         term.queues.pods.add(key.clone());
     }
-    ReconcileResult::Done
+    Ok(())
 }
 
 /// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
@@ -396,14 +375,8 @@ async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let patch =
         json!({"metadata": {"uid": &*pod.uid, "annotations": {annotation::CALICO_POD_IPS: addresses}}});
-    match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => ReconcileResult::Done,
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(pod = %key, %error, "the annotation {} was not written", annotation::CALICO_POD_IPS);
-            ReconcileResult::Failed
-        }
-    }
+    let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+    written(answer, || format!("the annotation {} of pod {key} was not written", annotation::CALICO_POD_IPS))
 }
 
 /// The IPInstance of one address of a pod.

@@ -17,8 +17,67 @@ use crate::selection::Selection;
 pub enum NotRecovered {
     /// Another plugin assigned the addresses: no Subnet contains any of them.
     Foreign,
-    /// The report is refused, for this reason and with this advice.
-    Refused(String),
+    /// The report is refused.
+    Refused(RefusedReport),
+}
+
+/// A reported address that the pod does not get.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the kubelet reports {address} for this pod, which no IPInstance records: {why}: delete the pod if it does not get \
+     an address"
+)]
+pub struct RefusedReport {
+    /// The address.
+    pub address: IpAddr,
+    /// The reason.
+    #[source]
+    pub why: ReportFault,
+}
+
+/// Reason for which a reported address is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportFault {
+    /// It is outside every Subnet.
+    #[error("no Subnet has it")]
+    NoSubnet,
+    /// The pod has not started.
+    #[error("the pod's phase is not Running yet")]
+    NotRunning,
+    /// Its Subnet is of another Network than the pod.
+    #[error("Subnet {subnet} is of Network {of}, the pod's is {network}")]
+    OtherNetwork {
+        /// The Subnet.
+        subnet: String,
+        /// The Subnet's Network.
+        of: String,
+        /// The pod's Network.
+        network: String,
+    },
+    /// An IPInstance has it.
+    #[error("an IPInstance of namespace {namespace} has it")]
+    Held {
+        /// The IPInstance's namespace.
+        namespace: String,
+    },
+    /// Its Subnet is private.
+    #[error("Subnet {subnet} is private, and the pod does not name it")]
+    Private {
+        /// The Subnet.
+        subnet: String,
+    },
+    /// The pod names other Subnets.
+    #[error("the pod names other Subnets than {subnet}")]
+    OtherSubnets {
+        /// The Subnet.
+        subnet: String,
+    },
+    /// It is allocated only by name.
+    #[error("it is one of the reservedIPs of Subnet {subnet}")]
+    Reserved {
+        /// The Subnet.
+        subnet: String,
+    },
 }
 
 /// Checks the reported addresses. `network` is the pod's network on its node; `known` looks up an
@@ -37,34 +96,31 @@ pub fn check(
     if found.iter().all(|(_, known)| known.is_none()) {
         return Err(NotRecovered::Foreign);
     }
-    let refuse = |address: IpAddr, why: String| {
-        Err(NotRecovered::Refused(format!(
-            "the kubelet reports {address} for this pod, which no IPInstance records: {why}: delete the pod if it does not get an address"
-        )))
-    };
+    let refuse =
+        |address: IpAddr, why: ReportFault| Err(NotRecovered::Refused(RefusedReport { address, why }));
     for (address, known) in found {
         let Some(known) = known else {
-            return refuse(address, "no Subnet has it".to_owned());
+            return refuse(address, ReportFault::NoSubnet);
         };
         let AddressInfo { subnet, network: of, private, reserved, holder } = known;
         let is_named = selection.subnets.contains(&subnet);
         if !pod.started {
-            return refuse(address, "the pod's phase is not Running yet".to_owned());
+            return refuse(address, ReportFault::NotRunning);
         }
         if of != network {
-            return refuse(address, format!("Subnet {subnet} is of Network {of}, the pod's is {network}"));
+            return refuse(address, ReportFault::OtherNetwork { subnet, of, network: network.to_owned() });
         }
         if let Some(namespace) = holder {
-            return refuse(address, format!("an IPInstance of namespace {namespace} has it"));
+            return refuse(address, ReportFault::Held { namespace });
         }
         if private && !is_named {
-            return refuse(address, format!("Subnet {subnet} is private, and the pod does not name it"));
+            return refuse(address, ReportFault::Private { subnet });
         }
         if !selection.subnets.is_empty() && !is_named {
-            return refuse(address, format!("the pod names other Subnets than {subnet}"));
+            return refuse(address, ReportFault::OtherSubnets { subnet });
         }
         if reserved {
-            return refuse(address, format!("it is one of the reservedIPs of Subnet {subnet}"));
+            return refuse(address, ReportFault::Reserved { subnet });
         }
     }
     Ok(())
@@ -152,8 +208,8 @@ mod tests {
             let look = |address: IpAddr| if address.is_ipv4() { first.clone() } else { second.clone() };
             match (check(&pod, &selection, "rack", look), refused) {
                 (Ok(()), None) => {}
-                (Err(NotRecovered::Refused(text)), Some(words)) => {
-                    assert!(text.contains(words), "{case}: {text}");
+                (Err(NotRecovered::Refused(report)), Some(words)) => {
+                    assert!(report.to_string().contains(words), "{case}: {report}");
                 }
                 (other, _) => panic!("{case}: {other:?}"),
             }

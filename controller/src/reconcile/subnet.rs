@@ -8,8 +8,7 @@ use serde_json::json;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{SubnetSpec, SubnetStatus};
 
-use super::{Context, finalizer, is_gone, record_fault};
-use crate::queue::ReconcileResult;
+use super::{Context, ReconcileResult, finalizer, record_fault, written};
 use crate::state::ControllerState;
 
 /// Updates a Subnet's status.
@@ -17,7 +16,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     record_fault::<SubnetSpec>(&context, &name);
     let (status, subnet) = {
         let state = context.shared.lock();
-        let Some(subnet) = state.cluster.subnet(&name) else { return ReconcileResult::Done };
+        let Some(subnet) = state.cluster.subnet(&name) else { return Ok(()) };
         let status = status(&state, &name).filter(|status| subnet.status.as_ref() != Some(status));
         (status, Arc::clone(subnet))
     };
@@ -27,16 +26,11 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(status) = status else { return ReconcileResult::Done };
+    let Some(status) = status else { return Ok(()) };
     let patch = json!({ "status": status });
-    match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => ReconcileResult::Done,
-        Err(error) if is_gone(&error) => ReconcileResult::Done,
-        Err(error) => {
-            tracing::warn!(subnet = %name, %error, "the status was not written");
-            ReconcileResult::Failed
-        }
-    }
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+    let answer = context.write(api.patch_status(&name, &parameters, &patch)).await;
+    written(answer, || format!("the status of Subnet {name} was not written"))
 }
 
 /// Computes the status; `None` for a subnet that is not served.

@@ -23,7 +23,6 @@ use crate::events::Events;
 use crate::ipam::{AllocatedAddresses, Assigned, State};
 use crate::leader::Fence;
 use crate::metrics::Metrics;
-use crate::queue::ReconcileResult;
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
 
@@ -173,14 +172,14 @@ async fn foreign_finalizer_stays() {
     let deleted = "2026-01-01T00:00:00Z";
     let finalizers = json!(["backup.example.com/copy", IP_ALLOCATED]);
     leader.show(&instance("1", "", json!({"deletionTimestamp": deleted, "finalizers": finalizers})));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
+    assert!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await.is_ok());
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
     assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
     // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
     // the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
+    assert!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await.is_ok());
     assert_eq!((leader.sent(), leader.state()), (Vec::new(), Some(State::Releasing)));
 
     let going: Subnet = serde_json::from_value(json!({
@@ -193,19 +192,14 @@ async fn foreign_finalizer_stays() {
     }))
     .unwrap();
     leader.with(|state| state.set_subnet(&"sub".into(), going));
-    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, ReconcileResult::Done);
+    assert!(subnet::reconcile(leader.context.clone(), "sub".into()).await.is_ok());
     let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
     assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
 }
 
 #[tokio::test]
 async fn moved_finalizer_is_left_to_its_own_event() {
-    for (code, outcome) in [
-        (422, ReconcileResult::Done),
-        (409, ReconcileResult::Done),
-        (403, ReconcileResult::Failed),
-        (500, ReconcileResult::Failed),
-    ] {
+    for (code, reason) in [(422, None), (409, None), (403, Some("api")), (500, Some("unanswered"))] {
         let leader = leader(move |_| {
             (
                 code,
@@ -215,7 +209,8 @@ async fn moved_finalizer_is_left_to_its_own_event() {
         });
         let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [IP_ALLOCATED]});
         leader.show(&instance("1", "", deleted));
-        assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, outcome, "{code}");
+        let failed = ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await.err();
+        assert_eq!(failed.map(|error| error.reason()), reason, "{code}");
     }
 }
 
@@ -251,7 +246,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let here = leader(move |_| (404, absent.clone()));
     unanswered(&here, false);
     assert_eq!(here.state(), Some(State::Given));
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
+    assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.state(), None);
 
     // Written, as a new list has already shown. The pod is queued although the answer brings no
@@ -263,10 +258,10 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     here.show(&written);
     assert_eq!(here.state(), Some(State::InUse));
     here.queued();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
+    assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.queued(), 1, "its pod is looked at again");
     here.sent();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
+    assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
     // Still unknown: asked again.
@@ -274,7 +269,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
         (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
     });
     unanswered(&here, false);
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Failed);
+    assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_err());
     assert_eq!(here.state(), Some(State::Given));
     assert!(here.with(|state| state.term.as_ref().unwrap().pending_creates.contains_key(&key("web-0"))));
 }
@@ -295,7 +290,7 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
         leader.show(&kept);
         unanswered(&leader, true);
         assert_eq!(leader.state(), Some(State::Rebinding));
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
+        assert!(pod::reconcile(leader.context.clone(), key("web-0")).await.is_ok());
         assert_eq!(leader.state(), Some(state), "{there}");
     }
 }
@@ -331,7 +326,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
             };
             state.set_pod(&key("web-0"), row);
         });
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
+        assert!(pod::reconcile(leader.context.clone(), key("web-0")).await.is_ok());
         let sent = leader.sent();
         let (method, _, body) = sent.first().unwrap();
         assert_eq!(method, "PATCH", "{sent:?}");

@@ -270,7 +270,9 @@ impl Watched for Lenient<IPInstanceSpec> {
         name_faults(&self);
         let key = key(self.meta(), state);
         let row = match &self.0 {
-            Ok(object) => InstanceRow::of(object, &mut state.cluster.interner),
+            Ok(object) => {
+                InstanceRow::of(object, &mut state.cluster.interner).map_err(|error| error.to_string())
+            }
             Err(unreadable) => Err(Unreadable::to_string(unreadable)),
         };
         match row {

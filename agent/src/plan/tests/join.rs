@@ -85,10 +85,10 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
             of(&with_devices()).unwrap().link_checks,
             [check(both[0], "a4", "10.10.0.1"), check(both[1], "a6", "2001:db8:10::1")]
         );
-        assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 is not made yet");
+        assert_eq!(of(&with_default()).unwrap_err().to_string(), "Subnet a4: up1.10 is not made yet");
         let mut unplugged = with_devices();
         unplugged.links[1].running = false;
-        assert_eq!(of(&unplugged).unwrap_err(), "Subnet a4: up1 has no carrier");
+        assert_eq!(of(&unplugged).unwrap_err().to_string(), "Subnet a4: up1 has no carrier");
     }
     let bgp = plan(&usual(), &host(Vec::new())).unwrap();
     let target = AttachTarget { network: "rack1".to_owned(), ..target(&["10.1.0.5"], AttachmentKind::Veth) };
@@ -125,11 +125,12 @@ fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_a
 fn a_slave_waits_for_its_device_and_has_only_one() {
     let waiting = plan(&slaves(), &with_default()).unwrap();
     let error = join(&waiting, &target(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
-    assert_eq!(error, "Subnet a4: up1.10 is not made yet");
+    assert_eq!(error.to_string(), "Subnet a4: up1.10 is not made yet");
     let mut apart = slaves();
     apart.subnets[1].spec.net_id = Some(20);
     let apart = plan(&apart, &with_devices()).unwrap();
     let error = join(&apart, &target(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("Subnet a6 is on up1.20, and the pod's other address on up1.10"), "{error}");
 }
 

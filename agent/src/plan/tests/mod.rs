@@ -685,8 +685,7 @@ fn policies_are_copied_rule_for_rule() {
     .unwrap();
     let intent = intent(vec![network], Vec::new());
     let plan = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
-    let export =
-        |peer: &str| plan.peers[&PeerKey::from(peer.parse::<std::net::IpAddr>().unwrap())].export.clone();
+    let export = |peer: &str| plan.peers[&PeerKey::from(peer.parse::<IpAddr>().unwrap())].export.clone();
     let first = export("192.0.2.1");
     // What its rules leave open is as if there were none.
     assert_eq!((first.rules.len(), first.default), (3, PolicyResult::Reject));

@@ -136,7 +136,7 @@ fn what_no_pod_can_have_is_carved_out() {
     assert_eq!(target(overlay, "10.1.0.0/16"), fabric, "pods of no known node, as underlay pods reach them");
 
     let inside = |address: &str| {
-        let address: std::net::IpAddr = address.parse().unwrap();
+        let address: IpAddr = address.parse().unwrap();
         plan.kernel.nat.inside.iter().any(|prefix| prefix.contains(&address))
     };
     for (address, expected) in [

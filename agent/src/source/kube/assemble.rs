@@ -12,6 +12,7 @@
 //! The rules are those of manifests ([`trunkline_api::validate`]), and a fault is told in the same words.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::Utf8Error;
 use std::sync::Arc;
 
 use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
@@ -252,29 +253,22 @@ impl Candidate {
             all.into_iter().filter(|which| wanted.differs(which, before)).collect();
         let rank = |kind: &str| ["Network", "Subnet", "NodeInfo"].iter().position(|known| *known == kind);
         changes.sort_by_key(|which| (rank(which.0), created(which), which.1.clone()));
-        let known: BTreeSet<String> = messages(&self.faults(before, labels, created));
+        let known: BTreeSet<Fault> = self.faults(before, labels, created).into_iter().collect();
         for which in changes {
             self.revert(&which, &wanted);
-            let found = messages(&self.faults(before, labels, created));
-            let new: Vec<&String> = found.difference(&known).collect();
+            let mut new = self.faults(before, labels, created);
+            new.retain(|fault| !known.contains(fault));
             if !new.is_empty() {
-                // In words that name what was refused, also where the rule names the other one.
-                let start = format!("{} {}: ", which.0, which.1);
-                faults.extend(new.iter().map(|words| {
-                    if words.starts_with(&start) {
-                        (*words).clone()
-                    } else {
-                        format!("{start}with it, {words}")
-                    }
+                // The text names the refused object, also if the rule names the other one.
+                let (kind, name) = &which;
+                faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
+                    true => fault.to_string(),
+                    false => format!("{kind} {name}: with it, {fault}"),
                 }));
                 self.revert(&which, before);
             }
         }
     }
-}
-
-fn messages(faults: &[Fault]) -> BTreeSet<String> {
-    faults.iter().map(ToString::to_string).collect()
 }
 
 fn created(objects: &Objects, (kind, name): &ObjectRef) -> String {
@@ -311,9 +305,9 @@ fn resolve(
             let Some(named) = &peer.password_secret_ref else { continue };
             match key(named, objects, namespace) {
                 Ok(secret) => peer.password = Some(secret),
-                Err(words) => {
+                Err(error) => {
                     let field = format!("spec.config.bgpPeers[{index}].passwordSecretRef");
-                    faults.insert(format!("Network {name}: {field}: {words}"));
+                    faults.insert(format!("Network {name}: {field}: Secret {error}"));
                     failed.push(("Network", name.clone()));
                 }
             }
@@ -324,28 +318,47 @@ fn resolve(
     }
 }
 
-fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secret, String> {
+/// Reason for which a Secret has no password for a peer. The text begins with the Secret's name.
+#[derive(Debug, thiserror::Error)]
+enum PasswordError {
+    #[error("{secret} is not known yet")]
+    Unknown { secret: String },
+    #[error("{secret} {reason}")]
+    Missing { secret: String, reason: String },
+    #[error("{secret} has no key `{key}`, it has {known}: write one of them")]
+    NoKey { secret: String, key: String, known: String },
+    #[error("{secret}: `{key}` is no text")]
+    NoText { secret: String, key: String, source: Utf8Error },
+    #[error("{secret}: `{key}` is empty: write the key into it, or leave the field out")]
+    Empty { secret: String, key: String },
+    #[error("{secret}: `{key}` holds {length} octets, TCP-MD5 takes at most {}", BgpPeer::MAX_PASSWORD)]
+    TooLong { secret: String, key: String, length: usize },
+}
+
+fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secret, PasswordError> {
     let place = place(named, namespace);
-    let title = format!("Secret {}/{}", place.0, place.1);
+    let secret = format!("{}/{}", place.0, place.1);
     let values = match objects.secrets.get(&place) {
-        None | Some(SecretState::Unknown) => return Err(format!("{title} is not known yet")),
-        Some(SecretState::Missing(words)) => return Err(format!("{title} {words}")),
+        None | Some(SecretState::Unknown) => return Err(PasswordError::Unknown { secret }),
+        Some(SecretState::Missing(reason)) => {
+            return Err(PasswordError::Missing { secret, reason: reason.clone() });
+        }
         Some(SecretState::Values(values)) => values,
     };
-    let value = values.get(&named.key).ok_or_else(|| {
-        let known: Vec<&str> = values.keys().map(String::as_str).collect();
-        format!("{title} has no key `{}`, it has {}: write one of them", named.key, known.join(", "))
-    })?;
-    let text = std::str::from_utf8(value).map_err(|_| format!("{title}: `{}` is no text", named.key))?;
+    let key = named.key.clone();
+    let Some(value) = values.get(&key) else {
+        let known = values.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(PasswordError::NoKey { secret, key, known });
+    };
+    let text = match std::str::from_utf8(value) {
+        Ok(text) => text,
+        Err(source) => return Err(PasswordError::NoText { secret, key, source }),
+    };
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     match text.len() {
-        0 => Err(format!("{title}: `{}` is empty: write the key into it, or leave the field out", named.key)),
-        length if length > BgpPeer::MAX_PASSWORD => Err(format!(
-            "{title}: `{}` holds {length} octets, TCP-MD5 takes at most {}",
-            named.key,
-            BgpPeer::MAX_PASSWORD
-        )),
+        0 => Err(PasswordError::Empty { secret, key }),
+        length if length > BgpPeer::MAX_PASSWORD => Err(PasswordError::TooLong { secret, key, length }),
         _ => Ok(Secret::new(text)),
     }
 }

@@ -8,9 +8,9 @@
 //! the store, and never part of a log or an answer. It is written anew and renamed into place: a crash leaves the old one or the new one.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -44,17 +44,50 @@ pub struct Remembered {
     pub instances: Vec<(ObjectName, Row)>,
 }
 
+/// Reason for which the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// It cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Its content is not what this version writes. The parser's own message could quote a key.
+    #[error("{}: line {line}: is not what this version writes", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line of the fault.
+        line: usize,
+    },
+    /// The state cannot be written as JSON.
+    #[error(transparent)]
+    Encode(#[from] serde_json::Error),
+    /// It cannot be written.
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
 /// Reads the file; `Ok(None)` if there is none, or another node's.
-pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, String> {
+///
+/// # Errors
+/// The file is there and cannot be used.
+pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
     let text = match fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{}: cannot be read: {error}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(CacheError::Read { path: path.to_owned(), source }),
     };
-    // Its own words could quote a key.
-    let contents: Contents = serde_json::from_slice(&text).map_err(|error| {
-        format!("{}: line {}: is not what this version writes", path.display(), error.line())
-    })?;
+    let contents: Contents = serde_json::from_slice(&text)
+        .map_err(|error| CacheError::Content { path: path.to_owned(), line: error.line() })?;
     let Contents { node: of, labels, mut networks, subnets, nodes, placed, passwords, instances } = contents;
     if of != node {
         return Ok(None);
@@ -73,7 +106,10 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, String> {
 }
 
 /// Writes the file.
-pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), String> {
+///
+/// # Errors
+/// It cannot be written; the old one stays.
+pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), CacheError> {
     let Remembered { snapshot, instances } = remembered;
     let mut passwords = Vec::new();
     for network in &snapshot.networks {
@@ -93,17 +129,17 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Stri
         passwords,
         instances,
     };
-    let text = serde_json::to_vec(&contents).map_err(|error| error.to_string())?;
-    replace(path, &text).map_err(|error| format!("{}: cannot be written: {error}", path.display()))
+    let text = serde_json::to_vec(&contents)?;
+    replace(path, &text).map_err(|source| CacheError::Write { path: path.to_owned(), source })
 }
 
-fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     let new = path.with_extension("new");
     // One that a crash left may have other rights.
     match fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -124,7 +160,7 @@ mod tests {
     fn what_was_in_force_comes_back_with_its_keys_and_for_its_node_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/cluster.json");
-        assert_eq!(read(&path, "n1"), Ok(None));
+        assert_eq!(read(&path, "n1").unwrap(), None);
         let network = |name: &str, peers: serde_json::Value| -> Network {
             serde_json::from_value(serde_json::json!({
                 "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name},
@@ -164,11 +200,11 @@ mod tests {
             write(&path, "n1", remembered.clone()).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        assert_eq!(read(&path, "n1"), Ok(Some(remembered)));
-        assert_eq!(read(&path, "n2"), Ok(None));
+        assert_eq!(read(&path, "n1").unwrap(), Some(remembered));
+        assert_eq!(read(&path, "n2").unwrap(), None);
 
         fs::write(&path, "{\"passwords\": [[\"n\", 0, 7\"s3cret\"").unwrap();
-        let error = read(&path, "n1").unwrap_err();
+        let error = read(&path, "n1").unwrap_err().to_string();
         assert!(error.contains("cluster.json: line 1") && !error.contains("s3cret"), "{error}");
     }
 }

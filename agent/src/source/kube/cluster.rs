@@ -14,13 +14,15 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Api;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::ClusterStatus;
+use trunkline_daemon::errors::chain;
 
 use super::config::Connection;
 use super::health::Health;
 use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, is_dual};
+use super::request::within;
 use super::writer::InstanceUpdate;
 use crate::ipam::{Counts, PodName, Record};
 
@@ -170,14 +172,12 @@ impl Cluster {
     /// What the pod itself says. An API server that does not answer says nothing, and what is there is taken.
     async fn is_dual(&self, pod: &PodName) -> bool {
         let pods: Api<Pod> = Api::namespaced(self.0.connection.client.clone(), &pod.namespace);
-        let asked = timeout(QUESTION, pods.get_metadata(&pod.name)).await;
-        match asked {
-            Ok(Ok(found)) => found.metadata.annotations.as_ref().and_then(is_dual).unwrap_or(false),
-            Ok(Err(error)) => {
-                tracing::debug!(pod = pod.name, error = super::watch::words(&error), "the pod was not read");
+        match within(QUESTION, pods.get_metadata(&pod.name)).await {
+            Ok(found) => found.metadata.annotations.as_ref().and_then(is_dual).unwrap_or(false),
+            Err(error) => {
+                tracing::debug!(pod = pod.name, error = chain(&error), "the pod was not read");
                 false
             }
-            Err(_) => false,
         }
     }
 
@@ -238,12 +238,8 @@ impl Cluster {
                 action: "Serve".to_owned(),
                 secondary: None,
             };
-            match timeout(QUESTION, recorder.publish(&event, &about)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(error = super::watch::words(&error), "an event was not taken");
-                }
-                Err(_) => tracing::debug!("an event was not taken in time"),
+            if let Err(error) = within(QUESTION, recorder.publish(&event, &about)).await {
+                tracing::debug!(error = chain(&error), "an event was not taken");
             }
         });
     }

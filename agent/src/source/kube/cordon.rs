@@ -14,10 +14,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::core::PartialObjectMeta;
-use tokio::time::timeout;
+use trunkline_daemon::errors::chain;
 
 use super::cluster::{Cluster, INSTANCES, QUESTION};
-use super::watch::words;
+use super::request::{RequestError, within};
 use crate::drain::{Cordon, Drain};
 use crate::ipam::{Ipam, PodName};
 
@@ -107,6 +107,7 @@ impl Kinds {
                     Ok(Some(stays)) => *self.stays.entry(pod).or_insert(stays),
                     Ok(None) => false,
                     Err(error) => {
+                        let error = chain(&error);
                         tracing::debug!(pod = pod.1, error, "a pod of the cordoned node was not read");
                         return None;
                     }
@@ -123,19 +124,21 @@ fn id(pod: PodName) -> PodId {
 }
 
 /// Whether a pod stays on a node that is drained in Kubernetes; `None` if there is none of that UID.
-async fn stays_on_node(cluster: &Cluster, (namespace, name, uid): &PodId) -> Result<Option<bool>, String> {
+async fn stays_on_node(
+    cluster: &Cluster,
+    (namespace, name, uid): &PodId,
+) -> Result<Option<bool>, RequestError> {
     if namespace.is_empty() || name.is_empty() {
         return Ok(None);
     }
     let pods: Api<Pod> = Api::namespaced(cluster.connection().client.clone(), namespace);
-    match timeout(QUESTION, pods.get_metadata(name)).await {
-        Ok(Ok(pod)) => {
+    match within(QUESTION, pods.get_metadata(name)).await {
+        Ok(pod) => {
             let same = uid.is_empty() || pod.metadata.uid.as_ref() == Some(uid);
             Ok(same.then(|| stays(&pod)))
         }
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-        Ok(Err(error)) => Err(words(&error)),
-        Err(_) => Err(format!("no answer within {} s", QUESTION.as_secs())),
+        Err(error) if error.code() == Some(404) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use trunkline_api::names::{annotation, label};
 use trunkline_api::pod::{IpFamily, extra_prefixes};
-use trunkline_api::resources::{IPInstance, IPInstanceStatus, parse_address, parse_mac};
+use trunkline_api::resources::{IPInstance, IPInstanceStatus, ValueError, parse_address, parse_mac};
 
 use crate::ipam::{Assigned, PodName};
 
@@ -57,28 +57,36 @@ pub struct Row {
     pub seen: (String, String),
 }
 
+/// An IPInstance that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {source}")]
+pub struct RowError {
+    field: &'static str,
+    source: ValueError,
+}
+
 impl Row {
-    /// Reads an IPInstance; `None` if it is about to go. The error names the field.
-    pub fn read(instance: &IPInstance) -> Result<Option<Row>, String> {
+    /// Reads an IPInstance; `None` if it is about to go.
+    ///
+    /// # Errors
+    /// A field has no valid address.
+    pub fn read(instance: &IPInstance) -> Result<Option<Row>, RowError> {
         let (meta, spec) = (&instance.metadata, &instance.spec);
         if meta.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        let field = |name: &str, error: String| format!("{name}: {error}");
+        let field = |field| move |source| RowError { field, source };
         let text = &spec.address.ip;
         let address = text
             .parse::<IpNet>()
             .map(|prefix| prefix.addr())
             .or_else(|_| parse_address(text))
-            .map_err(|error| field("spec.address.ip", error.to_string()))?;
+            .map_err(field("spec.address.ip"))?;
         let gateway = match spec.address.gateway.as_str() {
             "" => None,
-            text => {
-                Some(parse_address(text).map_err(|error| field("spec.address.gateway", error.to_string()))?)
-            }
+            text => Some(parse_address(text).map_err(field("spec.address.gateway"))?),
         };
-        let mac =
-            parse_mac(&spec.address.mac).map_err(|error| field("spec.address.mac", error.to_string()))?;
+        let mac = parse_mac(&spec.address.mac).map_err(field("spec.address.mac"))?;
         let said = |field: &str, name: &str| match field {
             "" => meta.labels.get(name).cloned().unwrap_or_default(),
             field => field.to_owned(),
@@ -416,9 +424,9 @@ mod tests {
     fn a_fault_names_its_field() {
         let mut bad = instance("10.0.0.7/24", "u", "");
         bad.spec.address.mac = "nonsense".to_owned();
-        assert!(Row::read(&bad).unwrap_err().starts_with("spec.address.mac: "));
+        assert!(Row::read(&bad).unwrap_err().to_string().starts_with("spec.address.mac: "));
         bad.spec.address.ip = "10.0.0".to_owned();
-        assert!(Row::read(&bad).unwrap_err().starts_with("spec.address.ip: "));
+        assert!(Row::read(&bad).unwrap_err().to_string().starts_with("spec.address.ip: "));
         assert_eq!(placed(&bad), None);
         let at = placed(&instance("10.0.0.7/24", "", "")).unwrap();
         assert_eq!((at.0.to_string(), at.1), ("10.0.0.7".to_owned(), "n1".to_owned()));

@@ -30,6 +30,7 @@ pub mod cordon;
 pub mod health;
 pub mod instances;
 mod node;
+pub mod request;
 pub mod task;
 pub mod watch;
 pub mod writer;
@@ -47,6 +48,7 @@ use tokio::sync::{mpsc, watch as latest};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::label;
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
+use trunkline_daemon::errors::chain;
 
 use crate::drain::Drain;
 use crate::ipam::Ipam;
@@ -54,6 +56,7 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::reconcile::Reconcile;
 use config::Connection;
+use request::RequestError;
 use writer::InstanceUpdate;
 
 /// The cluster, and the ends of its channels that its tasks hold.
@@ -134,7 +137,8 @@ impl Parts {
 pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String> {
     let all = ListParams::default();
     let client = || connection.client.clone();
-    let told = |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", watch::words(&error));
+    let told =
+        |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", chain(&RequestError::from(error)));
     let version = client().apiserver_version().await.map_err(|error| told("its version", error))?;
     let networks: Api<Lenient<NetworkSpec>> = Api::all(client());
     let networks = networks.list(&all).await.map_err(|error| told("networks", error))?.items;

@@ -171,7 +171,7 @@ impl Task {
             Ok(Ok(None)) => return true,
             Ok(Err(error)) => {
                 tracing::warn!(
-                    error,
+                    %error,
                     "what the last run knew of the cluster is lost: the agent waits for the API server"
                 );
                 return true;
@@ -499,15 +499,18 @@ impl Task {
         let remembered = Remembered { snapshot: Snapshot::clone(running), instances };
         let (path, node, contents) = (self.start.cache.clone(), self.start.node.clone(), remembered.clone());
         let written = tokio::task::spawn_blocking(move || cache::write(&path, &node, contents)).await;
-        match written.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(()) => self.remembered = Some(remembered),
-            Err(error) => {
-                tracing::error!(
-                    error,
-                    "kube.cache: a restart without the API server would not know what is in force now"
-                );
+        let error = match written {
+            Ok(Ok(())) => {
+                self.remembered = Some(remembered);
+                return;
             }
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(
+            error,
+            "kube.cache: a restart without the API server would not know what is in force now"
+        );
     }
 
     /// A restart forgets what was not written yet: what the statuses should say follows from the records.
@@ -585,7 +588,7 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
     let row = |object: Lenient<IPInstanceSpec>| {
         let (namespace, name) = name(&object);
         let read = match object.0 {
-            Ok(object) => Row::read(&IPInstance::from(object)),
+            Ok(object) => Row::read(&IPInstance::from(object)).map_err(|error| error.to_string()),
             Err(bad) => Err(format!("{}: {}", bad.fault.field, bad.fault.message)),
         };
         read.unwrap_or_else(|error| {

@@ -22,8 +22,10 @@ use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
+use trunkline_daemon::errors::chain;
 
 use super::health::Health;
+use super::request::{RequestError, within};
 
 /// Objects in a page of a list.
 const PAGE: u32 = 500;
@@ -39,6 +41,14 @@ pub(super) const SILENCE: Duration = Duration::from_secs(150);
 const ANSWER: Duration = Duration::from_secs(30);
 /// A version at which the server refuses to watch so many times is one that it does not know.
 const REFUSALS: u32 = 3;
+
+/// HTTP status: the server no longer has the changes after the version.
+const GONE: u16 = 410;
+
+/// Nothing came over a watch.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing heard for {} s", SILENCE.as_secs())]
+struct Silent;
 
 /// What a watch tells.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,8 +191,8 @@ pub async fn run<S, F>(
     let recovered = || tracing::info!(watch = name, "the API server is heard again");
     // Whether this failure is news, and somebody still listens.
     macro_rules! failed {
-        ($reason:expr) => {{
-            let reason: String = $reason;
+        ($error:expr) => {{
+            let reason = chain(&$error);
             if health.failed(name, reason.clone()) {
                 tracing::warn!(watch = name, error = reason, "the API server is not heard");
                 if !tell(Change::Failing(reason)).await {
@@ -195,8 +205,8 @@ pub async fn run<S, F>(
     'list: loop {
         let (objects, mut version) = match list(&source, &selector).await {
             Ok(listed) => listed,
-            Err(reason) => {
-                failed!(reason);
+            Err(error) => {
+                failed!(error);
                 delays.wait().await;
                 continue;
             }
@@ -217,22 +227,15 @@ pub async fn run<S, F>(
                 bookmarks: true,
                 send_initial_events: false,
             };
-            let answer = timeout(ANSWER, source.watch(&params, &version)).await;
-            let mut changes = match answer {
-                Ok(Ok(changes)) => changes,
-                Ok(Err(error)) => {
-                    let gap = is_gap(&error);
-                    refusals += u32::from(matches!(error, kube::Error::Api(_)));
-                    failed!(words(&error));
+            let mut changes = match within(ANSWER, source.watch(&params, &version)).await {
+                Ok(changes) => changes,
+                Err(error) => {
+                    refusals += u32::from(error.code().is_some());
+                    failed!(error);
                     delays.wait().await;
-                    if gap || refusals >= REFUSALS {
+                    if error.code() == Some(GONE) || refusals >= REFUSALS {
                         continue 'list;
                     }
-                    continue;
-                }
-                Err(_) => {
-                    failed!(format!("no answer within {} s", ANSWER.as_secs()));
-                    delays.wait().await;
                     continue;
                 }
             };
@@ -251,10 +254,10 @@ pub async fn run<S, F>(
                         version = bookmark.metadata.resource_version;
                         None
                     }
-                    Ok(Some(Ok(WatchEvent::Error(status)))) if status.code == 410 => continue 'list,
+                    Ok(Some(Ok(WatchEvent::Error(status)))) if status.code == GONE => continue 'list,
                     Ok(Some(Ok(WatchEvent::Error(status)))) => {
                         refusals += 1;
-                        failed!(format!("{} ({})", status.message, status.code));
+                        failed!(RequestError::Refused(status));
                         delays.wait().await;
                         if refusals >= REFUSALS {
                             continue 'list;
@@ -262,7 +265,7 @@ pub async fn run<S, F>(
                         break;
                     }
                     Ok(Some(Err(error))) => {
-                        failed!(words(&error));
+                        failed!(RequestError::from(error));
                         delays.wait().await;
                         break;
                     }
@@ -273,7 +276,7 @@ pub async fn run<S, F>(
                         break;
                     }
                     Err(_) => {
-                        failed!(format!("nothing heard for {} s", SILENCE.as_secs()));
+                        failed!(Silent);
                         break;
                     }
                 };
@@ -295,7 +298,7 @@ pub async fn run<S, F>(
     }
 }
 
-async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Object>, String), String> {
+async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Object>, String), RequestError> {
     let mut objects = Vec::new();
     let mut params = ListParams {
         label_selector: selector.labels.clone(),
@@ -304,9 +307,7 @@ async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Obje
         ..ListParams::default()
     };
     loop {
-        let page = timeout(ANSWER, source.list(&params)).await;
-        let page = page.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
-        let page = page.map_err(|error| words(&error))?;
+        let page = within(ANSWER, source.list(&params)).await?;
         objects.extend(page.items);
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
@@ -316,33 +317,8 @@ async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Obje
     }
 }
 
-/// The server does not have what came after this version any more.
-fn is_gap(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 410)
-}
-
-/// An error with its causes, which kube's own words leave out.
-pub(super) fn words(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} ({})", status.message, status.code);
-    }
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
-        }
-        cause = error.source();
-    }
-    words
-}
-
 fn life() -> u32 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let random = RandomState::new().build_hasher().finish();
-    let span = u64::from(LIFE.1 - LIFE.0);
-    LIFE.0 + u32::try_from(random % span).unwrap_or_default()
+    fastrand::u32(LIFE.0..LIFE.1)
 }
 
 #[cfg(test)]

@@ -24,17 +24,18 @@ use kube::api::{Patch, PatchParams};
 use kube::core::Status;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::API_VERSION;
 use trunkline_api::names::condition::NETWORK_UNAVAILABLE;
 use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
+use trunkline_daemon::errors::chain;
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
 use super::condition::{ConditionAction, NetworkCondition, SessionLossTimer, compare};
 use super::instances::ObjectName;
+use super::request::{RequestError, within};
 use crate::ipam::Record;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
@@ -219,13 +220,13 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 impl Writer {
-    fn after(&mut self, outcome: Result<(), String>) {
+    fn after(&mut self, outcome: Result<(), WriteError>) {
         match outcome {
             Ok(()) => (self.not_before, self.delays) = (None, None),
             Err(error) => {
                 let delays = self.delays.get_or_insert_with(|| {
                     tracing::warn!(
-                        error,
+                        error = chain(&error),
                         "the API server does not take what this node tells: it is told again"
                     );
                     delays()
@@ -235,7 +236,7 @@ impl Writer {
         }
     }
 
-    async fn write_instance(&mut self, name: ObjectName, holder: Holder) -> Result<(), String> {
+    async fn write_instance(&mut self, name: ObjectName, holder: Holder) -> Result<(), WriteError> {
         let instances: Api<Lenient<IPInstanceSpec>> =
             Api::namespaced(self.cluster.connection().client.clone(), &name.0);
         let status = json!({"status": {
@@ -252,14 +253,14 @@ impl Writer {
                 self.instances.settle(&name, &holder);
                 Ok(())
             }
-            Err(error) => {
+            Err(source) => {
                 self.instances.postpone(&name);
-                Err(format!("IPInstance {}/{}: {error}", name.0, name.1))
+                Err(WriteError { what: format!("IPInstance {}/{}", name.0, name.1), source })
             }
         }
     }
 
-    async fn write_node(&mut self, vtep: Option<Vtep>, uid: String) -> Result<(), String> {
+    async fn write_node(&mut self, vtep: Option<Vtep>, uid: String) -> Result<(), WriteError> {
         let spec = match &vtep {
             None => json!({}),
             Some(vtep) => json!({"vtepInfo": {
@@ -280,13 +281,14 @@ impl Writer {
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&object);
         let written = self.timed_request("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
-        if let Ok(Err(kube::Error::Api(status))) = &written
+        if let Err(RequestError::Refused(status)) = &written
             && status.code != 404
         {
             self.postpone_vtep(status);
             return Ok(());
         }
-        settled(written).map_err(|error| format!("NodeInfo {}: {error}", self.node))?;
+        let what = || format!("NodeInfo {}", self.node);
+        settled(written).map_err(|source| WriteError { what: what(), source })?;
         (self.vtep_not_before, self.vtep_delays) = (None, None);
         self.cluster.set_refused(None);
         self.vtep = Some(vtep);
@@ -306,7 +308,7 @@ impl Writer {
     }
 
     /// `serves`: networks, on this node.
-    async fn update_peers(&mut self, serves: bool) -> Result<(), String> {
+    async fn update_peers(&mut self, serves: bool) -> Result<(), WriteError> {
         let now = Instant::now();
         // Without a speaker there are none.
         let peers = self.observer.node_peers().await;
@@ -321,18 +323,14 @@ impl Writer {
     }
 
     /// Says in the Node's status whether its network can be used.
-    async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), String> {
+    async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), WriteError> {
         let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
-        let told = |error| format!("the condition of Node {}: {error}", self.node);
-        let node = match timeout(QUESTION, nodes.get_opt(&self.node)).await {
-            Ok(Ok(Some(node))) => node,
-            // Who is not there is not available either.
-            Ok(Ok(None)) => {
-                self.said = Some(verdict);
-                return Ok(());
-            }
-            Ok(Err(error)) => return Err(told(super::watch::words(&error))),
-            Err(_) => return Err(told(no_answer())),
+        let node = self.node.clone();
+        let failed = |source| WriteError { what: format!("the condition of Node {node}"), source };
+        let Some(node) = within(QUESTION, nodes.get_opt(&node)).await.map_err(failed)? else {
+            // There is no Node that could be available.
+            self.said = Some(verdict);
+            return Ok(());
         };
         match compare(verdict, &node) {
             ConditionAction::Nothing => {}
@@ -353,13 +351,13 @@ impl Writer {
                 });
                 let patch = Patch::Strategic(&patch);
                 let written =
-                    timeout(QUESTION, nodes.patch_status(&self.node, &PatchParams::default(), &patch)).await;
-                if let Ok(Err(kube::Error::Api(status))) = &written
+                    within(QUESTION, nodes.patch_status(&self.node, &PatchParams::default(), &patch)).await;
+                if let Err(RequestError::Refused(status)) = &written
                     && status.is_conflict()
                 {
                     return Ok(());
                 }
-                settled(written).map_err(told)?;
+                settled(written).map_err(failed)?;
                 match verdict {
                     NetworkCondition::Available => {
                         tracing::info!("this node's network is said to be available")
@@ -375,7 +373,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn write_peers(&mut self, peers: Vec<NodePeer>) -> Result<(), String> {
+    async fn write_peers(&mut self, peers: Vec<NodePeer>) -> Result<(), WriteError> {
         let peers = keep_times(peers, self.peers.as_deref().unwrap_or_default());
         if self.peers.as_ref() == Some(&peers) {
             return Ok(());
@@ -388,9 +386,7 @@ impl Writer {
         let patch = Patch::Apply(&status);
         let written =
             self.timed_request("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
-        if let Ok(Err(kube::Error::Api(status))) = &written
-            && status.code == 404
-        {
+        if written.as_ref().is_err_and(|error| error.code() == Some(404)) {
             // Somebody deleted it: it is made again, and the peers are told then.
             (self.vtep, self.peers_at) = (None, Instant::now() + PEERS_APART);
             return Ok(());
@@ -400,9 +396,9 @@ impl Writer {
                 self.peers = Some(peers);
                 Ok(())
             }
-            Err(error) => {
+            Err(source) => {
                 self.peers_at = Instant::now();
-                Err(format!("NodeInfo {}: status: {error}", self.node))
+                Err(WriteError { what: format!("NodeInfo {}: status", self.node), source })
             }
         }
     }
@@ -412,10 +408,10 @@ impl Writer {
         &self,
         what: &str,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<kube::Result<T>, Elapsed> {
+    ) -> Result<T, RequestError> {
         let asked = Instant::now();
-        let answer = timeout(QUESTION, request).await;
-        self.metrics.cluster_request(what, matches!(answer, Ok(Ok(_))), asked.elapsed());
+        let answer = within(QUESTION, request).await;
+        self.metrics.cluster_request(what, answer.as_ref().err().map(RequestError::reason), asked.elapsed());
         answer
     }
 
@@ -425,17 +421,20 @@ impl Writer {
 }
 
 /// Whether a write need not be tried again: it was taken, or there is nothing any more that it could be written to.
-fn settled<T>(written: Result<kube::Result<T>, Elapsed>) -> Result<(), String> {
+fn settled<T>(written: Result<T, RequestError>) -> Result<(), RequestError> {
     match written {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
-        Ok(Err(error)) => Err(super::watch::words(&error)),
-        Err(_) => Err(no_answer()),
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some(404) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
-fn no_answer() -> String {
-    format!("no answer within {} s", QUESTION.as_secs())
+/// A write that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+struct WriteError {
+    what: String,
+    source: RequestError,
 }
 
 /// A time that is computed from "for so many seconds" differs by one from look to look: it stays as long as the state does.

@@ -74,6 +74,7 @@ impl Thread {
         host: Option<Vec<HostLink>>,
         refused: Arc<RejectionCounters>,
     ) -> Thread {
+        // Discriminators that nobody can guess (RFC 5880 §6.3): the key is the operating system's.
         let random = || RandomState::new().build_hasher().finish();
         Thread {
             endpoint: Endpoint::new(random()),
