@@ -25,7 +25,6 @@ use super::bfd::{Bfd, Report};
 use super::connect::{connect, set_options};
 use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
-use super::handle::Command;
 use super::heap::Trim;
 use super::listener::Listeners;
 use super::md5::Md5Counters;
@@ -36,6 +35,9 @@ use crate::speaker::{
     Action, ConnId, ConnectFailure, Event, ListenKey, ListenRange, PeerStatus, SocketOptions, Speaker, Stop,
 };
 use crate::types::{InterfaceName, PeerId, PeerKey};
+
+/// A command to the owner.
+pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
 
 /// Commands or inputs that are taken in one turn, before anything is written.
 const BATCH: usize = 64;

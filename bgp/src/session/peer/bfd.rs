@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use super::{Fault, Peer, Sink, State, Timer};
 use crate::bfd::{self, Cause, Down, Status};
+use crate::io::Event;
+use crate::io::status::BfdStatus;
 use crate::session::{BFD_RETURN_TIME, BFD_SETTLE_TIME};
-use crate::speaker::io::Event;
-use crate::speaker::status::BfdStatus;
 
 impl Peer {
     /// The BFD session stands differently, and has left Up meanwhile if `down` says so.

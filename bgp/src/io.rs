@@ -3,6 +3,10 @@
 //! The shell owns sockets and the clock. It gives the speaker what happened and does what the speaker's
 //! [`Action`]s say; a [`ConnId`] names one TCP connection, or one attempt to make it, on both sides.
 
+pub mod cause;
+pub mod fault;
+pub mod status;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,8 +15,8 @@ use ipnet::IpNet;
 
 use crate::bfd;
 use crate::config::Password;
-use crate::session::Cause;
 use crate::types::{Asn, Family, FamilySet, InterfaceName, PeerId, PeerKey};
+use cause::Cause;
 
 /// One TCP connection, or one attempt to make it. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
