@@ -19,8 +19,9 @@ use trunkline_daemon::{apiserver, logging, panics};
 
 use crate::config::Config;
 use crate::events::Events;
+use crate::exposition;
 use crate::leader;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::state::SharedState;
 use crate::term::{TermDependencies, lead};
 use crate::watch::{Relist, Watched, follow};
@@ -151,7 +152,7 @@ struct Probes {
 
 impl Probe for Probes {
     async fn metrics(&self) -> String {
-        metrics::text(&self.shared)
+        exposition::text(&self.shared)
     }
 
     async fn unhealthy(&self) -> Vec<String> {
