@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 use crate::config::Config;
-use crate::source::Snapshot;
+use crate::plan::intent::Snapshot;
 use crate::source::folder::{self, Context};
 use crate::source::kube::{self, SourceKind};
 

@@ -38,7 +38,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::resources::{ValueError, is_default, null_default};
+use crate::value::{ValueError, is_default, null_default};
 
 /// Rules in order; the first with an action that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,8 +14,8 @@ use super::step::Sink;
 use crate::kernel::netlink::lookup::{self, kind_name, table_name};
 use crate::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, PROTOCOL};
 use crate::kernel::netlink::{Batch, Connection, vxlan};
+use crate::mac::show_mac;
 use crate::plan::Hop;
-use crate::pods::show_mac;
 
 /// Neighbours, and forwarding entries of a device, that are listed.
 const ENTRIES: usize = 10_000;

@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use trunkline_api::control::{AgentStatus, Peer};
 
 use super::Finding;
-use crate::attach::device::ALIAS_PREFIX;
 use crate::kernel::clock::is_synchronised;
 use crate::kernel::netlink::lookup::{self, Packet};
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::kernel::sysctl::file;
+use crate::naming::ALIAS_PREFIX;
 
 /// IPv6 needs as much (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
