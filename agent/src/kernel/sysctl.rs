@@ -20,7 +20,7 @@ const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
 pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// The file of a sysctl, `net/ipv4/ip_forward`.
-pub(crate) fn file(path: &str) -> PathBuf {
+pub fn file(path: &str) -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let root = ROOT.get_or_init(|| {
         std::env::var_os(VARIABLE)
