@@ -1,7 +1,7 @@
 //! Sysctls, written only where they differ.
 //!
 //! `/proc/sys/net` is that of the network namespace of the thread that looks, wherever it is mounted. A container that is not
-//! privileged has it read-only; the chart mounts the host's `/proc/sys/net` once more and says so in [`VARIABLE`].
+//! privileged has it read-only; the chart mounts the host's `/proc/sys/net` once more and says so in `TRUNKLINE_PROC_SYS`.
 
 use std::fs;
 use std::io;
