@@ -70,7 +70,8 @@ pub struct PeerRestart {
     /// Its paths are kept after a NOTIFICATION too, except after a Hard Reset: both sides sent the
     /// N bit (RFC 8538).
     pub notification: bool,
-    /// The R bit: the peer was restarted. Nobody waits for its End-of-RIB before sending it routes.
+    /// The R bit: the peer was restarted. This side does not wait for its End-of-RIB before it
+    /// advertises routes.
     pub restarting: bool,
     /// Restart Time: how long its paths are kept after the session is lost.
     pub time: Duration,
