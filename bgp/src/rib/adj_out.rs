@@ -410,7 +410,7 @@ fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     }
 }
 
-/// Rows taken from the pending set: rows to withdraw, and rows to announce with their counted
+/// Rows taken from the pending set: rows to withdraw, and rows to advertise with their counted
 /// attributes.
 #[derive(Default)]
 struct Batch {
@@ -523,7 +523,7 @@ fn withdraw<F: AddressFamily>(
     table.shrink_if_empty();
 }
 
-/// Announces rows with the same attributes.
+/// Advertises rows with the same attributes.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub(super) struct Candidate {
     /// The path's place in the arena; the decision does not use it.
     pub(super) path: u32,
-    /// Originated by this speaker: preferred over every learned path.
+    /// Originated by this speaker: preferred over every received path.
     pub(super) originated: bool,
     /// Long-lived stale: used only if there is no other path (RFC 9494 §4.4).
     pub(super) long_lived_stale: bool,
@@ -50,7 +50,7 @@ pub(super) struct Candidate {
 /// paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// Originated paths before learned ones.
+    /// Originated paths before received ones.
     Originated,
     /// Long-lived stale paths last (RFC 9494 §4.4).
     LongLivedStale,

@@ -81,7 +81,7 @@ pub struct ExplainedExport {
     pub refused: Option<NotAdvertised>,
     /// The verdict of export policy; none if the policy was not consulted.
     pub ruling: Option<PolicyMatch>,
-    /// The peer has the path: with the attributes to advertise now or, for a refused path, with the
+    /// The peer has the path: with the current attributes or, if the path is rejected now, with the
     /// earlier ones that will be withdrawn.
     pub told: bool,
 }
