@@ -86,7 +86,7 @@ fn equal_paths_are_used_or_lost_to_the_limit() {
     let (step, own, other, peer) = separated(&bench, 1);
     assert_eq!(
         (step, own.as_str(), other.as_str(), peer),
-        (Step::Originated, "learned", "originated here", None)
+        (Step::Originated, "received", "originated here", None)
     );
 }
 

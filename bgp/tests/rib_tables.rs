@@ -110,7 +110,7 @@ fn the_fib_receives_only_the_latest_differences() {
     let gone = bench.rib.route_changes(100);
     assert_eq!((gone.len(), gone[0].paths.len()), (1, 0));
     assert_eq!(bench.rib.prefixes(V4), 0);
-    // An originated prefix is not a learned route.
+    // An originated prefix is not a received route.
     bench.announce(1, PREFIX, &path(&[65001]));
     assert_eq!(bench.fib(PREFIX), [address(1)]);
     bench.rib.originate(net(PREFIX), &Origination::default());
@@ -458,7 +458,7 @@ fn originations_may_be_advertised_during_a_hold() {
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("10.0.0.0/16")), None);
 
-    // Withdrawn during the hold: the learned path still waits.
+    // Withdrawn during the hold: the received path still waits.
     bench.rib.withdraw(net("10.1.0.0/16"));
     bench.rib.withdraw(net("10.2.0.0/16"));
     assert_eq!(bench.told(3), ["10.0.0.0/16"]);

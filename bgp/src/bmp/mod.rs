@@ -40,7 +40,7 @@ pub(crate) use message::{DownReason, PeerHeader};
 pub(crate) use station::Station;
 pub use station::StationId;
 #[cfg(feature = "net")]
-pub(crate) use station::goodbye;
+pub(crate) use station::termination;
 
 /// The maximum number of queued octets for a station: some 100,000 routes.
 pub const QUEUE: usize = 16 * 1024 * 1024;

@@ -296,11 +296,11 @@ impl Rib {
                 mark_all_pending(table, shared, peer);
                 let Shared { attributes, .. } = &*shared;
                 let own: FxHashSet<AttrId> = shared.peer(peer).map_or_else(FxHashSet::default, |peer| {
-                    let told = peer.out[family.index()].advertised_rows().map(|(_, told)| told);
-                    told.filter(|told| attributes.next_hop(*told).is_none()).collect()
+                    let ids = peer.out[family.index()].advertised_rows().map(|(_, id)| id);
+                    ids.filter(|id| attributes.next_hop(*id).is_none()).collect()
                 });
                 if let Some(peer) = shared.peer_mut(peer) {
-                    peer.out[family.index()].readvertise(|told| own.contains(&told));
+                    peer.out[family.index()].readvertise(|id| own.contains(&id));
                 }
             });
         }
@@ -478,11 +478,11 @@ impl Rib {
             IpNet::V6(prefix) => self.v6.find(&prefix),
         };
         let Some(row) = row else { return Vec::new() };
-        let told = |peer: &PeerId| {
+        let has_prefix = |peer: &PeerId| {
             let facts = self.shared.peer(*peer);
             facts.is_some_and(|peer| peer.out[Family::of(&prefix).index()].is_advertised(row))
         };
-        self.shared.peers_up().iter().copied().filter(told).collect()
+        self.shared.peers_up().iter().copied().filter(has_prefix).collect()
     }
 
     /// Ends [`Self::watch`].

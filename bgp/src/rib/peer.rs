@@ -73,7 +73,7 @@ pub(super) struct Shared {
     path_sessions: [usize; 2],
     held: FamilySet,
     /// Held families with selected and advertised originated paths.
-    originated_told: FamilySet,
+    originated_released: FamilySet,
     pub(super) watched: FxHashSet<IpNet>,
     pub(super) written: VecDeque<(IpNet, PeerId)>,
     /// Peers with changed default routes since [`Shared::poll_default`] examined them.
@@ -91,7 +91,7 @@ impl Shared {
             writable: VecDeque::new(),
             path_sessions: [0; 2],
             held: FamilySet::EMPTY,
-            originated_told: FamilySet::EMPTY,
+            originated_released: FamilySet::EMPTY,
             watched: FxHashSet::default(),
             written: VecDeque::new(),
             changed_defaults: VecDeque::new(),
@@ -261,21 +261,21 @@ impl Shared {
     }
 
     fn silent(&self) -> FamilySet {
-        self.held.difference(self.originated_told)
+        self.held.difference(self.originated_released)
     }
 
     /// Lets originated paths of a held family be advertised; returns whether that is new.
     pub(super) fn advertise_originated(&mut self, family: Family) -> bool {
         let new = self.is_silent(family);
         if new {
-            self.originated_told.insert(family);
+            self.originated_released.insert(family);
         }
         new
     }
 
     pub(super) fn release_hold(&mut self, family: Family) {
         self.held.remove(family);
-        self.originated_told.remove(family);
+        self.originated_released.remove(family);
     }
 
     pub(super) fn counts(&self, peer: PeerId, family: Family) -> Counts {
@@ -402,7 +402,7 @@ impl Shared {
             }
             let out = &mut peer.out[family.index()];
             if out.has_add_path() {
-                continue; // that is told by any change of the row
+                continue; // `row_changed` makes the row pending
             }
             if out.is_advertised(row) || best.is_some_and(|best| best != id) {
                 out.pending.insert(row);
@@ -410,7 +410,7 @@ impl Shared {
                     self.signal(id);
                 }
             } else {
-                out.pending.remove(row); // neither told nor to be told
+                out.pending.remove(row); // neither advertised nor wanted
             }
         }
     }

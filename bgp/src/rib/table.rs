@@ -61,7 +61,7 @@ pub(super) struct Row<F: AddressFamily> {
     pub(super) prefix: F::Prefix,
     flags: u8,
     /// The number of peers that the prefix is advertised to; it stays at the maximum once reached.
-    told: u16,
+    advertised_to: u16,
     head: u32,
 }
 
@@ -356,7 +356,7 @@ impl<F: AddressFamily> Table<F> {
             Entry::Occupied(found) => return *found.get(),
             Entry::Vacant(place) => place,
         };
-        let new = Row { prefix, flags: 0, told: 0, head: NIL };
+        let new = Row { prefix, flags: 0, advertised_to: 0, head: NIL };
         let row = match self.free_row {
             NIL => {
                 self.rows.push(new);
@@ -705,9 +705,9 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Counts a peer that the row is now advertised to, or no longer.
-    pub(super) fn count_advertised(&mut self, row: u32, told: bool) {
-        let count = &mut self.rows[row as usize].told;
-        match (*count, told) {
+    pub(super) fn count_advertised(&mut self, row: u32, advertised: bool) {
+        let count = &mut self.rows[row as usize].advertised_to;
+        match (*count, advertised) {
             (u16::MAX, _) => {} // no longer counted: the row stays
             (_, true) => *count += 1,
             (_, false) => {
@@ -719,7 +719,7 @@ impl<F: AddressFamily> Table<F> {
 
     fn free_if_unused(&mut self, row: u32) {
         let entry = &mut self.rows[row as usize];
-        if entry.head != NIL || entry.told != 0 || entry.is(Row::<F>::IN_FIB) || entry.is(Row::<F>::FREE) {
+        if entry.head != NIL || entry.advertised_to != 0 || entry.is(Row::<F>::IN_FIB) || entry.is(Row::<F>::FREE) {
             return;
         }
         let hash = FxBuildHasher.hash_one(entry.prefix);

@@ -185,7 +185,7 @@ impl From<String> for ConnectFailure {
 impl RefusedSegments {
     /// The number of segments that prove different passwords. If this side has a password, these
     /// are segments with a wrong signature or none; otherwise these are signed segments.
-    pub fn telling(&self, signed: bool) -> u64 {
+    pub fn mismatches(&self, signed: bool) -> u64 {
         if signed { self.wrong + self.unsigned } else { self.unexpected }
     }
 
@@ -269,7 +269,7 @@ impl Cause {
             Fault::Closed(_) if established => Cause::Closed,
             Fault::Closed(_) => Cause::Rejected,
             Fault::Connect(failure) => Cause::of_attempt(failure.kind),
-            Fault::NoAnswer { signed, refused, .. } if refused.telling(*signed) > 0 => {
+            Fault::NoAnswer { signed, refused, .. } if refused.mismatches(*signed) > 0 => {
                 Cause::Passwords { refused: *refused }
             }
             Fault::NoAnswer { .. } => Cause::NoAnswer,
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_segments_tell_passwords_from_silence() {
+    fn a_wrong_password_differs_from_silence() {
         let refused = RefusedSegments { wrong: 3, unsigned: 0, unexpected: 0 };
         let fault = |signed| Fault::NoAnswer { seconds: 10, signed, refused };
         assert_eq!(Cause::of(&fault(true), false), Cause::Passwords { refused });

@@ -238,9 +238,9 @@ impl PeerRestart {
 /// §4.2). A repeated role counts once; two different roles match nothing.
 fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     let Some(local) = config.paths.local_role else { return Ok(()) };
-    let said = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
-    let remote: Vec<Capability> = said.cloned().collect();
-    let matches = remote.iter().all(|said| *said == Capability::Role(local.counterpart()));
+    let roles = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
+    let remote: Vec<Capability> = roles.cloned().collect();
+    let matches = remote.iter().all(|role| *role == Capability::Role(local.counterpart()));
     if matches && !(remote.is_empty() && config.paths.local_role_strict) {
         return Ok(());
     }

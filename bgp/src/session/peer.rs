@@ -628,7 +628,7 @@ impl Peer {
         &mut self,
         connection: &Connection,
         fault: &Fault,
-        told: Option<&Notification>,
+        notification: Option<&Notification>,
         (cause, reason): (Cause, String),
         now: Instant,
         sink: &mut impl Sink,
@@ -643,7 +643,7 @@ impl Peer {
             self.idle_hold = MIN_IDLE_HOLD;
             self.connect_wait = MIN_IDLE_HOLD;
         }
-        sink.down(self.id, retained, self.long_lived, fault, told);
+        sink.down(self.id, retained, self.long_lived, fault, notification);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, cause, retained });
         self.begin_retention(now, sink);
     }

@@ -140,7 +140,7 @@ pub enum Refusal {
         left: Duration,
     },
     /// The range has reached its limit of peers.
-    #[error("{limit} peers of {prefix} are there, and {peer} would be one more")]
+    #[error("{prefix} has reached its limit of {limit} peers, and {peer} would be one more")]
     RangeFull {
         /// The peer that connected.
         peer: PeerKey,

@@ -47,7 +47,7 @@ impl EncodeContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes leave no room for a prefix.
-    #[error("the path attributes make a message of {octets} octets with one prefix, the peer takes {max}")]
+    #[error("the path attributes make a message of {octets} octets with one prefix, the peer accepts {max}")]
     TooLarge {
         /// Octets of the message with one host prefix.
         octets: usize,
