@@ -66,7 +66,10 @@ impl PeerRange {
         }
         let link_local = matches!(self.prefix, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
         if link_local || self.prefix.addr().is_multicast() {
-            return fault("prefix", "no peer can have such an address: give a prefix of global or private addresses");
+            return fault(
+                "prefix",
+                "no peer can have such an address: give a prefix of global or private addresses",
+            );
         }
         if self.limit == 0 {
             return fault("limit", "0 admits no peer: give at least 1, or leave the prefix out");

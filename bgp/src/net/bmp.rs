@@ -212,7 +212,8 @@ impl StationConnection {
             writer.write_all(&octets).await.map_err(|error| End::Broken(connection_loss(&error)))?;
             self.status.lock().unwrap_or_else(PoisonError::into_inner).octets += octets.len() as u64;
             if read == StationRead::Lost {
-                let reason = "the station reads too slowly and was disconnected: it receives all routes again";
+                let reason =
+                    "the station reads too slowly and was disconnected: it receives all routes again";
                 return Err(End::Broken(reason.to_owned()));
             }
         }

@@ -99,8 +99,9 @@ impl Rib {
     /// each.
     pub fn explain_export(&mut self, peer: PeerId, prefix: &IpNet) -> Vec<ExplainedExport> {
         let family = Family::of(prefix);
-        let nothing =
-            |refused| vec![ExplainedExport { from: None, refused: Some(refused), ruling: None, advertised: false }];
+        let nothing = |refused| {
+            vec![ExplainedExport { from: None, refused: Some(refused), ruling: None, advertised: false }]
+        };
         let Some(facts) = self.shared.peer(peer) else { return nothing(NotAdvertised::NoSession) };
         match facts.session.as_ref().map(|session| session.families.contains(family)) {
             None => return nothing(NotAdvertised::NoSession),
@@ -179,8 +180,9 @@ fn explain_exports<F: AddressFamily>(
     peer: PeerId,
     row: Option<u32>,
 ) -> Vec<ExplainedExport> {
-    let no_path =
-        |advertised| vec![ExplainedExport { from: None, refused: Some(NotAdvertised::NoPath), ruling: None, advertised }];
+    let no_path = |advertised| {
+        vec![ExplainedExport { from: None, refused: Some(NotAdvertised::NoPath), ruling: None, advertised }]
+    };
     let Some((row, prefix)) = row.and_then(|row| Some((row, table.row(row)?.prefix))) else {
         return no_path(false);
     };

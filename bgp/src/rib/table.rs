@@ -719,7 +719,11 @@ impl<F: AddressFamily> Table<F> {
 
     fn free_if_unused(&mut self, row: u32) {
         let entry = &mut self.rows[row as usize];
-        if entry.head != NIL || entry.advertised_to != 0 || entry.is(Row::<F>::IN_FIB) || entry.is(Row::<F>::FREE) {
+        if entry.head != NIL
+            || entry.advertised_to != 0
+            || entry.is(Row::<F>::IN_FIB)
+            || entry.is(Row::<F>::FREE)
+        {
             return;
         }
         let hash = FxBuildHasher.hash_one(entry.prefix);

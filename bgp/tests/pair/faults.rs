@@ -38,8 +38,13 @@ fn malformed_input_causes_the_matching_notification() {
     ] {
         let (mut all, pipe) = established(|_| {});
         all.script_send(pipe, &bytes);
-        let notification = all.script_notification(pipe).unwrap_or_else(|| panic!("{bytes:02x?}: no NOTIFICATION"));
-        assert_eq!((notification.code, notification.subcode), (code, subcode), "{bytes:02x?}: {notification}");
+        let notification =
+            all.script_notification(pipe).unwrap_or_else(|| panic!("{bytes:02x?}: no NOTIFICATION"));
+        assert_eq!(
+            (notification.code, notification.subcode),
+            (code, subcode),
+            "{bytes:02x?}: {notification}"
+        );
         assert_eq!(notification.data, data, "{bytes:02x?}");
         let status = all.status(1, 2);
         assert_eq!(status.state, State::Idle);
@@ -80,7 +85,8 @@ fn an_unexpected_open_is_rejected() {
         all.boot(1);
         let pipe = all.script_accept();
         all.script_send(pipe, &bytes);
-        let notification = all.script_notification(pipe).map(|notification| (notification.code, notification.subcode));
+        let notification =
+            all.script_notification(pipe).map(|notification| (notification.code, notification.subcode));
         match code {
             0 => assert_eq!((notification, all.state(1, 2)), (None, State::OpenConfirm)),
             _ => assert_eq!((notification, all.state(1, 2)), (Some((code, subcode)), State::Idle)),
@@ -194,7 +200,11 @@ fn invalid_configuration_is_rejected_with_field_and_fix() {
             "{field}: {error}"
         );
     }
-    assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0), "the running session continues");
+    assert_eq!(
+        (all.state(1, 2), all.status(1, 2).flaps),
+        (State::Established, 0),
+        "the running session continues"
+    );
 
     let good = all.nodes[&1].config.clone();
     for edit in [

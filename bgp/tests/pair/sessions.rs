@@ -44,7 +44,8 @@ fn the_hold_timer_detects_a_cut_cable_and_recovery_works() {
 #[test]
 fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
     let advertised = |all: &Net, prefix: &str| {
-        let written = |event: &&Event| matches!(event, Event::Advertised { prefix: p, .. } if *p == net(prefix));
+        let written =
+            |event: &&Event| matches!(event, Event::Advertised { prefix: p, .. } if *p == net(prefix));
         all.nodes[&1].events.iter().filter(written).count()
     };
     let mut all = Net::pair();
