@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_written_like_this() {
+    fn the_json_form_of_a_cause_is_stable() {
         let cause = PeerCause {
             kind: CauseKind::PrefixLimit,
             side: Some(CauseSide::Peer),
@@ -174,7 +174,7 @@ mod tests {
 
     /// The names in JSON and the labels of metrics are interfaces.
     #[test]
-    fn kinds_are_named_like_this() {
+    fn the_names_of_kinds_are_stable() {
         let names = CauseKind::ALL.map(|kind| {
             let name = serde_json::to_value(kind).unwrap();
             format!("{} {}", name.as_str().unwrap(), kind.label())

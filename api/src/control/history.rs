@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_written_as_it_is_named() {
+    fn json_and_name_of_a_kind_agree() {
         for kind in [
             EventKind::SessionUp,
             EventKind::EndOfRib,

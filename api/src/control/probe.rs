@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_written_as_it_is_named() {
+    fn json_and_name_of_a_fault_agree() {
         for kind in ProbeFaultKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_of_a_vtep_follows_from_its_address() {
+    fn defaults_of_a_vtep_follow_from_its_address() {
         let info = VtepInfo { ip: "10.1.2.3".to_owned(), ..VtepInfo::default() };
         let vtep = info.parse().unwrap();
         assert_eq!(vtep.mac, [2, 0x12, 10, 1, 2, 3]);
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(v6("2001:db8::1")[0], 6, "local, of a single interface");
 
         let mac = "02:00:5e:00:00:01".to_owned();
-        let said = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };
-        let vtep = said.parse().unwrap();
+        let explicit = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };
+        let vtep = explicit.parse().unwrap();
         assert_eq!(vtep.mac, [2, 0, 0x5e, 0, 0, 1]);
         assert_eq!(vtep.local.len(), 2);
     }

@@ -164,8 +164,8 @@ impl Subnet {
     /// Whether the source of its pods' packets becomes the node's address when they leave the
     /// cluster, in a network of this mode. By default only for an overlay.
     pub fn nat_outgoing(&self, mode: NetworkMode) -> bool {
-        let said = self.spec.config.as_ref().and_then(|config| config.auto_nat_outgoing);
-        said.unwrap_or(mode == NetworkMode::VXLAN)
+        let configured = self.spec.config.as_ref().and_then(|config| config.auto_nat_outgoing);
+        configured.unwrap_or(mode == NetworkMode::VXLAN)
     }
 }
 
