@@ -254,7 +254,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
     }
     if selection.network.is_none() {
         let message = format!(
-            "the network of the addresses is not known: write {} or {} too",
+            "it is not known of which network the addresses are: write {} or {} too",
             annotation::SPECIFIED_NETWORK,
             annotation::SPECIFIED_SUBNET
         );
@@ -664,11 +664,7 @@ mod tests {
                 &[rack1, (a::IP_FAMILY, "DualStack"), (a::IP_POOL, "10.1.0.8/2001:db8:1::8")],
                 "",
             ),
-            (
-                "pool without network",
-                &[(a::IP_POOL, "10.1.0.8")],
-                "the network of the addresses is not known",
-            ),
+            ("pool without network", &[(a::IP_POOL, "10.1.0.8")], "of which network"),
             (
                 "pool with an empty entry",
                 &[rack1, (a::IP_POOL, "10.1.0.8,")],
