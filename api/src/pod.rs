@@ -21,7 +21,7 @@ use crate::names::{annotation, label};
 use crate::resources::{Network, NetworkType, parse_address, parse_mac};
 use crate::validate::Fault;
 
-/// Which addresses a pod gets.
+/// The address families of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IpFamily {
     /// One IPv4 address.

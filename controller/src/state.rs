@@ -180,7 +180,7 @@ pub struct PendingCreate {
     pub pod_uid: Arc<str>,
     /// Their network.
     pub network: Arc<Network>,
-    /// What was granted.
+    /// The allocated addresses.
     pub granted: AllocatedAddresses,
     /// The address families that the pod has in all.
     pub family: trunkline_api::pod::IpFamily,

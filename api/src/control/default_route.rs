@@ -12,7 +12,7 @@ pub struct DefaultRouteStatus {
     pub family: String,
     /// The table.
     pub table: u32,
-    /// Why these are the next hops.
+    /// The reason for these next hops.
     pub basis: DefaultRouteBasis,
     /// The peers that are next hops. See [`super::Peer::name`]. Empty where `basis` is `imported`.
     pub peers: Vec<String>,

@@ -43,7 +43,7 @@ pub struct Peer {
     /// The reason why the session last left Established; it stays when the session comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_loss: Option<PeerCause>,
-    /// How often the session left Established, by kind of cause.
+    /// The number of times the session left Established, by kind of cause.
     #[serde(default)]
     pub losses: Vec<LossCount>,
     /// Time until the next attempt of this side.
@@ -60,7 +60,7 @@ pub struct Peer {
     pub received: Messages,
     /// Messages sent.
     pub sent: Messages,
-    /// How often the session left Established.
+    /// The number of times the session left Established.
     pub flaps: u64,
     /// The reason why the session last left Established; none if it never was.
     #[serde(default)]
@@ -117,11 +117,11 @@ pub struct BfdSession {
     pub local_discriminator: u32,
     /// The peer's discriminator; 0 while unknown.
     pub remote_discriminator: u32,
-    /// How often the session became Up.
+    /// The number of times the session became Up.
     pub ups: u64,
-    /// How often the session left Up.
+    /// The number of times the session left Up.
     pub downs: u64,
-    /// How often it left Up because no packet arrived within the detection time.
+    /// The number of times it left Up because no packet arrived within the detection time.
     pub detections: u64,
     /// Packets accepted for this session.
     pub packets_received: u64,

@@ -62,7 +62,7 @@ pub enum NetworkType {
     GlobalBGP,
 }
 
-/// How the network connects pods to the fabric.
+/// The connection of a network's pods to the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum NetworkMode {
@@ -124,7 +124,7 @@ pub struct GracefulShutdown {
     pub node_selector: BTreeMap<String, String>,
 }
 
-/// How pods of a VLAN are attached.
+/// The attachment of pods to a VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -2,7 +2,7 @@
 //! arrive.
 //!
 //! A station (pmacct, OpenBMP, GoBMP, a vendor's collector) receives every session (Peer Up with
-//! both OPENs, Peer Down with the reason). It receives every route that a peer announces or
+//! both OPENs, Peer Down with the reason). It receives every route that a peer advertises or
 //! withdraws, before import policy (Route Monitoring of Adj-RIB-In, pre-policy). It also receives
 //! the number of routes (Stats Reports).
 //!

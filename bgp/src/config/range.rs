@@ -42,7 +42,7 @@ impl PeerRange {
         self.template.validate_for(local_as).map_err(|error| self.of_all(error))
     }
 
-    /// Turns a fault of the template into one of the range: nobody configured the template's
+    /// Turns a fault of the template into one of the range: the template has no configured
     /// address.
     fn of_all(&self, error: ConfigError) -> ConfigError {
         match error {

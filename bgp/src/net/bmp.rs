@@ -93,7 +93,7 @@ struct StationConnection {
     status: Arc<Mutex<MonitorStatus>>,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 enum End {
     Stopped,
     Broken(String),

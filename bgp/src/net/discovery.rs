@@ -320,8 +320,12 @@ mod tests {
             (AdvertisementResult::Same, None)
         );
         assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
-        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "asked once");
-        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Two(second), "it is there");
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "one solicitation");
+        assert_eq!(
+            choice.handle_advertisement(first, now),
+            AdvertisementResult::Two(second),
+            "the first one is present"
+        );
         assert_eq!((choice.known, choice.deadline()), (Some(first), None));
         assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
         assert_eq!(choice.deadline(), Some(now + CONTEST));

@@ -54,7 +54,7 @@ fn fix_of_listen(address: SocketAddr, error: &io::Error) -> String {
             format!("port {port} needs CAP_NET_BIND_SERVICE: grant it, or listen on a port from 1024 up")
         }
         Some(libc::EADDRNOTAVAIL) => {
-            format!("no interface has {}: add it, or listen on an address that is there", address.ip())
+            format!("no interface has {}: add it, or listen on an existing address", address.ip())
         }
         Some(libc::EAFNOSUPPORT) => "the kernel has no such address family: leave the address out".to_owned(),
         _ => "choose another address or port to listen on".to_owned(),

@@ -3,7 +3,7 @@
 //! ```text
 //!  SpeakerHandle ──commands──►┌───────────────┐──events──► Events
 //!  listener tasks ──inputs───►│ owner task    │
-//!  connect tasks ───inputs───►│  the Speaker  │──changes─► RouteChanges (asked for, never pushed)
+//!  connect tasks ───inputs───►│  the Speaker  │──changes─► RouteChanges (requested, never pushed)
 //!  reader tasks ────inputs───►│  the sockets  │
 //!  writer tasks ────inputs───►└───────────────┘──octets──► sockets, writer tasks
 //!  BFD thread ──────reports──►                 ──sessions► BFD thread

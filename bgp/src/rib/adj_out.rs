@@ -29,7 +29,7 @@ use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 /// Rows that one batch examines before it is written; larger batches pack messages better.
 const BATCH: usize = 2048;
 
-/// Why a prefix is not advertised to a peer.
+/// The reason why a prefix is not advertised to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdvertised {
     /// There is no session.
@@ -360,7 +360,7 @@ fn export_path<F: AddressFamily>(
     }
 }
 
-/// Why a row is not advertised to a peer; none if it is.
+/// The reason why a row is not advertised to a peer; none if it is.
 pub(super) fn explain<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,

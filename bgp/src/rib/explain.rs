@@ -77,7 +77,7 @@ pub struct ExplainedPath<'a> {
 pub struct ExplainedExport {
     /// The peer that the path is from; none if it is originated here, or if there is no path.
     pub from: Option<PeerId>,
-    /// Why the path is not advertised to the peer.
+    /// The reason why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
     /// The verdict of export policy; none if the policy was not consulted.
     pub ruling: Option<PolicyMatch>,

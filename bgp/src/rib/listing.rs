@@ -56,7 +56,7 @@ pub struct PathEntry<'a> {
     pub received: RouteAttributes<'a>,
     /// The attributes after import policy; none if the path is rejected.
     pub used: Option<RouteAttributes<'a>>,
-    /// Why the path is rejected.
+    /// The reason why the path is rejected.
     pub filtered: Option<Filtered>,
     /// The path is in use, alone or with other paths (ECMP).
     pub selected: bool,
@@ -190,7 +190,7 @@ impl Rib {
         }
     }
 
-    /// Why a prefix is not advertised to a peer; none if it is advertised or pending.
+    /// The reason why a prefix is not advertised to a peer; none if it is advertised or pending.
     pub fn not_advertised(&mut self, peer: PeerId, prefix: &IpNet) -> Option<NotAdvertised> {
         let family = Family::of(prefix);
         let session = self.shared.peer(peer).and_then(|peer| peer.session.as_ref());

@@ -112,7 +112,7 @@ impl Shared {
 
     pub(super) fn add_peer(&mut self, id: PeerId, facts: RibPeer) {
         debug_assert!(id < PeerId::LOCAL, "{id:?} is larger than any peer");
-        debug_assert!(self.peer(id).is_none(), "{id:?} is there already");
+        debug_assert!(self.peer(id).is_none(), "{id:?} exists already");
         let (import, export) = self.directions(facts.remote_as, facts.rules);
         let external = facts.remote_as != self.config.local_as;
         let peer = Peer {

@@ -36,7 +36,7 @@ pub struct Route {
     pub extended_communities: Vec<ExtendedCommunity>,
     /// In use: traffic takes this path, alone or with others.
     pub best: bool,
-    /// Why the path is kept but not used, in words.
+    /// The reason why the path is kept but not used, in words.
     pub filtered: Option<&'static str>,
     /// Kept from before the peer's restart (RFC 4724 §4.2).
     pub stale: bool,

@@ -79,9 +79,9 @@ pub struct PeerStatus {
     pub families: Vec<FamilyStatus>,
     /// Messages and octets since the peer was configured.
     pub traffic: Traffic,
-    /// How often the session became Established.
+    /// The number of times the session became Established.
     pub established_count: u64,
-    /// How often the session left Established.
+    /// The number of times the session left Established.
     pub flaps: u64,
     /// The BFD session, if one is configured.
     pub bfd: Option<BfdStatus>,

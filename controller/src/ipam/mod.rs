@@ -167,7 +167,7 @@ struct NetworkAllocations {
     current: [Option<Arc<str>>; 2],
 }
 
-/// Where the row of an address is.
+/// The place of an address's row.
 #[derive(Clone, Copy, Debug)]
 enum RowLocation {
     /// In a subnet, at an index of its range.

@@ -183,7 +183,7 @@ pub(super) enum Step {
     Write(Box<StoredCertificates>),
 }
 
-/// Computes the next step; `is_trusted` says whether the configurations contain all of
+/// Computes the next step; `is_trusted`: whether the configurations contain all of
 /// [`StoredCertificates::trusted`].
 pub(super) fn step(
     kept: Option<&StoredCertificates>,
