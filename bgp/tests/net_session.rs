@@ -21,7 +21,7 @@ fn password(text: &str) -> Option<Password> {
 }
 
 #[tokio::test]
-async fn a_password_on_both_sides_lets_the_session_up() {
+async fn equal_passwords_establish_the_session() {
     let (a, b) = (Node::new("127.7.1.1", 1).await, Node::new("127.7.1.2", 2).await);
     join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.password = password("k")).await;
     let status = a.established(&b).await;
@@ -42,7 +42,7 @@ async fn ipv6_with_a_password() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
+async fn a_wrong_password_is_reported_and_an_edit_repairs_it() {
     let (a, b) = (Node::new("127.7.2.1", 1).await, Node::new("127.7.2.2", 2).await);
     join_with(&a, &b, |peer| peer.password = password("right"), |peer| peer.password = password("wrong"))
         .await;
@@ -67,7 +67,7 @@ async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_says_so_even_when_the_connect_retry_is_shorter_than_the_attempt() {
+async fn a_short_connect_retry_does_not_hide_a_wrong_password() {
     let (a, b) = (Node::new("127.7.13.1", 1).await, Node::new("127.7.13.2", 2).await);
     let retry = Duration::from_secs(1);
     let edit = |peer: &mut PeerConfig, key| {
@@ -81,7 +81,7 @@ async fn a_wrong_password_says_so_even_when_the_connect_retry_is_shorter_than_th
 }
 
 #[tokio::test]
-async fn a_password_is_changed_taken_out_and_put_in_again() {
+async fn a_password_is_changed_removed_and_set_again() {
     let (a, b) = (Node::new("127.7.3.1", 1).await, Node::new("127.7.3.2", 2).await);
     join(&a, &b).await;
     for (count, key) in [(2, password("first")), (3, password("second")), (4, None)] {
@@ -100,7 +100,7 @@ async fn a_password_is_changed_taken_out_and_put_in_again() {
 }
 
 #[tokio::test]
-async fn a_peer_without_the_password_is_not_let_in_by_the_listener() {
+async fn the_listener_drops_a_peer_without_the_password() {
     let a = Node::new("127.7.4.1", 1).await;
     let b = Node::new("127.7.4.2", 2).await;
     join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.shutdown = true).await;
@@ -116,7 +116,7 @@ async fn a_peer_without_the_password_is_not_let_in_by_the_listener() {
 }
 
 #[tokio::test]
-async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
+async fn timers_and_ttl_change_on_the_live_session() {
     let (a, b) = (Node::new("127.7.5.1", 1).await, Node::new("127.7.5.2", 2).await);
     let hold = Duration::from_secs(6);
     join_with(&a, &b, |peer| peer.hold_time = hold, |peer| peer.hold_time = hold).await;
@@ -157,7 +157,7 @@ async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
 }
 
 #[tokio::test]
-async fn a_silent_stop_keeps_the_routes_and_a_cease_gives_its_reason() {
+async fn a_silent_stop_retains_routes_and_a_cease_has_a_reason() {
     let mut a = Node::new("127.7.6.1", 1).await;
     for (count, stop) in [
         (1, Stop::Silent),
@@ -258,7 +258,7 @@ async fn a_restart_comes_back_without_losing_a_route() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_closed_at_once_and_counted() {
+async fn an_unknown_source_is_closed_at_once_and_counted() {
     let (a, b) = (Node::new("127.7.9.1", 1).await, Node::new("127.7.9.2", 2).await);
     join(&a, &b).await;
     for count in 1..=5 {
@@ -288,7 +288,7 @@ async fn garbage_from_a_configured_address_gets_a_notification() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_says_who_refused() {
+async fn a_refused_connection_names_the_address() {
     let a = Node::new("127.7.11.1", 1).await;
     let b = Node::new("127.7.11.2", 2).await;
     let mut peer = a.peer(&b);
@@ -343,7 +343,7 @@ async fn connect_from(local: IpAddr, remote: SocketAddr) -> std::io::Result<TcpS
 }
 
 #[tokio::test]
-async fn neighbours_come_from_a_prefix_signed_by_its_key_and_not_from_elsewhere() {
+async fn dynamic_neighbours_need_the_prefix_and_its_key() {
     let waiting = Node::new("127.7.40.1", 1).await;
     let (inside, outside) = (Node::new("127.7.41.2", 2).await, Node::new("127.7.42.2", 2).await);
     let mut template = PeerConfig::new(waiting.address, Asn(2));

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_does_not_read_stops_the_encoding_and_gets_every_octet_in_the_end() {
+    async fn a_full_socket_stops_encoding_and_loses_no_octet() {
         let Setup { mut connection, mut peer, sender, mut inputs } = setup().await;
         let mut sent = Vec::new();
         let mut encode = |buffer: &mut Vec<u8>| {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_takes_two_buffers_and_waits_for_one_to_come_back() {
+    async fn a_reader_waits_for_a_returned_buffer_after_two() {
         let Setup { connection, mut peer, mut inputs, .. } = setup().await;
         let flood = tokio::spawn(async move {
             let octets = vec![1; 8 * CHUNK];
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_says_the_last_words_and_a_fin_even_with_octets_unread() {
+    async fn closing_sends_notification_and_fin_despite_unread_octets() {
         for last in [&b"last words"[..], b""] {
             let Setup { connection, mut peer, inputs, .. } = setup().await;
             // More than the reader accepts, which leaves unread octets when the connection is
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_writer_still_has_comes_before_the_last_words() {
+    async fn closing_sends_pending_octets_before_the_notification() {
         let Setup { mut connection, mut peer, sender, inputs } = setup().await;
         let mut sent = 0;
         while connection.is_ready() {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_connection_is_told_in_words() {
+    async fn the_end_of_a_connection_has_a_reason() {
         let Setup { peer, mut inputs, connection: _connection, .. } = setup().await;
         drop(peer);
         let Some(Input::Closed { reason, .. }) = soon(inputs.recv()).await else { panic!() };

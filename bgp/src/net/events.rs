@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_event_of_a_peer_is_kept_and_the_queue_stays_small() {
+    async fn the_queue_keeps_the_newest_event_of_each_subject() {
         let (sender, mut events) = channel();
         for index in 0..10_000 {
             sender.send(down("192.0.2.1", &index.to_string()));

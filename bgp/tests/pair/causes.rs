@@ -219,7 +219,7 @@ fn refused_segments_identify_a_wrong_password() {
 }
 
 #[test]
-fn evidence_of_passwords_outlives_silent_attempts_and_is_reported_once() {
+fn evidence_of_a_wrong_password_outlives_silent_attempts() {
     let mut all = Net::scripted(|peer| {
         peer.password = Some(trunkline_bgp::config::Password::new("lab-secret").unwrap());
     });

@@ -74,7 +74,7 @@ fn a_default_route_is_reported_before_end_of_rib() {
 }
 
 #[test]
-fn a_retained_default_route_counts_until_the_peer_returns_without_it() {
+fn a_retained_default_route_counts_until_it_is_swept() {
     let mut all = up();
     originate(&mut all, V4);
     changes(&mut all);

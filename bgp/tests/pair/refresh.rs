@@ -204,7 +204,7 @@ fn a_requested_refresh_is_sent_between_markers() {
 }
 
 #[test]
-fn a_request_waits_for_end_of_rib_and_for_the_refresh_before_it() {
+fn a_request_waits_for_end_of_rib_and_an_earlier_refresh() {
     let mut all = Net::scripted(|_| {});
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
     all.boot(1);

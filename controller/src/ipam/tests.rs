@@ -53,7 +53,7 @@ fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: InstanceState) -
 }
 
 #[test]
-fn address_goes_through_its_life_cycle() {
+fn an_address_passes_every_state() {
     let mut ipam = ipam();
     let address = ip("10.0.0.1");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.1"]);
