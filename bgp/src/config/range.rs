@@ -42,8 +42,8 @@ impl PeerRange {
         self.template.validate_for(local_as).map_err(|error| self.of_all(error))
     }
 
-    /// Turns a fault of the template into one of the range: the template has no configured
-    /// address.
+    /// Turns a fault of the template into a fault of the range: the template's address is a
+    /// placeholder.
     fn of_all(&self, error: ConfigError) -> ConfigError {
         match error {
             ConfigError::Peer { field, fault, .. } => {
