@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! annotations, labels ─► selection::select ─► network, subnets, type, family ─┬─ mutate: stamped on the pod, and a nodeSelector
-//! namespace, kept IPInstances ─►                                              └─ validate: there, fitting, and with addresses left
+//! namespace, kept IPInstances ─►                                              └─ validate: existing, matching, with free addresses
 //! ```
 //!
 //! The annotations make the selection visible and final: a later change of the namespace does not
