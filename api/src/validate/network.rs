@@ -23,7 +23,7 @@ pub(super) fn check_all(networks: &[Network], found: &mut Vec<Fault>) {
             Faults { kind: "Network", name: network.name(), found }.add(
                 "spec.type",
                 format!(
-                    "{unique:?}: only one network of this type may exist, and {} exists: add subnets to it",
+                    "{unique:?}: only one network of this type may exist, and {} is there: add subnets to it",
                     first.name()
                 ),
             );

@@ -73,7 +73,7 @@ pub struct Config {
     #[arg(long = "lease-name", default_value = "trunkline-controller")]
     pub name: String,
 
-    /// Duration of the Lease, in seconds, 3 to 600: another replica replaces a leader that has not
+    /// Duration of the Lease, in seconds, 3 to 600; another replica replaces a leader that has not
     /// renewed it for this time. The leader renews it every two fifteenths of the duration, and
     /// stops writing after two thirds
     #[arg(long = "lease-duration-seconds", default_value_t = 15, value_parser = clap::value_parser!(u16).range(3..=600))]

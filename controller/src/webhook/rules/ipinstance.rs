@@ -152,7 +152,7 @@ mod tests {
         expect(
             "no labels",
             create(&wrong, &facts),
-            "metadata.labels[networking.alibaba.com/network]: it is found by",
+            "metadata.labels[networking.alibaba.com/network]: programs find it by",
         );
         let mut wrong = labelled("10.1.0.7/24", "n", "s1");
         wrong.spec.address.mac = "x".to_owned();
