@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for LongLivedStale {
     }
 }
 
-/// `null` stands for the default: Go writes `null` for empty lists and maps.
+/// Reads `null` as the default: Go writes `null` for empty lists and maps.
 pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -61,13 +61,13 @@ pub struct ObjectMeta {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// That there are.
+    /// All addresses.
     #[serde(default)]
     pub total: i64,
-    /// That pods have.
+    /// Allocated addresses.
     #[serde(default)]
     pub used: i64,
-    /// That are left.
+    /// Free addresses.
     #[serde(default)]
     pub available: i64,
 }

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::attributes::AttrId;
 use super::row_set::RowSet;
 
-/// Why a prefix is not advertised to a peer.
+/// The reason why a prefix is not advertised to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdvertised {
     /// There is no session.
@@ -66,13 +66,13 @@ impl std::fmt::Display for NotAdvertised {
             NotAdvertised::NoFamily => "the session does not carry the family",
             NotAdvertised::Held => "paths are being collected before the first decision",
             NotAdvertised::NoPath => "no path of it is in use",
-            NotAdvertised::BeyondPaths => "better paths are already as many as the peer is told",
+            NotAdvertised::BeyondPaths => "the peer already receives as many better paths as it may",
             NotAdvertised::SplitHorizon => "the path came from this peer",
             NotAdvertised::InternalToInternal => "from an internal peer to another",
             NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
             NotAdvertised::NoExport => "the path carries NO_EXPORT, and the peer is external",
             NotAdvertised::NoPeer => "the path carries NO_PEER, and the peer's role is peer",
-            NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not know what that is",
+            NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not support it",
             NotAdvertised::OnlyToCustomer => "the path carries ONLY_TO_CUSTOMER, and the peer is no customer",
             NotAdvertised::Policy => "rejected by export policy",
             NotAdvertised::NoNextHop => "there is no next hop of the family for the session to carry",

@@ -1,4 +1,4 @@
-//! The writer of the Adj-RIB-Out: what is exported to a peer, and the messages that say so.
+//! The writer of the Adj-RIB-Out: the export of a route to a peer, and the messages for it.
 
 use super::{AdjOut, Marker, NotAdvertised, paths, write_paths};
 use crate::rib::attributes::AttrId;
@@ -103,7 +103,7 @@ pub(super) fn export_path<F: AddressFamily>(
     }
 }
 
-/// Why a row is not advertised to a peer; none if it is.
+/// The reason why a row is not advertised to a peer; none if it is.
 pub(in crate::rib) fn explain<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,
@@ -153,7 +153,7 @@ fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     }
 }
 
-/// Rows taken from the pending set: rows to withdraw, and rows to announce with their counted
+/// Rows taken from the pending set: rows to withdraw, and rows to advertise with their counted
 /// attributes.
 #[derive(Default)]
 struct Batch {
@@ -266,7 +266,7 @@ fn withdraw<F: AddressFamily>(
     table.shrink_if_empty();
 }
 
-/// Announces rows with the same attributes.
+/// Advertises rows with the same attributes.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
