@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use ipnet::IpNet;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
     AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
     PeerDone, PodStatus, Query, Route, Table,

@@ -17,6 +17,7 @@ use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
 
+use crate::cluster::ClusterReader as _;
 use crate::config::Config;
 use crate::events::Events;
 use crate::exposition;
@@ -25,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::state::SharedState;
 use crate::term::{TermDependencies, lead};
 use crate::watch::{Relist, Watched, follow};
-use crate::webhook::{self, ClusterReader as _};
+use crate::webhook;
 
 /// Runs until a termination signal.
 pub fn run(config: Config) -> anyhow::Result<()> {

@@ -38,16 +38,8 @@ use trunkline_daemon::connections::ConnectionLimiter;
 pub use certificates::Source;
 pub use metrics::Metrics;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterReader;
 use crate::selection::Policy;
-
-/// Access to the rows of the watches.
-pub trait ClusterReader: Send + Sync + 'static {
-    /// Reads the rows. Keep it short: the watches wait meanwhile.
-    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
-    /// Changes with each change of a Network, Subnet or namespace.
-    fn changes(&self) -> watch::Receiver<u64>;
-}
 
 /// The webhook's flags.
 #[derive(Clone, Debug, clap::Args)]
