@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kube::Client;
-use tokio::sync::watch;
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
