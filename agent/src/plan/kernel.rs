@@ -271,7 +271,7 @@ pub enum LinkKind {
 
 /// A link that the kernel should have, up.
 ///
-/// A plan names it, and the one after finds it in [`Host::links`]: only then is its index known, and routes can lead to it.
+/// A plan names it, and the one after finds it in [`Host::links`](super::Host::links): only then is its index known, and routes can lead to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkPlan {
     /// What it is.

@@ -88,7 +88,7 @@ impl AlternateRules {
     }
 }
 
-/// What is counted and dropped on its way to the device [`SINK_NAME`].
+/// What is counted and dropped on its way to the device [`SINK_NAME`](super::SINK_NAME).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnassignedRules {
     /// The Subnets that are counted, each by itself.
