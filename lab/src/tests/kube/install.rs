@@ -64,7 +64,7 @@ fn install(context: &Lab) -> Result<Verdict> {
     with_page(context, "install", "docs/install.md", |cluster, fabric, nodes, mut page| {
         page.section("1. The image")?;
 
-        page.section("2. The kinds")?;
+        page.section("2. The CRDs")?;
         for kind in ["networks", "subnets", "ipinstances", "nodeinfoes"] {
             established(cluster, kind)?;
         }
@@ -134,7 +134,7 @@ fn install(context: &Lab) -> Result<Verdict> {
         page.section("After etcd was restored")?;
         rolled_out(cluster, "deployment/trunkline-controller")?;
 
-        page.section("Taking it away")?;
+        page.section("Uninstalling")?;
         nothing_left(cluster, fabric)?;
         passed(format!("{}; the first pod has {address}, {sent} pings", page.finish()?))
     })

@@ -46,7 +46,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             let auditor = AddressAuditor::open(cluster)?;
 
             page.section("Before")?;
-            page.section("1. The kinds")?;
+            page.section("1. The CRDs")?;
             it.unchanged(&before)?;
 
             let said = page.section("2. The controller")?;
