@@ -105,7 +105,7 @@ fn install(context: &Lab) -> Result<Verdict> {
             |text| text.split_whitespace().eq(["Established"; 4]),
         )?;
 
-        let said = page.section("5. Look")?;
+        let said = page.section("5. Check")?;
         for words in ["rack1", "rack1-v4", "100.64.1.0/24", "node1a", "Established", "10.1.0.1", "10.2.0.1"] {
             ensure!(said.contains(words), "what the page looks at does not say {words:?}: {said}");
         }

@@ -58,7 +58,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             it.unchanged(&before)?;
             it.refuses_beside("node1b")?;
 
-            page.section("3. hybridnet's daemon leaves the nodes that move")?;
+            page.section("3. Node affinity for hybridnet's daemon")?;
             page.section("4. Each node")?;
             it.moved("node1a", &before)?;
             // The controller has given the drained pod its address on the node that hybridnet still
