@@ -80,13 +80,13 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.write("10.50.7.9")?;
         page.wait_text(".results", &["10.50.7.0/24", "in use"])?;
         page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.7.0/24').click()")?;
-        page.wait_text(".explanation", &["Pods' packets go by", FRR, "best", BIRD])?;
+        page.wait_text(".explanation", &["Next hops of pods' packets:", FRR, "best", BIRD])?;
         page.look("document.querySelector('input[type=search]').select()")?;
         page.write("10.50")?;
         // The forty, and the default route that covers them.
         page.wait_text(".summary", &["41 prefixes"])?;
         page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.12.0/24').click()")?;
-        page.wait_text(".explanation", &["Pods' packets go by"])?;
+        page.wait_text(".explanation", &["Next hops of pods' packets:"])?;
         page.picture(&folder.join("search.png"))?;
         page.look("document.querySelector('input[type=search]').select()")?;
         page.write("tor1")?;
