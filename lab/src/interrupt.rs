@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn words(cleanups: usize) -> &'static str {
-    if cleanups == 0 { "interrupted" } else { "interrupted: taking down what is up …" }
+    if cleanups == 0 { "interrupted" } else { "interrupted: removing the running labs …" }
 }
 
 #[cfg(test)]

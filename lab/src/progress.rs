@@ -58,12 +58,12 @@ pub(crate) fn step_with<T>(
 /// Prints a line.
 pub(crate) fn say(text: &str) {
     if !is_quiet() {
-        tell(text);
+        print_line(text);
     }
 }
 
 /// Like [`say`], also from a quiet thread.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn print_line(text: &str) {
     // It may interrupt a step of this thread.
     write(&format!("{text}\n"), false);
 }

@@ -197,9 +197,7 @@ impl Topology {
             text.lines().enumerate().find(|(_, line)| line.contains('$') || line.contains("{{"))
         {
             let field = format!("line {}", number + 1);
-            return Err(
-                check.fault(field, "has '$' or '{{', which containerlab takes for variables of its own")
-            );
+            return Err(check.fault(field, "has '$' or '{{', which containerlab treats as its own variables"));
         }
         check.name("name", &parsed.name)?;
         for kind in parsed.topology.kinds.keys() {
@@ -348,7 +346,9 @@ impl Check<'_> {
         }
         let source = PathBuf::from(source);
         if source.is_absolute() || source.components().any(|c| c.as_os_str() == "..") {
-            return Err(self.fault(field, format!("{} must lie beside the topology file", source.display())));
+            return Err(
+                self.fault(field, format!("{} must be in the folder of the topology file", source.display()))
+            );
         }
         let folder = self.file.parent().unwrap_or(Path::new("."));
         if !folder.join(&source).exists() {

@@ -3,7 +3,8 @@
 use super::View::{Series, Stat, Table};
 use super::{Bounds, Dashboard, Panel, Row, SESSION, Variable, YES_NO};
 
-const RESTART: &[(i64, &str)] = &[(0, "nothing retained"), (1, "ready"), (2, "stale"), (3, "long-lived stale")];
+const RESTART: &[(i64, &str)] =
+    &[(0, "nothing retained"), (1, "ready"), (2, "stale"), (3, "long-lived stale")];
 const BFD: &[(i64, &str)] = &[(0, "AdminDown"), (1, "Down"), (2, "Init"), (3, "Up")];
 
 pub(super) fn dashboard() -> Dashboard {

@@ -75,7 +75,7 @@ fn section(text: &mut String, command: &Command, level: usize) {
         if let Some(heading) = heading {
             let _ = write!(text, "\n**{heading}**\n");
         }
-        let _ = write!(text, "\n| argument | default | what it says |\n|---|---|---|\n");
+        let _ = write!(text, "\n| argument | default | description |\n|---|---|---|\n");
         for argument in rows {
             let says = says(argument);
             let _ = writeln!(text, "| {} | {} | {} |", written(argument), default(argument), cell(&says));

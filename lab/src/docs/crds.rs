@@ -55,7 +55,7 @@ fn table(text: &mut String, kind: &str, part: &str, schema: &Value) {
     let about = cell(schema["description"].as_str().unwrap_or_default());
     let _ = write!(
         text,
-        "\n### {kind}: {part}\n\n{about}\n\n| field | type | default | what it says |\n|---|---|---|---|\n"
+        "\n### {kind}: {part}\n\n{about}\n\n| field | type | default | description |\n|---|---|---|---|\n"
     );
     for field in fields(part, schema) {
         let default = if field.required { "**required**" } else { &field.default };
@@ -77,7 +77,7 @@ fn refusals(text: &mut String, kind: &str) {
     }
     let _ = write!(
         text,
-        "\n### {kind}: what the API server refuses\n\nThe message, and the condition (CEL, of `self`, the object at that place) that must hold for it not to be given.\n\n"
+        "\n### {kind}: rules of the API server\n\nEach row has a message and its condition. The API server refuses an object with the message if the condition is false (CEL; `self` is the object at that place).\n\n"
     );
     for rule in rules {
         let cel = rule.cel.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -98,7 +98,7 @@ mod tests {
             "| `spec.nodeSelector` | map of strings",
             "| `status.peers[].state` |",
             "| `spec.address.ip` |",
-            "### Subnet: what the API server refuses",
+            "### Subnet: rules of the API server",
         ] {
             assert!(page.contains(row), "{row} is not on the page");
         }

@@ -195,7 +195,7 @@ impl Accounts {
             .map(|right| (*right).clone())
             .collect();
         if !idle.is_empty() {
-            bail!("the chart grants what nobody used: {}", list(&idle));
+            bail!("the chart grants unused rights: {}", list(&idle));
         }
         let used = granted.iter().filter(|right| allowed.contains(**right)).count();
         Ok(format!("{used} of {} granted rights used, nothing refused", granted.len()))

@@ -164,7 +164,7 @@ impl Feeder {
     }
 
     /// Returns when all octets are in the socket.
-    pub(super) fn tell(&mut self, octets: &[u8]) -> Result<()> {
+    pub(super) fn send(&mut self, octets: &[u8]) -> Result<()> {
         self.stream.write_all(octets).context("the speaker closed the feeder's session")
     }
 
@@ -232,13 +232,14 @@ impl Sinks {
             let left = deadline.saturating_duration_since(Instant::now());
             let of = self.streams.len();
             let event = self.events.recv_timeout(left).with_context(|| {
-                format!("after {patience:?} {done} of {of} sinks have heard every {what}")
+                format!("after {patience:?} {done} of {of} sinks have received every {what}")
             })?;
             if let SinkEvent::Lost(error) = event {
                 bail!("a sink lost its session: {error}");
             }
-            last = last
-                .max(Some(is(event).with_context(|| format!("not every {what} came before the next part"))?));
+            last = last.max(Some(
+                is(event).with_context(|| format!("not every {what} arrived before the next part"))?,
+            ));
         }
         last.context("no sinks")
     }

@@ -22,7 +22,7 @@ use crate::{client, evidence, packages, podman, product, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/install",
-    about: "docs/install.md followed on a real API server: helm, the chart's containers, a pod that is reached, and all of it taken away",
+    about: "docs/install.md followed on a real API server: helm, the chart's containers, a reachable pod, and the removal",
     run: install,
 }];
 
@@ -72,7 +72,7 @@ fn install(context: &Lab) -> Result<Verdict> {
         let refused = cluster.apply(
             "{apiVersion: networking.alibaba.com/v1, kind: Network, metadata: {name: bad}, spec: {type: Underlay, mode: BGP, netID: 0}}",
         );
-        ensure!(refused.is_err(), "a Network with netID 0 was taken");
+        ensure!(refused.is_err(), "a Network with netID 0 was accepted");
 
         page.section("3. The chart")?;
         for (what, name) in [("deployment", "trunkline-controller"), ("daemonset", "trunkline-agent")] {
@@ -107,7 +107,7 @@ fn install(context: &Lab) -> Result<Verdict> {
 
         let said = page.section("5. Check")?;
         for words in ["rack1", "rack1-v4", "100.64.1.0/24", "node1a", "Established", "10.1.0.1", "10.2.0.1"] {
-            ensure!(said.contains(words), "what the page looks at does not say {words:?}: {said}");
+            ensure!(said.contains(words), "the output of the page's commands lacks {words:?}: {said}");
         }
         ensure!(!said.contains("the-racks-key"), "the key is shown: {said}");
 
@@ -167,7 +167,7 @@ pub(super) fn wait_text(
 fn webhook_answers(cluster: &Cluster) -> Result<()> {
     let subnet = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: lost}, spec: {network: nowhere, range: {version: '4', cidr: 10.9.0.0/24}}}";
     wait_for("the webhook to refuse a Subnet of no Network", PATIENCE, || {
-        let refused = cluster.apply(subnet).err().context("the Subnet was taken")?;
+        let refused = cluster.apply(subnet).err().context("the Subnet was accepted")?;
         let text = format!("{refused:#}");
         let spoke = text.contains("denied the request") && text.contains("nowhere");
         Ok(Seen::when(spoke, || text))

@@ -143,7 +143,7 @@ impl Migration<'_, '_> {
         })?;
         self.cluster.kubectl(["label", "node", node, "trunkline-"])?;
         let files = self.fabric.host(node)?.sh("ls -A /etc/cni/net.d")?;
-        ensure!(files.trim() == "06-hybridnet.conflist", "{node}'s runtime goes by {files}");
+        ensure!(files.trim() == "06-hybridnet.conflist", "{node}'s runtime uses {files}");
         Ok(())
     }
 
@@ -194,10 +194,7 @@ impl Migration<'_, '_> {
         let sockets = host.sh("cat /proc/net/unix")?;
         ensure!(!sockets.contains("hybridnet.sock"), "hybridnet's daemon is still on {node}");
         let rules = host.sh("ip rule; ip route show table 39999")?;
-        ensure!(
-            !rules.contains("unreachable 100.64.1.0/24"),
-            "{node} still has what hybridnet left: {rules}"
-        );
+        ensure!(!rules.contains("unreachable 100.64.1.0/24"), "{node} still has rules of hybridnet: {rules}");
         let web = format!("web-{node}-1");
         let (_, address) = self.running(&web)?;
         self.nodes.attached(node, &web)?;

@@ -134,7 +134,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             }
         }
     }
-    ensure!(not_here.is_none(), "{NOT_HERE} {not_here:?} stands before no block");
+    ensure!(not_here.is_none(), "{NOT_HERE} {not_here:?} is before no block");
     sections.retain(|section| !section.blocks.is_empty());
     ensure!(!sections.is_empty(), "no blocks");
     Ok(sections)

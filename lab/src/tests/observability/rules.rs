@@ -14,7 +14,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/rules",
-    about: "alert rules: promtool takes them, each has unit tests, a runbook section, and metrics that are exported",
+    about: "alert rules: promtool accepts them, each has unit tests, a runbook section, and exported metrics",
     run: rules,
 };
 
@@ -99,7 +99,7 @@ fn consistent(place: &Place) -> Result<usize> {
         let named = named(expr);
         ensure!(names_series(expr), "{alert} looks at no metric");
         let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
-        ensure!(unknown.is_empty(), "{alert} looks at {unknown:?}, which nobody exports");
+        ensure!(unknown.is_empty(), "{alert} uses {unknown:?}, which no program exports");
     }
     let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
     let orphans: Vec<_> = sections.difference(&alerts).collect();
