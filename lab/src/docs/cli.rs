@@ -16,9 +16,9 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from the command lines' own definitions (agent/src/cli, controller/src/config.rs, cni/src/lib.rs): edit those. -->
 
-Every command has `--help` (`-h` is shorter), and each program `--version` (`-V`). What the operator's commands answer, and their JSON:
-[commands.md](commands.md). Man pages and completions for bash, zsh and fish, made of the same definitions, are in the Debian package; elsewhere
-`trunkline completions` prints the latter.
+Every command has `--help` (`-h` is shorter), and each program `--version` (`-V`). [commands.md](commands.md) describes the output of the operator's
+commands and their JSON. The Debian package has man pages and completions for bash, zsh and fish from the same definitions; elsewhere
+`trunkline completions` prints the completions.
 ";
 
 /// The page.

@@ -14,13 +14,13 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from api/src/resources, api/src/policy.rs and api/src/kube/rules.rs: edit those. -->
 
-Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with fields of Trunkline's own beside them. In a cluster they are custom
-resources ([deploy/crds](../deploy/crds)); on a host of its own, Networks, Subnets and NodeInfos are files in the folder of manifests
-([examples](manifests/), [configuration](config.md)). What the API server refuses below, `trunkline agent` refuses in files as well (but for what is said of changes).
+Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with additional fields of Trunkline. In a cluster they are custom
+resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks, Subnets and NodeInfos are files in the folder of manifests
+([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
 
-In the tables `[]` is any element of a list and `.*` any key of a map; **required** means: where the object around it is there. A field without a default may
-be left out: its text says what that means, and a boolean is then `false` unless the text says otherwise. `kubectl explain network.spec.config` has the same words. What
-needs a look at other objects (prefixes that overlap, a network that is not there, what is still in use) the webhook refuses, each with the fix in its message.
+In the tables `[]` is any element of a list and `.*` any key of a map. **required** means: required if the object around it exists. A field without a default is
+optional: its text describes the effect, and a missing boolean is `false` unless the text has another default. `kubectl explain network.spec.config` prints the same texts. The
+webhook checks rules about other objects (overlapping prefixes, a missing network, objects in use); each message has the fix.
 ";
 
 /// The page.
