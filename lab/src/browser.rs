@@ -209,7 +209,7 @@ mod tests {
     use super::decode;
 
     #[test]
-    fn the_rfc_s_examples_are_decoded() {
+    fn examples_of_the_rfc_are_decoded() {
         for (text, octets) in
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar"), ("Pz8/Pj4+", "???>>>")]
         {

@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shortfall_is_a_fault() {
+    fn every_broken_promise_is_a_fault() {
         assert!(good().faults().is_empty());
         let spoil: [fn(&mut Summary); 8] = [
             |s| s.pairs_ok -= 1,

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_what_the_code_makes_of_it() {
+    fn every_generated_page_is_current() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let stale: Vec<_> = stale(&repository).map(|page| page.name).collect();
         assert!(stale.is_empty(), "{stale:?}: not current: run `cargo lab docs`");

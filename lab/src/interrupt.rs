@@ -64,7 +64,7 @@ mod tests {
     use super::words;
 
     #[test]
-    fn nothing_is_taken_down_where_nothing_is_registered() {
+    fn without_registration_nothing_is_removed() {
         assert_eq!(words(0), "interrupted");
         assert!(words(1).contains("taking down"));
     }

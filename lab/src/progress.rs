@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_well() {
+    fn times_have_suitable_units() {
         assert_eq!(seconds(0.000_012), "12 µs");
         assert_eq!(seconds(0.0123), "12.3 ms");
         assert_eq!(seconds(12.34), "12.3 s");

@@ -489,7 +489,7 @@ topology:
 "#;
 
     #[test]
-    fn a_good_file_is_read_whole() {
+    fn a_valid_file_is_read_completely() {
         let t = parse(GOOD).expect("a valid topology");
         assert_eq!(t.nodes["r1"].image, Image::Frr);
         assert_eq!(t.nodes["h1"].image, Image::Host);

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_argument_is_there_as_it_is_written() {
+    fn each_kind_of_argument_has_its_syntax() {
         let page = page();
         for (section, row) in [
             ("trunkline peers", "| `[ADDRESS]` |  | Only this peer"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_this_machine_is_on_the_page() {
+    fn the_page_has_no_data_of_this_machine() {
         let page = page();
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let name = format!("{}-{}", name.trim(), std::process::id());

@@ -53,7 +53,7 @@ mod tests {
     use super::page;
 
     #[test]
-    fn fields_of_each_kind_are_there() {
+    fn fields_of_each_kind_are_listed() {
         let page = page();
         for row in [
             "| `bmp.statsSeconds` | integer, 0 to 3600 | `60` |",

@@ -202,7 +202,7 @@ mod tests {
     use super::{ALONE, BEHIND, LATE};
 
     #[test]
-    fn lanes_are_made_for_tests_that_there_are() {
+    fn lanes_name_existing_tests() {
         for name in ALONE.iter().chain(&BEHIND).chain(&LATE) {
             assert!(all().iter().any(|test| test.name == *name), "{name}");
         }

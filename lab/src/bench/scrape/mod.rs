@@ -473,7 +473,7 @@ mod tests {
     use super::has_all;
 
     #[test]
-    fn the_others_words_for_all() {
+    fn full_tables_of_other_speakers_are_recognised() {
         assert!(has_all("    Routes:         1000000 imported, 0 exported, 1000000 preferred"));
         assert!(has_all("\"pfxRcd\":1000000,\"pfxSnt\":0"));
         assert!(!has_all("Routes:         100000 imported"));

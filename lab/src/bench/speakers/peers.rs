@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_feeder_tells_is_what_a_sink_counts() {
+    fn a_sink_counts_the_prefixes_of_the_feeder() {
         for (all, to_a_set) in [(1000, 5), (1000, 1), (11, 5)] {
             let octets = table(all, to_a_set, 1);
             let (mut at, mut announced, mut messages) = (0, 0, 0);

@@ -149,7 +149,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn blocks_come_by_section_with_what_is_not_for_the_lab() {
+    fn blocks_have_their_section_and_reason_for_exclusion() {
         let page = "# A\n## One\n\n<!-- not in the lab: no registry -->\n```sh\npush\n```\nthen\n```sh\na <<'E'\n## no title\nE\n```\n## Two\n```yaml\nb: c\n```\n";
         let sections = parse(page).expect("a page");
         let block =

@@ -198,7 +198,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn every_panel_and_alert_belongs_to_a_lab_that_is_a_test() {
+    fn every_panel_and_alert_belongs_to_a_lab() {
         let divided = divided(&Place::find(None).unwrap()).unwrap();
         let tests = || super::super::TESTS.iter().chain(super::super::VLAN_TESTS);
         for lab in Lab::ALL {
@@ -209,7 +209,7 @@ mod unit {
     }
 
     #[test]
-    fn an_expression_belongs_to_the_metric_that_it_is_about() {
+    fn an_expression_belongs_to_its_first_metric() {
         assert_eq!(Lab::evaluating("rate(trunkline_wire_check_seconds_bucket[1m])").unwrap(), Lab::Vlans);
         let unless = "trunkline_subnet_addresses unless on (instance) trunkline_cluster_connected";
         assert_eq!(Lab::evaluating(unless).unwrap(), Lab::TwoRacks);

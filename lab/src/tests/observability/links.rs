@@ -113,7 +113,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn every_link_of_every_panel_leads_somewhere() {
+    fn every_link_of_every_panel_has_a_target() {
         assert!(follow(&Place::find(None).unwrap()).unwrap() > 100);
     }
 
@@ -126,7 +126,7 @@ mod unit {
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_is_found() {
+    fn a_link_without_a_target_is_found() {
         let url = |url: &str| json!({"url": url});
         let good = url("/d/b?${node:queryparam}&${__url_time_range}");
         let red = json!([{"value": null}, {"value": 1}]);

@@ -142,12 +142,12 @@ mod unit {
     use super::*;
 
     #[test]
-    fn rules_cases_runbook_and_catalogue_belong_together() {
+    fn rules_cases_runbook_and_catalogue_match() {
         assert!(consistent(&Place::find(None).unwrap()).unwrap() > 10);
     }
 
     #[test]
-    fn metrics_of_an_expression_are_found_and_judged() {
+    fn metrics_of_an_expression_are_found_and_checked() {
         let expr = "rate(trunkline_request_duration_seconds_bucket{a=\"x\"}[5m]) / on (instance) trunkline_up_and_away";
         let named: Vec<&str> = named(expr).into_iter().collect();
         assert_eq!(named, ["trunkline_request_duration_seconds_bucket", "trunkline_up_and_away"]);

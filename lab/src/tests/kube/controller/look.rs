@@ -117,7 +117,7 @@ mod tests {
     use super::difference;
 
     #[test]
-    fn what_is_wanted_is_looked_for_and_nothing_else() {
+    fn only_the_wanted_state_is_checked() {
         let there = json!({"a": {"b": 1, "c": [{"d": 2, "e": 3}]}});
         for wanted in [
             json!({}),
