@@ -66,6 +66,6 @@ mod tests {
     #[test]
     fn without_registration_nothing_is_removed() {
         assert_eq!(words(0), "interrupted");
-        assert!(words(1).contains("taking down"));
+        assert!(words(1).contains("removing"));
     }
 }
