@@ -509,7 +509,7 @@ topology:
             ("kind: linux, image: \"", "kind: srl, image: \"", &["topology.nodes.r1.kind", "srl", "linux"]),
             ("trunkline-lab/frr:8.4", "frr:8", &["topology.nodes.r1.image", "trunkline-lab/frr"]),
             ("a.conf:/etc", "b.conf:/etc", &["topology.nodes.r1.binds[0]", "b.conf", "not exist"]),
-            ("a.conf:/etc", "/a.conf:/etc", &["topology.nodes.r1.binds[0]", "beside"]),
+            ("a.conf:/etc", "/a.conf:/etc", &["topology.nodes.r1.binds[0]", "in the folder"]),
             ("a.conf:/etc", "a.conf:/usr", &["topology.nodes.r1.binds[0]", "/usr"]),
             ("\"h1:eth1\"", "\"h2:eth1\"", &["topology.links[0].endpoints", "h2"]),
             ("\"h1:eth1\"", "\"r1:eth1\"", &["topology.links[0].endpoints", "two links"]),

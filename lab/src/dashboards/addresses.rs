@@ -36,7 +36,7 @@ pub(super) fn dashboard() -> Dashboard {
                         &[("trunkline_subnet_addresses{state=\"free\",instance=~\"$node\"} / ignoring (state) (trunkline_subnet_addresses{state=\"total\",instance=~\"$node\"} > 0)", "{{instance}} {{subnet}}")],
                         "The share of each subnet's addresses that is free.").bad(Bounds::Below(0.1)).alert("TrunklinePoolNearlyEmpty"),
                     Panel::new(Series, "Used", "short", "node", &[("trunkline_subnet_addresses{state=\"used\",instance=~\"$node\"}", "{{instance}} {{subnet}}")],
-                        "Addresses of pods.").alert("TrunklinePoolNearlyEmpty"),
+                        "Addresses that pods on the node use.").alert("TrunklinePoolNearlyEmpty"),
                 ],
             },
         ],
