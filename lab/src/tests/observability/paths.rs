@@ -83,7 +83,7 @@ pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
 }
 
 /// A speaker that does not run. Only a defect of the program leads there, not a fault of the host:
-/// `agent/tests/start.rs` tests the agent, and this test the alert.
+/// `cli/tests/start.rs` tests the agent, and this test the alert.
 pub(super) struct Exporter {
     port: u16,
     running: Arc<AtomicBool>,
