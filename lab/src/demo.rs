@@ -207,7 +207,9 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
         say("  containerlab destroy -t lab/topologies/two-racks.clab.yml --cleanup");
         return Ok(faults.is_empty());
     }
-    say("  cargo lab up two-racks                                    bring it up and leave it running");
+    say(
+        "  cargo lab up two-racks --pods 2                           bring it up with pods and leave it running",
+    );
     say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
     say("  cargo lab exec two-racks tor1a vtysh -c 'show bgp ipv4 unicast'");
     say("  cargo lab down two-racks");

@@ -39,6 +39,7 @@ mod netns;
 mod packages;
 mod pinger;
 mod podman;
+mod pods;
 mod probe;
 mod product;
 mod progress;
@@ -55,7 +56,7 @@ mod uml;
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::fabric::{Fabric, Place};
@@ -79,9 +80,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Bring a topology up and leave it running.
+    #[command(after_help = "Example:\n  cargo lab up two-racks --pods 2")]
     Up {
         /// A topology's name: see `cargo lab list`.
         topology: String,
+        /// Attach this many pods to each Trunkline node: pod1, pod2 and so on.
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=250))]
+        pods: u16,
     },
     /// Take a topology down: its daemons, its namespaces, its pods.
     Down {
@@ -100,6 +105,11 @@ enum Command {
         /// The command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
+    },
+    /// Attach, detach and enter pods of a topology that is up.
+    Pod {
+        #[command(subcommand)]
+        action: Pod,
     },
     /// The tour of two-racks: pods, routes, pings, restarts, a cut, each with its figure.
     Demo {
@@ -193,6 +203,48 @@ enum Command {
     },
 }
 
+/// A pod on a Trunkline node of a topology that is up.
+#[derive(clap::Args)]
+struct PodOf {
+    /// A topology's name: see `cargo lab list`.
+    topology: String,
+    /// A Trunkline node of it.
+    node: String,
+    /// The pod's name.
+    name: String,
+}
+
+#[derive(Subcommand)]
+enum Pod {
+    /// Create a namespace and attach it through the CNI plugin, as a container runtime does.
+    ///
+    /// Prints the pod's addresses. `cargo lab down` removes the pod with its node.
+    #[command(
+        after_help = "Examples:\n  cargo lab pod add two-racks node1a web\n  cargo lab pod add --network rack1 two-racks node1a db"
+    )]
+    Add {
+        #[command(flatten)]
+        pod: PodOf,
+        /// The Network; without it the agent chooses, as for a pod that names none.
+        #[arg(long, value_name = "NETWORK")]
+        network: Option<String>,
+    },
+    /// Detach a pod through the CNI plugin and remove its namespace.
+    Del {
+        #[command(flatten)]
+        pod: PodOf,
+    },
+    /// Run a command in a pod's network namespace, or a shell if no command is given.
+    #[command(after_help = "Example:\n  cargo lab pod exec two-racks node1a web ip addr")]
+    Exec {
+        #[command(flatten)]
+        pod: PodOf,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
 #[derive(Subcommand)]
 enum Kube {
     /// Start it on loopback, print how to reach it, and keep it until Ctrl-C.
@@ -259,13 +311,16 @@ fn run(cli: Cli) -> Result<ExitCode> {
     interrupt::install()?;
     let place = Place::find(cli.tag)?;
     match cli.command {
-        Command::Up { topology } => up(&place, &topology)?,
+        Command::Up { topology, pods } => up(&place, &topology, pods)?,
         Command::Down { topology } => {
             packages::need_root("cargo lab down")?;
             let removed = step(&format!("taking {topology} down"), || Fabric::down(&place, &topology))?;
             say(&format!("{topology} is down: {removed} namespaces removed"));
         }
-        Command::Exec { topology, node, command } => return exec(&place, &topology, &node, &command),
+        Command::Exec { topology, node, command } => {
+            return exec(&place, &topology, &node, &or_shell(command));
+        }
+        Command::Pod { action } => return pod(&place, action),
         Command::Images => {
             packages::need_root("cargo lab images")?;
             let product = product::build(&place)?;
@@ -332,19 +387,28 @@ fn run(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(place: &Place, name: &str) -> Result<()> {
+fn up(place: &Place, name: &str, count: u16) -> Result<()> {
     packages::need_root("cargo lab up")?;
     let topology = Topology::load(&place.topology_file(name)?)?;
     packages::need(packages::ALWAYS.into_iter().chain(topology.packages()))?;
     let product = match topology.with_image(Image::Node).next() {
         Some(_) => product::build(place)?,
-        None => product::folder(place),
+        None => {
+            ensure!(count == 0, "--pods: {name} has no Trunkline node; `cargo lab list` shows topologies");
+            product::folder(place)
+        }
     };
     let fabric = step_with(
         &format!("bringing {name} up"),
         || Fabric::up(place, name, &product),
         |f| f.topology.summary(),
     )?;
+    let pods = if count == 0 {
+        Ok(Vec::new())
+    } else {
+        let title = format!("{count} pods for each Trunkline node, by the CNI plugin");
+        step(&title, || pods::add_everywhere(&fabric, count))
+    };
     say(&format!("\n{name} is up; its files and logs are in {}", fabric.folder.display()));
     for (role, command) in [
         (fabric.topology.with_image(Image::Node).next(), "trunkline peers"),
@@ -356,16 +420,50 @@ fn up(place: &Place, name: &str) -> Result<()> {
             say(&format!("  cargo lab exec {name} {node} {command}"));
         }
     }
+    if let Some(node) = fabric.topology.with_image(Image::Node).next() {
+        say(&format!("  cargo lab pod add {name} {node} web"));
+    }
     say(&format!("  cargo lab down {name}"));
-    fabric.leave_running()
+    fabric.leave_running()?;
+    let rows = pods.with_context(|| format!("{name} is up, but not all of its pods are attached"))?;
+    print!("{}", progress::table(&rows));
+    Ok(())
+}
+
+fn pod(place: &Place, action: Pod) -> Result<ExitCode> {
+    packages::need_root("cargo lab pod")?;
+    match action {
+        Pod::Add { pod: PodOf { topology, node, name }, network } => {
+            let fabric = Fabric::open(place, &topology)?;
+            let addresses = pods::add(&fabric, &node, &name, network.as_deref())?;
+            println!("{}", pods::line(&addresses));
+            say(&format!("  cargo lab pod exec {topology} {node} {name} ip addr"));
+            say(&format!("  cargo lab exec {topology} {node} trunkline pods"));
+        }
+        Pod::Del { pod: PodOf { topology, node, name } } => {
+            pods::del(&Fabric::open(place, &topology)?, &node, &name)?;
+        }
+        Pod::Exec { pod: PodOf { topology, node, name }, command } => {
+            let fabric = Fabric::open(place, &topology)?;
+            let error = pods::exec(&fabric, &node, &name, &or_shell(command))?;
+            return Err(error).context("ip netns exec");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command, or the user's shell if there is none.
+fn or_shell(command: Vec<String>) -> Vec<String> {
+    if !command.is_empty() {
+        return command;
+    }
+    vec![std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned())]
 }
 
 /// Becomes the command: signals, standard streams and exit code are the command's own.
 fn exec(place: &Place, topology: &str, node: &str, command: &[String]) -> Result<ExitCode> {
     packages::need_root("cargo lab exec")?;
     let fabric = Fabric::open(place, topology)?;
-    let shell = [std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned())];
-    let command = if command.is_empty() { &shell[..] } else { command };
     let (program, args) = command.split_first().context("a command")?;
     // It returns only if it fails.
     let error = fabric.host(node)?.command(program, args).exec();
