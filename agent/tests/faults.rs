@@ -299,7 +299,7 @@ fn peers_that_misbehave_show_their_cause_in_words() {
                 4,
                 CauseKind::HoldTimer,
                 "hold timer expired: nothing came from the peer for 3 s",
-                "nothing comes from the router: `ping 10.255.0.4`",
+                "run `ping 10.255.0.4`. No answer: the link or the router is dead",
             ),
             (5, CauseKind::Protocol, "Connection Not Synchronized", "compare both sides' BGP configuration"),
             (

@@ -40,14 +40,17 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
             format!("check the cable of {interface} and the router's port: `ip link show {interface}`")
         }
         Cause::Bfd { .. } => format!(
-            "BFD packets are lost in at least one direction: `ping {address}`. If it answers, compare BFD on both sides and look for \
-             filters of UDP 3784 (4784 over several hops)"
+            "run `ping {address}`. No answer: the link or the router is dead: check cable, optics, the router's port and its power. \
+             An answer: the router's BFD daemon hangs, BFD differs between the two sides, or a filter drops UDP 3784 (4784 over \
+             several hops)"
         ),
         Cause::HoldTimer { by: Side::Local } => format!(
-            "nothing comes from the router: `ping {address}`, `ip -s link` for errors, then the load of the router's processor"
+            "run `ping {address}`. No answer: the link or the router is dead: check cable, optics, the router's port and its power. \
+             An answer: the router's BGP process hangs or its processor is overloaded, or a filter drops TCP 179"
         ),
         Cause::HoldTimer { by: Side::Peer } => format!(
-            "the router received nothing from this node: `ping {address}`, `ip -s link` for errors, then the load of this node"
+            "the router received nothing from this node: run `ping {address}`, look at `ip -s link` for errors, then at the load of \
+             this node"
         ),
         Cause::PrefixLimit { by: Side::Local, limit } => format!(
             "the router sends more prefixes than {}: filter on the router, or raise maxPrefixes of this peer",
@@ -94,7 +97,7 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
                 .to_owned()
         }
         Cause::Closed => {
-            "most likely the router's BGP process ended or was restarted: look at the router and its log"
+            "the router's BGP process ended, by a restart, a stop or a crash: look at its log, and start it if it does not run"
                 .to_owned()
         }
         Cause::Refused => format!(

@@ -409,7 +409,14 @@ pub fn peer(peer: &Peer) -> String {
     ] {
         said.iter().for_each(|said| {
             let ago = duration(said.seconds_ago);
-            line(name, format!("{} (code {}, subcode {}; {ago} ago)", said.text, said.code, said.subcode));
+            // The NOTIFICATION that ends a session precedes its loss by less than a second.
+            let old = peer.state != "Established"
+                && peer.last_loss.as_ref().is_some_and(|loss| said.seconds_ago > loss.seconds_ago + 1);
+            let of = if old { ", before this outage" } else { "" };
+            line(
+                name,
+                format!("{} (code {}, subcode {}; {ago} ago{of})", said.text, said.code, said.subcode),
+            );
         });
     }
     text

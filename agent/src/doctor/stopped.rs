@@ -10,7 +10,7 @@ use trunkline_api::resources::BgpPeer;
 
 use crate::history::last_run::{self, LastRun, Retention};
 
-const START: &str = "start the agent, and look into its log for why it ended: systemctl status trunkline, or kubectl logs of its pod. \
+const START: &str = "Start the agent, and look into its log for why it ended: systemctl status trunkline, or kubectl logs of its pod. \
                      No pod can be attached or detached meanwhile";
 /// The unit of the Debian package.
 const UNIT: &str = "trunkline.service";
@@ -18,7 +18,7 @@ const UNIT: &str = "trunkline.service";
 /// What to do, and by when. `store` is the agent's, if its configuration can be read.
 pub(super) fn fix(store: Option<&Path>) -> String {
     let run = store.and_then(|store| LastRun::read(&last_run::path_for_store(store)));
-    format!("{START}. {}", deadline(run.as_ref(), exit_by_systemd(), Timestamp::now()))
+    format!("{}. {START}", deadline(run.as_ref(), exit_by_systemd(), Timestamp::now()))
 }
 
 /// When systemd saw the agent's process end, if it runs the agent.

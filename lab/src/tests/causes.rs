@@ -57,7 +57,7 @@ const FAULTS: &[Fault] = &[
         end: &[(TOR, "nft delete table netdev silence"), (NODE, "nft delete table netdev silence")],
         kind: CauseKind::Bfd,
         words: "BFD session down: Control Detection Time Expired",
-        advice: "BFD packets are lost in at least one direction: `ping 10.12.0.1`",
+        advice: "run `ping 10.12.0.1`. No answer: the link or the router is dead",
     },
     Fault {
         name: "wrong password on the ToR",
@@ -113,7 +113,7 @@ const FAULTS: &[Fault] = &[
         // A kernel does not reset a signed connection to a port where nobody listens: each attempt gets no answer.
         kind: CauseKind::Closed,
         words: "connection lost: the peer closed the TCP connection",
-        advice: "most likely the router's BGP process ended or was restarted",
+        advice: "the router's BGP process ended, by a restart, a stop or a crash",
     },
     Fault {
         name: "neighbour removed on the ToR",
