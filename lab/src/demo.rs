@@ -16,6 +16,7 @@ use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
 use crate::link_faults::FaultImpact;
 use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
+use crate::product::Profile;
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
@@ -176,7 +177,7 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
     packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
-    let product = product::build(place)?;
+    let product = product::build(place, Profile::Lab)?;
     let mut summary = if contained {
         containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
         tour(|| containerlab::deploy(place, TOPOLOGY))?

@@ -17,14 +17,14 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::{Context, Test, TestResult, checks, in_user_mode_kernel, library, observability, time};
+use super::{Context, Test, TestResult, checks, in_user_mode_kernel, observability, time};
 use crate::kube::assets::Assets;
 use crate::progress::{be_quiet, say, tell};
 use crate::shell::give_way;
 use crate::{interrupt, uml};
 
 /// Tests that only compute.
-const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
+const BEHIND: [&str; 5] = ["check/clippy", "check/docs", "check/no-tokio", "check/small-lab", "check/fuzz"];
 
 /// Tests that begin with cargo, which runs one build at a time: they come after most builds of the
 /// lane behind.
@@ -41,13 +41,12 @@ struct Preparation {
 }
 
 /// In the order of their use by labs; the product's includes the controller.
-const PREPARATIONS: [Preparation; 7] = [
+const PREPARATIONS: [Preparation; 6] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
         what: "the user-mode kernel",
         run: |context| uml::missing(&context.place)?.map_or(Ok(()), |why| bail!("{why}")),
     },
-    Preparation { what: "the library's example", run: |context| library::build_example(&context.place) },
     Preparation { what: "the unit tests", run: |context| checks::build_unit(&context.place) },
     Preparation {
         what: "the OpenTelemetry Collector",
