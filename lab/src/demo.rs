@@ -171,13 +171,15 @@ impl Summary {
 pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     packages::need_root("cargo lab demo")?;
     say("Trunkline on two racks: 2 spines (BIRD), 4 ToRs (FRR), 4 nodes with 3 pods each\n");
-    if let Some(why) = contained.then(containerlab::missing).flatten() {
+    if let Some(why) =
+        contained.then(|| containerlab::docker::missing().or_else(containerlab::missing)).flatten()
+    {
         bail!("--containerlab: {why}");
     }
     let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
     packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
-    let product = product::build(place, Profile::Lab)?;
+    let product = product::build(place, Profile::Quick)?;
     let mut summary = if contained {
         containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
         tour(|| containerlab::deploy(place, TOPOLOGY))?

@@ -117,7 +117,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Pod { action } => return pod(&place, action),
         Command::Images => {
             packages::need_root("cargo lab images")?;
-            let product = product::build(&place, Profile::Lab)?;
+            let product = product::build(&place, Profile::Quick)?;
             let files = place
                 .topology_names()
                 .into_iter()
@@ -144,7 +144,7 @@ fn up(place: &Place, name: &str, count: u16) -> Result<()> {
     let topology = Topology::load(&place.topology_file(name)?)?;
     packages::need(packages::ALWAYS.into_iter().chain(topology.packages()))?;
     let product = match topology.with_image(Image::Node).next() {
-        Some(_) => product::build(place, Profile::Lab)?,
+        Some(_) => product::build(place, Profile::Quick)?,
         None => {
             ensure!(count == 0, "--pods: {name} has no Trunkline node; `cargo lab list` shows topologies");
             product::folder(place)

@@ -1,4 +1,4 @@
-//! The product's own binaries, built by the lab: the agent and controller with the profile `lab`,
+//! The product's own binaries, built by the lab: the agent and controller with the profile `quick`,
 //! which is the release profile without LTO, or as they are released; the plugin with its own
 //! profile, as it is released.
 
@@ -21,7 +21,7 @@ pub(crate) fn folder(place: &Place) -> PathBuf {
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
     /// For tests and the demo: half of the time that a release takes.
-    Lab,
+    Quick,
     /// For packages and benches.
     Release,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Profile {
 impl Profile {
     fn name(self) -> &'static str {
         match self {
-            Self::Lab => "lab",
+            Self::Quick => "quick",
             Self::Release => "release",
         }
     }

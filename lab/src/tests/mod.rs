@@ -107,10 +107,10 @@ impl Context {
     pub(crate) fn product(&self) -> Result<PathBuf> {
         self.built.product.get("the product", || {
             if !self.built.everything {
-                return product::build(&self.place, Profile::Lab);
+                return product::build(&self.place, Profile::Quick);
             }
             let mut controller = self.built.controller.lock();
-            let (folder, program) = product::build_all(&self.place, Profile::Lab)?;
+            let (folder, program) = product::build_all(&self.place, Profile::Quick)?;
             *controller = Some(program);
             Ok(folder)
         })
@@ -126,7 +126,7 @@ impl Context {
         if self.built.everything {
             self.product()?;
         }
-        self.built.controller.get("the controller", || product::build_controller(&self.place, Profile::Lab))
+        self.built.controller.get("the controller", || product::build_controller(&self.place, Profile::Quick))
     }
 }
 
