@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_the_specification_s_numbers() {
+    fn codes_are_those_of_the_specification() {
         for (number, code) in CODES {
             assert_eq!(u32::from(code), number);
             assert_eq!(Code::from(number), code);

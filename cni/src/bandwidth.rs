@@ -20,8 +20,8 @@ pub(crate) fn bandwidth(
     runtime: Option<&Map<String, Value>>,
     annotation: impl Fn(&str) -> Option<String>,
 ) -> Result<Bandwidth, Failure> {
-    let said = runtime.and_then(|runtime| runtime.get("bandwidth")).filter(|said| !said.is_null());
-    let capable = said.map(capability).transpose()?.unwrap_or_default();
+    let limits = runtime.and_then(|runtime| runtime.get("bandwidth")).filter(|limits| !limits.is_null());
+    let capable = limits.map(capability).transpose()?.unwrap_or_default();
     if !capable.is_empty() {
         return Ok(capable);
     }

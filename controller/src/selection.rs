@@ -74,7 +74,9 @@ pub fn select(
         return resolve(cluster, "Pod", &pod.name, own, policy);
     }
     let preferences = match cluster.namespace(&pod.namespace) {
-        Some(said) => AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels)?,
+        Some(found) => {
+            AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels)?
+        }
         None => AddressPreferences::default(),
     };
     resolve(cluster, "Namespace", &pod.namespace, preferences, policy)
@@ -112,7 +114,7 @@ fn resolve(
     let mut network = preferences.network;
     for (position, subnet_name) in preferences.subnets.iter().enumerate() {
         let Some(subnet) = cluster.subnet(subnet_name) else {
-            let message = format!("there is no Subnet {subnet_name}: name one that is there, or make it");
+            let message = format!("there is no Subnet {subnet_name}: name an existing one, or create it");
             return Err(fault(SPECIFIED_SUBNET, message));
         };
         let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
@@ -138,7 +140,7 @@ fn resolve(
     let mut network_type = preferences.network_type.unwrap_or(policy.network_type);
     if let Some(network_name) = &network {
         let Some(network) = cluster.network(network_name) else {
-            let message = format!("there is no Network {network_name}: name one that is there, or make it");
+            let message = format!("there is no Network {network_name}: name an existing one, or create it");
             return Err(fault(SPECIFIED_NETWORK, message));
         };
         let is = network.network_type();
@@ -164,13 +166,13 @@ fn resolve(
 /// contradiction.
 pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Result<Arc<Network>, String> {
     let Some(node) = cluster.node(node_name) else {
-        return Err(format!("node {node_name} is not known (yet): its networks follow from its labels"));
+        return Err(format!("node {node_name} is not known yet: its networks follow from its labels"));
     };
     let Some(name) = &selection.network else {
         return match selection.network_type {
             NetworkType::Underlay => cluster.underlay_of(node).cloned().ok_or_else(|| {
                 format!(
-                    "no Underlay Network selects node {node_name}: label the node for one, or ask for another \
+                    "no Underlay Network selects node {node_name}: label the node for one, or request another \
                      type with the annotation network-type"
                 )
             }),
@@ -183,7 +185,7 @@ pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Resul
         };
     };
     let network =
-        cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} (any more)"))?;
+        cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} any more"))?;
     check_node(cluster, &network, node_name)?;
     Ok(network)
 }
@@ -197,7 +199,7 @@ fn check_node(cluster: &Cluster, network: &Network, node_name: &str) -> Result<(
     let name = network.name();
     Err(match network.network_type() {
         NetworkType::GlobalBGP => format!(
-            "node {node_name} is in no Network of mode BGP, so nobody would learn of a {name} address there: the pod \
+            "node {node_name} is in no Network of mode BGP, so no router would receive a {name} address there: the pod \
              needs a node with the label {}",
             label::BGP_NETWORK_ATTACHMENT
         ),

@@ -12,11 +12,11 @@ use tracing_subscriber::EnvFilter;
 pub struct Log {
     /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
     pub level: String,
-    /// How a line is written.
+    /// The format of a line.
     pub format: LogFormat,
 }
 
-/// How a log line is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {

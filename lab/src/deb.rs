@@ -1,5 +1,5 @@
 //! The Debian package for hosts without Kubernetes: agent and plugin as released, packed by `cargo
-//! deb` with the settings in `agent/Cargo.toml`.
+//! deb` with the settings in `cli/Cargo.toml`.
 
 use std::path::PathBuf;
 use std::process::Stdio;

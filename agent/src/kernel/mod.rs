@@ -27,13 +27,12 @@ use trunkline_bgp::types::{Family, FamilySet};
 
 use crate::plan::{Hop, Host, KernelPlan, NatRules, Neighbour, PodPlan};
 
-pub(crate) mod clock;
 mod events;
 pub mod netlink;
 pub(crate) mod nft;
 mod owner;
 mod scan;
-pub(crate) mod sysctl;
+pub mod sysctl;
 mod topology;
 
 use netlink::{NetlinkError, Refusal};

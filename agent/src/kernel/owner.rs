@@ -280,9 +280,14 @@ impl Owner {
     fn handle_urgent(&mut self, command: Urgent) {
         match command {
             Urgent::AddPod(pod, reply) => {
+                let name = pod.host_ifname.clone();
                 let result = self.need_guard().and_then(|()| self.add_pod(pod));
                 self.report();
+                let is_added = result.is_ok();
                 let _ = reply.send(result);
+                if is_added {
+                    self.permit_pod(&name);
+                }
             }
             Urgent::RemovePod(host_ifname, reply) => {
                 let result = self.remove_pod(&host_ifname);

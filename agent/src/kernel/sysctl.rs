@@ -1,7 +1,7 @@
 //! Sysctls, written only where they differ.
 //!
 //! `/proc/sys/net` is that of the network namespace of the thread that looks, wherever it is mounted. A container that is not
-//! privileged has it read-only; the chart mounts the host's `/proc/sys/net` once more and says so in [`VARIABLE`].
+//! privileged has it read-only; the chart mounts the host's `/proc/sys/net` once more and says so in `TRUNKLINE_PROC_SYS`.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
 pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// The file of a sysctl, `net/ipv4/ip_forward`.
-pub(crate) fn file(path: &str) -> PathBuf {
+pub fn file(path: &str) -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let root = ROOT.get_or_init(|| {
         std::env::var_os(VARIABLE)

@@ -131,7 +131,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
 }
 
 /// Whether a file of this name is a manifest.
-pub(crate) fn is_manifest(path: &Path) -> bool {
+pub fn is_manifest(path: &Path) -> bool {
     let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let extension = path.extension().and_then(|extension| extension.to_str());
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_one_objects_matter() {
+    fn an_unreadable_object_affects_no_other() {
         let list = json!([
             network(json!({"netID": 1}), Value::Null),
             network(json!({"mode": "FOO"}), Value::Null),

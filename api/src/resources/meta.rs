@@ -59,13 +59,13 @@ pub struct ObjectMeta {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// That there are.
+    /// All addresses.
     #[serde(default)]
     pub total: i64,
-    /// That pods have.
+    /// Allocated addresses.
     #[serde(default)]
     pub used: i64,
-    /// That are left.
+    /// Free addresses.
     #[serde(default)]
     pub available: i64,
 }
@@ -86,7 +86,7 @@ impl Serialize for Ignored {
     }
 }
 
-/// `null` stands for the default: Go writes `null` for empty lists and maps.
+/// Reads `null` as the default: Go writes `null` for empty lists and maps.
 pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -67,14 +67,14 @@ fn check_rule(rule: &Rule, direction: PolicyDirection, sets: &Sets, path: &str, 
     if rule.originated.is_some() && direction == PolicyDirection::Import {
         faults.add(
             format!("{path}.originated"),
-            "what a peer tells is never originated here: leave it out, it is for export",
+            "a received path is never originated here: leave it out, it is for export",
         );
     }
     check_prefixes(&rule.prefixes, &format!("{path}.prefixes"), faults);
     for (index, name) in rule.prefix_sets.iter().enumerate() {
         if !sets.contains_key(name) {
             let known: Vec<&str> = sets.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none is there yet".to_owned() } else { known.join(", ") };
+            let known = if known.is_empty() { "none is configured".to_owned() } else { known.join(", ") };
             faults.add(
                 format!("{path}.prefixSets[{index}]"),
                 format!(

@@ -29,7 +29,7 @@ use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 /// Rows that one batch examines before it is written; larger batches pack messages better.
 const BATCH: usize = 2048;
 
-/// Why a prefix is not advertised to a peer.
+/// The reason why a prefix is not advertised to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdvertised {
     /// There is no session.
@@ -72,13 +72,13 @@ impl std::fmt::Display for NotAdvertised {
             NotAdvertised::NoFamily => "the session does not carry the family",
             NotAdvertised::Held => "paths are being collected before the first decision",
             NotAdvertised::NoPath => "no path of it is in use",
-            NotAdvertised::BeyondPaths => "better paths are already as many as the peer is told",
+            NotAdvertised::BeyondPaths => "the peer already receives as many better paths as it may",
             NotAdvertised::SplitHorizon => "the path came from this peer",
             NotAdvertised::InternalToInternal => "from an internal peer to another",
             NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
             NotAdvertised::NoExport => "the path carries NO_EXPORT, and the peer is external",
             NotAdvertised::NoPeer => "the path carries NO_PEER, and the peer's role is peer",
-            NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not know what that is",
+            NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not support it",
             NotAdvertised::OnlyToCustomer => "the path carries ONLY_TO_CUSTOMER, and the peer is no customer",
             NotAdvertised::Policy => "rejected by export policy",
             NotAdvertised::NoNextHop => "there is no next hop of the family for the session to carry",
@@ -360,7 +360,7 @@ fn export_path<F: AddressFamily>(
     }
 }
 
-/// Why a row is not advertised to a peer; none if it is.
+/// The reason why a row is not advertised to a peer; none if it is.
 pub(super) fn explain<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,
@@ -410,7 +410,7 @@ fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     }
 }
 
-/// Rows taken from the pending set: rows to withdraw, and rows to announce with their counted
+/// Rows taken from the pending set: rows to withdraw, and rows to advertise with their counted
 /// attributes.
 #[derive(Default)]
 struct Batch {
@@ -523,7 +523,7 @@ fn withdraw<F: AddressFamily>(
     table.shrink_if_empty();
 }
 
-/// Announces rows with the same attributes.
+/// Advertises rows with the same attributes.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,

@@ -1,5 +1,5 @@
-//! Why a peer has no session, as a type: what advice, counters and alerts decide on. The words for people are a
-//! [`Fault`]'s own.
+//! The cause of a missing session, as a type. Advice, counters and alerts decide by it; the text is
+//! in the [`Fault`].
 
 use crate::types::{Asn, InterfaceName};
 use crate::wire::{Cease, Notification, OpenError, WireError};
@@ -7,7 +7,7 @@ use crate::wire::{Cease, Notification, OpenError, WireError};
 use super::Fault;
 use crate::bfd::Diagnostic;
 
-/// Which side ended the session, or noticed that it cannot be.
+/// The side that ended the session, or that noticed the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This side.
@@ -16,7 +16,7 @@ pub enum Side {
     Peer,
 }
 
-/// Why a session was lost, or why an attempt at one failed.
+/// The cause of a lost session, or of a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The interface towards the peer had no carrier when the session was lost.
@@ -24,83 +24,84 @@ pub enum Cause {
         /// The interface.
         interface: InterfaceName,
     },
-    /// BFD: packets do not arrive, or the peer says that they do not.
+    /// BFD: packets do not arrive, or the peer reports that they do not.
     Bfd {
-        /// Which side noticed it.
+        /// The side that noticed it.
         by: Side,
     },
-    /// Nothing came for the Hold Time, or nothing was taken for the Send Hold Time.
+    /// No message was received for the Hold Time, or none was accepted for the Send Hold Time.
     HoldTimer {
-        /// Which side noticed it.
+        /// The side that noticed it.
         by: Side,
     },
-    /// More prefixes than one side takes.
+    /// A side received more prefixes than its limit.
     PrefixLimit {
-        /// Whose limit it is.
+        /// The side with the limit.
         by: Side,
         /// The limit, if it is known.
         limit: Option<u32>,
     },
-    /// A side is in another AS than the other side's configuration says.
+    /// A side is in another AS than the configuration of the other side has.
     WrongAs {
-        /// Which side refused the other's OPEN.
+        /// The side that rejected the OPEN.
         by: Side,
-        /// The AS number that this side's configuration has for the peer; known where this side refused.
+        /// The configured AS number of the peer; known if this side rejected the OPEN.
         expected: Option<Asn>,
-        /// The AS number in the peer's OPEN; known where this side refused.
+        /// The AS number in the peer's OPEN; known if this side rejected the OPEN.
         got: Option<Asn>,
     },
-    /// The kernel refused segments because of TCP-MD5 during the attempt.
+    /// The kernel dropped segments because of TCP-MD5 during the attempt.
     Passwords {
-        /// How many, and why.
+        /// The number of dropped segments by reason.
         refused: RefusedSegments,
     },
     /// An operator shut the session down.
     Shutdown {
-        /// On which side.
+        /// The operator's side.
         by: Side,
     },
     /// An operator reset the session.
     Reset {
-        /// On which side.
+        /// The operator's side.
         by: Side,
     },
-    /// The peer was taken out of a configuration.
+    /// The peer was removed from the configuration.
     Deconfigured {
-        /// Of which side.
+        /// The side with the changed configuration.
         by: Side,
     },
     /// The configuration changed.
     Configuration {
-        /// Of which side.
+        /// The side with the changed configuration.
         by: Side,
     },
-    /// TCP ended without a NOTIFICATION, or the peer came anew: its process ended or was restarted.
+    /// TCP ended without a NOTIFICATION, or the peer opened a new connection: its process ended or
+    /// was restarted.
     Closed,
-    /// The attempt was answered by a reset: no process listens there.
+    /// The peer's host answered the attempt by a TCP reset: no process listens.
     Refused,
-    /// The peer ended the connection before the session was Established.
+    /// The peer closed the connection before the session was Established.
     Rejected,
-    /// The attempt was not answered.
+    /// No answer to the attempt.
     NoAnswer,
-    /// No answer to ARP or neighbour discovery, or a router says that the address is not there.
+    /// No answer to ARP or neighbour discovery, or a router reports the address as unreachable.
     Unreachable,
     /// This host has no route to the peer.
     NoRoute,
-    /// The configured source address is on no interface of this host.
+    /// No interface of this host has the configured source address.
     SourceAddress,
     /// A firewall rule of this host forbids the attempt.
     Firewall,
     /// A message that the receiver cannot accept.
     Protocol {
-        /// Which side refused it.
+        /// The side that rejected the message.
         by: Side,
     },
-    /// Anything else: the words have it.
+    /// Any other cause; see the text.
     Other,
 }
 
-/// The kind of a [`Cause`]: a bounded set, fit for labels.
+/// The kind of a [`Cause`]: a bounded set, usable as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each is the variant of Cause with the same name")]
 pub enum CauseKind {
@@ -126,8 +127,9 @@ pub enum CauseKind {
     Other,
 }
 
-/// Segments that this host's kernel refused because of TCP-MD5 (RFC 2385) while an attempt to connect was under way. The
-/// kernel counts per network namespace and records no address, so another peer's segments are counted too.
+/// Segments that this host's kernel dropped because of TCP-MD5 (RFC 2385) during an attempt to
+/// connect. The kernel counts per network namespace and without addresses, so segments of other
+/// peers are included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedSegments {
     /// With a wrong signature: `TCPMD5Failure`.
@@ -138,32 +140,32 @@ pub struct RefusedSegments {
     pub unexpected: u64,
 }
 
-/// Why TCP did not come to be.
+/// The reason of a failed TCP connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct ConnectFailure {
-    /// What code decides on.
+    /// The kind, for decisions in code.
     pub kind: ConnectKind,
-    /// In words, with what to do.
+    /// The text, with advice.
     pub text: String,
 }
 
 /// The kind of a [`ConnectFailure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectKind {
-    /// A reset came back.
+    /// A TCP reset was received.
     Refused,
-    /// Nothing came back in time.
+    /// No answer in time.
     NoAnswer(RefusedSegments),
-    /// No answer to ARP or neighbour discovery, or a router says so.
+    /// No answer to ARP or neighbour discovery, or a router reports the address as unreachable.
     Unreachable,
     /// No route covers the address.
     NoRoute,
-    /// The source address is not this host's.
+    /// No interface of this host has the source address.
     SourceAddress,
-    /// A rule of this host forbids it.
+    /// A firewall rule of this host forbids it.
     Firewall,
-    /// Anything else.
+    /// Any other reason.
     Other,
 }
 
@@ -181,13 +183,13 @@ impl From<String> for ConnectFailure {
 }
 
 impl RefusedSegments {
-    /// Of these, those that show that the two sides' passwords differ: a wrong signature or none where this side has a
-    /// password, one where it has none.
-    pub fn telling(&self, signed: bool) -> u64 {
+    /// The number of segments that prove different passwords. If this side has a password, these
+    /// are segments with a wrong signature or none; otherwise these are signed segments.
+    pub fn mismatches(&self, signed: bool) -> u64 {
         if signed { self.wrong + self.unsigned } else { self.unexpected }
     }
 
-    /// The refused segments in words; none if they do not show that the passwords differ.
+    /// The dropped segments as text; none if they do not prove different passwords.
     pub(crate) fn words(&self, signed: bool) -> Option<String> {
         let segments =
             |count: u64| if count == 1 { "1 segment".to_owned() } else { format!("{count} segments") };
@@ -204,7 +206,7 @@ impl RefusedSegments {
         Some(format!("the passwords differ: the kernel refused {what}"))
     }
 
-    /// An attempt without an answer, in words.
+    /// The text for an attempt without an answer.
     pub(crate) fn no_answer(&self, seconds: f32, signed: bool) -> String {
         let guess = match signed {
             true => "or the passwords differ",
@@ -242,7 +244,7 @@ impl CauseKind {
 }
 
 impl Cause {
-    /// What a fault means. `established`: it ended an Established session.
+    /// The cause of a fault. `established`: the fault ended an Established session.
     pub(crate) fn of(fault: &Fault, established: bool) -> Cause {
         let by = Side::Local;
         match fault {
@@ -267,7 +269,7 @@ impl Cause {
             Fault::Closed(_) if established => Cause::Closed,
             Fault::Closed(_) => Cause::Rejected,
             Fault::Connect(failure) => Cause::of_attempt(failure.kind),
-            Fault::NoAnswer { signed, refused, .. } if refused.telling(*signed) > 0 => {
+            Fault::NoAnswer { signed, refused, .. } if refused.mismatches(*signed) > 0 => {
                 Cause::Passwords { refused: *refused }
             }
             Fault::NoAnswer { .. } => Cause::NoAnswer,
@@ -298,7 +300,7 @@ impl Cause {
             (1 | 2 | 3 | 5 | 7, _) => Cause::Protocol { by },
             (4 | 8, _) => Cause::HoldTimer { by },
             (6, _) if cease(Cease::MaximumPrefixes) => {
-                // AFI, SAFI and the limit (RFC 4486 §4), where the peer sends them.
+                // AFI, SAFI and the limit (RFC 4486 §4), if the peer sends them.
                 let limit = notification.data.get(3..7).and_then(|octets| octets.try_into().ok());
                 Cause::PrefixLimit { by, limit: limit.map(u32::from_be_bytes) }
             }
@@ -312,7 +314,7 @@ impl Cause {
         }
     }
 
-    /// Whether an interface without carrier explains it.
+    /// Whether an interface without carrier explains the failure.
     pub fn may_be_carrier(&self) -> bool {
         matches!(
             self,
@@ -326,7 +328,7 @@ impl Cause {
         )
     }
 
-    /// Its kind.
+    /// The kind of the cause.
     pub fn kind(&self) -> CauseKind {
         match self {
             Cause::Carrier { .. } => CauseKind::Carrier,
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_segments_tell_passwords_from_silence() {
+    fn a_wrong_password_differs_from_silence() {
         let refused = RefusedSegments { wrong: 3, unsigned: 0, unexpected: 0 };
         let fault = |signed| Fault::NoAnswer { seconds: 10, signed, refused };
         assert_eq!(Cause::of(&fault(true), false), Cause::Passwords { refused });

@@ -1,8 +1,8 @@
-//! Why a connection ends, what the peer is told of it, and when the next one is tried.
+//! The reasons why a connection ends, with their consequences.
 //!
-//! Every end of a connection, quiet or not, is a [`Fault`]. Its three consequences stand side by side here: the
-//! NOTIFICATION (`Fault::notification`), whether the peer's paths may outlive the session
-//! (`Fault::retains`, RFC 4724 §4.2 and RFC 8538), and the wait (`Fault::retry`).
+//! Every end of a connection is a [`Fault`]. This module defines its three consequences: the
+//! NOTIFICATION (`Fault::notification`), whether the peer's paths are retained (`Fault::retains`,
+//! RFC 4724 §4.2 and RFC 8538), and the time of the next attempt (`Fault::retry`).
 
 use crate::bfd::Diagnostic;
 use crate::wire::{Cease, MessageKind, Notification, WireError};
@@ -10,42 +10,42 @@ use crate::wire::{Cease, MessageKind, Notification, WireError};
 use super::State;
 use super::cause::{ConnectFailure, RefusedSegments};
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The peer sent what cannot be read, or an OPEN that is not the configured peer's.
+    /// The peer sent a malformed message, or an OPEN that does not match its configuration.
     #[error("{0}; sent NOTIFICATION {notification}", notification = .0.notification())]
     Wire(#[from] WireError),
-    /// The peer sent a message that has no place in the state (RFC 6608).
+    /// The peer sent a message that is not allowed in the state (RFC 6608).
     #[error("{kind:?} message in {state}")]
     Unexpected {
-        /// What came.
+        /// The type of the message.
         kind: MessageKind,
-        /// When.
+        /// The state.
         state: State,
     },
-    /// Nothing came for the Hold Time.
+    /// No message was received for the Hold Time.
     #[error("hold timer expired: nothing came from the peer for {seconds} s")]
     HoldTimer {
         /// The Hold Time in seconds.
         seconds: u64,
     },
-    /// The peer took nothing for too long (RFC 9687).
+    /// The peer accepted no message for the Send Hold Time (RFC 9687).
     #[error("send hold timer expired: the peer took nothing for {seconds} s")]
     SendHoldTimer {
         /// The time in seconds.
         seconds: u64,
     },
-    /// BFD says that the path to the peer is down (RFC 5882 §4.2).
+    /// BFD reports the path to the peer as down (RFC 5882 §4.2).
     #[error("BFD session down: {diagnostic}")]
     BfdDown {
-        /// What BFD has to say of it.
+        /// BFD's diagnostic.
         diagnostic: Diagnostic,
     },
-    /// More prefixes than the limit.
+    /// The peer advertised more prefixes than its limit.
     #[error("{received} prefixes received, the limit is {limit}: raise the limit or have the peer filter")]
     PrefixLimit {
-        /// How many there are.
+        /// The number of prefixes.
         received: usize,
         /// The limit.
         limit: u32,
@@ -53,77 +53,79 @@ pub enum Fault {
     /// The other connection to the same peer is kept (RFC 4271 §6.8).
     #[error("connection collision: the other connection is kept")]
     Collision,
-    /// The peer opened a new connection: it was restarted and the old one is dead (RFC 4724 §4.2).
+    /// The peer opened a new connection: it was restarted, and the old connection is dead (RFC 4724
+    /// §4.2).
     #[error("the peer was restarted and opened a new connection")]
     Superseded,
-    /// The peer connected once more before it had sent OPEN on the connection before.
+    /// The peer opened another connection before it sent OPEN on this one.
     #[error("the peer opened another connection instead")]
     Replaced,
-    /// An edit of the configuration that needs a new session.
+    /// A change of the configuration that needs a new session.
     #[error("the peer's configuration changed")]
     ConfigurationChange,
-    /// Taken out of the configuration.
+    /// The peer was removed from the configuration.
     #[error("the peer was removed from the configuration")]
     Deconfigured,
-    /// Shut down by an operator; the text is for the peer's (RFC 9003).
+    /// An operator shut the session down; the text is for the peer's operator (RFC 9003).
     #[error("shut down")]
     Shutdown {
         /// May be empty.
         communication: String,
     },
-    /// Reset by an operator; the text is for the peer's (RFC 9003).
+    /// An operator reset the session; the text is for the peer's operator (RFC 9003).
     #[error("reset by an operator here")]
     Reset {
-        /// Nothing is kept over it on either side.
+        /// Neither side retains paths.
         hard: bool,
         /// May be empty.
         communication: String,
     },
-    /// Silent stop, for a restart.
+    /// A silent stop, for a restart.
     #[error("the speaker stopped for a restart")]
     SilentStop,
     /// The peer ended the session.
     #[error("received NOTIFICATION {0}")]
     Notified(Notification),
-    /// TCP ended; in the operating system's words.
+    /// TCP ended; the text is the operating system's.
     #[error("connection lost: {0}")]
     Closed(String),
-    /// TCP never came to be.
+    /// TCP could not be opened.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
-    /// The ConnectRetryTimer expired before TCP came to be.
+    /// The ConnectRetryTimer expired before TCP was open.
     #[error("cannot connect: {words}", words = refused.no_answer(*seconds as f32, *signed))]
     NoAnswer {
-        /// How long, in seconds.
+        /// The time in seconds.
         seconds: u64,
-        /// The attempt was signed by TCP-MD5: the kernel drops what is signed wrongly, so that a wrong password
-        /// looks like a peer that isn't there.
+        /// The attempt was signed by TCP-MD5. The kernel drops segments with a wrong signature, so
+        /// a wrong password looks like an absent peer.
         signed: bool,
-        /// What this host's kernel refused meanwhile.
+        /// The segments that this host's kernel dropped meanwhile.
         refused: RefusedSegments,
     },
-    /// An attempt that is not needed any more.
+    /// The attempt is no longer needed.
     #[error("the attempt is not needed any more")]
     Needless,
 }
 
-/// What comes after the last connection of a peer ended.
+/// What follows the end of a peer's last connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Idle until the IdleHoldTimer expires, doubled each time: somebody made an error that will come again.
+    /// Idle until the IdleHoldTimer expires, which doubles each time: the error would occur again.
     Hold,
-    /// Idle for the longest hold: the peer has to change something first.
+    /// Idle for the longest hold time: the peer has to change its state first.
     LongHold,
-    /// Active at once, so that a peer that is back can connect; an own attempt a little later.
+    /// Active at once, which lets a returning peer connect; an attempt of this side follows a
+    /// little later.
     Soon,
     /// A new session at once.
     Now,
-    /// Idle until an operator says otherwise.
+    /// Idle until an operator acts.
     Never,
 }
 
 impl Fault {
-    /// What the peer is told; none where there is nothing to say or nobody to hear.
+    /// The NOTIFICATION for the peer, if one is sent.
     pub(crate) fn notification(&self) -> Option<Notification> {
         let non_empty = |text: &&String| !text.is_empty();
         Some(match self {
@@ -136,7 +138,7 @@ impl Fault {
             }),
             Fault::HoldTimer { .. } => Notification::hold_timer_expired(),
             Fault::SendHoldTimer { .. } => Notification::new(8, 0, []),
-            // AFI and SAFI of RFC 4486 §4 are left out: the limit is over all families.
+            // AFI and SAFI of RFC 4486 §4 are left out: the limit covers all families.
             Fault::PrefixLimit { .. } => Notification::cease(Cease::MaximumPrefixes, None),
             Fault::BfdDown { .. } => Notification::cease(Cease::BfdDown, None),
             Fault::Collision => Notification::cease(Cease::ConnectionCollision, None),
@@ -161,12 +163,13 @@ impl Fault {
         })
     }
 
-    /// Whether the end of an Established session is to last: nothing is kept over it on either side, graceful restart or
-    /// not. Where RFC 8538 is agreed upon, its NOTIFICATION travels inside a Hard Reset (§4, and the table of its §5).
+    /// Whether neither side retains paths after this end of an Established session, even with
+    /// graceful restart. If RFC 8538 is negotiated, the NOTIFICATION is sent inside a Hard Reset
+    /// (§4, and the table in §5).
     pub(crate) fn is_hard(&self) -> bool {
         matches!(
             self,
-            // BFD says that packets do not arrive, which no restart of a control plane explains (RFC 9384 §3).
+            // BFD reports lost packets, which no restart of a control plane explains (RFC 9384 §3).
             Fault::PrefixLimit { .. }
                 | Fault::Deconfigured
                 | Fault::Shutdown { .. }
@@ -175,8 +178,9 @@ impl Fault {
         )
     }
 
-    /// Whether the peer's paths are kept if it offers that: where TCP ended and no NOTIFICATION went either way (RFC
-    /// 4724 §4.2), and with `notification` (both sides have RFC 8538's N bit) after any other end but a hard one.
+    /// Whether the peer's paths are retained if the peer supports that. They are retained if TCP
+    /// ended without a NOTIFICATION in either direction (RFC 4724 §4.2). With `notification` (both
+    /// sides have RFC 8538's N bit) they are retained after every end except a hard one.
     pub(crate) fn retains(&self, notification: bool) -> bool {
         match self {
             Fault::Closed(_) | Fault::Superseded => true,
@@ -193,8 +197,8 @@ impl Fault {
             | Fault::HoldTimer { .. }
             | Fault::SendHoldTimer { .. } => Retry::Hold,
             Fault::PrefixLimit { .. } => Retry::LongHold,
-            // An operator's reset or a lost collision is no error: the peer may be back in an instant. What the
-            // peer calls our error is one.
+            // An operator's reset or a lost collision is no error: the peer may be back at once.
+            // Any other NOTIFICATION reports an error of this side.
             Fault::Notified(notification) if notification.code == 6 => Retry::Soon,
             Fault::Notified(_) => Retry::Hold,
             Fault::ConfigurationChange => Retry::Now,
@@ -211,7 +215,7 @@ impl Fault {
         }
     }
 
-    /// Whether an operator would call it an error.
+    /// Whether the fault is an error for an operator.
     pub(crate) fn is_error(&self) -> bool {
         if let Fault::Notified(notification) = self {
             return (notification.code, notification.subcode) != (6, Cease::ConnectionCollision as u8);

@@ -78,7 +78,7 @@ impl Speaker {
                 ExplainedPeer {
                     peer: key,
                     from: export.from.and_then(|from| self.key_of(from)),
-                    standing: match (export.refused, export.told) {
+                    standing: match (export.refused, export.advertised) {
                         (None, true) => "advertised",
                         (None, false) => "pending",
                         (Some(_), false) => "withheld",

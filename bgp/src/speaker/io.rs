@@ -1,7 +1,8 @@
-//! What passes between the speaker and its shell: connections, actions, events.
+//! The interface between the speaker and its shell: connections, actions, events.
 //!
-//! The shell owns sockets and the clock. It gives the speaker what happened and does what the speaker's
-//! [`Action`]s say; a [`ConnId`] names one TCP connection, or one attempt to make it, on both sides.
+//! The shell owns the sockets and the clock. It reports input to the speaker and carries out the
+//! speaker's [`Action`]s. On both sides, a [`ConnId`] names one TCP connection, or one attempt to
+//! open it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +15,7 @@ use crate::config::Password;
 use crate::session::Cause;
 use crate::types::{Asn, Family, FamilySet, InterfaceName, PeerId, PeerKey};
 
-/// One TCP connection, or one attempt to make it. Never used again.
+/// One TCP connection, or one attempt to open it. A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
@@ -24,45 +25,44 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// What the shell does for the speaker.
+/// An action that the shell carries out for the speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start a TCP connection. Answered by `handle_connected` or `handle_connect_failed`.
+    /// Open a TCP connection. The shell answers by `handle_connected` or `handle_connect_failed`.
     Connect {
-        /// Its name from now on.
+        /// The name of the connection.
         conn: ConnId,
-        /// For which peer.
+        /// The peer.
         peer: PeerId,
-        /// The address to bind to, the kernel's choice if none.
+        /// The address to bind to; the kernel chooses if none.
         local: Option<IpAddr>,
-        /// Where to. The scope of a link-local address is `options.interface`.
+        /// The destination. The scope of a link-local address is `options.interface`.
         remote: SocketAddr,
-        /// Set before connecting.
+        /// Options to set before connecting.
         options: SocketOptions,
     },
-    /// Set these on a connection that is there: after accepting it, or because the configuration changed.
-    /// The password is already in the listener's key table and need not be set again.
+    /// Set these options on an open connection: it was accepted, or the configuration changed. The
+    /// password is in the listener's key table already and is not set again.
     Configure {
         /// The connection.
         conn: ConnId,
-        /// Its options from now on.
+        /// The new options.
         options: SocketOptions,
     },
-    /// End the connection, or the attempt. The speaker has forgotten it: what the shell still says of it is
-    /// ignored.
+    /// End the connection, or the attempt. The speaker ignores later input for it.
     Close {
         /// The connection.
         conn: ConnId,
-        /// Written after what `poll_transmit` gave before, and before the FIN, for at most a short time of
-        /// lingering: a NOTIFICATION, with the OPEN before it if that was not taken yet. Empty when there is
-        /// nothing to say (a silent stop above all).
+        /// Octets to write before the FIN, after the octets of `poll_transmit`, for a short linger
+        /// time at most. They hold a NOTIFICATION, and before it the OPEN if that was not taken
+        /// yet. Empty if nothing is sent, above all at a silent stop.
         last_words: Vec<u8>,
     },
-    /// Start the BFD session of a peer, or change the one that is there. What becomes of it is told by `handle_bfd`.
+    /// Start the BFD session of a peer, or change it. The shell reports its state by `handle_bfd`.
     SetBfd {
         /// The peer.
         peer: PeerId,
-        /// With whom, and how.
+        /// The peer's address and the parameters of the session.
         target: bfd::Target,
     },
     /// End the BFD session of a peer, with AdminDown (RFC 5880 §6.8.16).
@@ -70,9 +70,10 @@ pub enum Action {
         /// The peer.
         peer: PeerId,
     },
-    /// The complete key table of the listening sockets, in place of the one before.
+    /// The complete key table of the listening sockets; replaces the previous one.
     Listen(Vec<ListenKey>),
-    /// The complete list of prefixes that peers may come from unconfigured, in place of the one before.
+    /// The complete list of prefixes that dynamic neighbours connect from; replaces the previous
+    /// one.
     ListenRanges(Vec<ListenRange>),
 }
 
@@ -83,51 +84,51 @@ pub struct SocketOptions {
     pub password: Option<Password>,
     /// TTL (hop limit) to send with; the kernel's default if none.
     pub ttl: Option<u8>,
-    /// Packets that arrive with less are dropped by the kernel (GTSM, RFC 5082).
+    /// The kernel drops packets that arrive with a lower TTL (GTSM, RFC 5082).
     pub min_ttl: Option<u8>,
     /// The interface of a link-local peer: scope of the address, and SO_BINDTODEVICE.
     pub interface: Option<InterfaceName>,
 }
 
-/// What a listening socket has to know of a peer before it accepts from it.
+/// The entry of a configured peer in the key table of the listening sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenKey {
     /// The peer's address.
     pub remote: IpAddr,
     /// The interface of a link-local address.
     pub interface: Option<InterfaceName>,
-    /// TCP-MD5 key: unsigned segments from the address are dropped by the kernel.
+    /// TCP-MD5 key: the kernel drops unsigned segments from the address.
     pub password: Option<Password>,
     /// GTSM: checked on the accepted socket, by [`Action::Configure`].
     pub min_ttl: Option<u8>,
 }
 
-/// What a listening socket has to know of a range of peers before it accepts from it.
+/// The entry of a range of peers for the listening sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenRange {
-    /// Where the peers come from.
+    /// The prefix of the peers' addresses.
     pub prefix: IpNet,
-    /// TCP-MD5 key: unsigned segments from the prefix are dropped by the kernel.
+    /// TCP-MD5 key: the kernel drops unsigned segments from the prefix.
     pub password: Option<Password>,
 }
 
-/// Why a connection is not accepted. The shell closes it at once.
+/// The reason why a connection is rejected. The shell closes it at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody configured this address.
+    /// No peer has this address.
     #[error("no peer {0} is configured")]
     UnknownPeer(PeerKey),
     /// The peer is configured and administratively down.
     #[error("peer {0} is administratively shut down")]
     Shutdown(PeerKey),
-    /// The peer has to come to its configured local address.
+    /// The peer connected to another address than the configured local one.
     #[error("peer {peer} connected to {local}, its session is configured for {expected}")]
     LocalAddress {
         /// The peer.
         peer: PeerKey,
-        /// Where it came to.
+        /// The address that the peer connected to.
         local: IpAddr,
-        /// Where it should come to.
+        /// The configured local address.
         expected: IpAddr,
     },
     /// The peer is in Idle after an error, until its IdleHoldTimer expires (RFC 4271 §8.2.2, Idle).
@@ -135,13 +136,13 @@ pub enum Refusal {
     IdleHold {
         /// The peer.
         peer: PeerKey,
-        /// Until it may try again.
+        /// The remaining time.
         left: Duration,
     },
-    /// As many peers of the range are there as may be.
-    #[error("{limit} peers of {prefix} are there, and {peer} would be one more")]
+    /// The range has reached its limit of peers.
+    #[error("{prefix} has reached its limit of {limit} peers, and {peer} would be one more")]
     RangeFull {
-        /// Who came.
+        /// The peer that connected.
         peer: PeerKey,
         /// The range.
         prefix: IpNet,
@@ -153,30 +154,31 @@ pub enum Refusal {
     Stopped,
 }
 
-/// How the speaker ends.
+/// The way in which the speaker stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// TCP is closed and nothing is said, so that peers keep the routes for the Restart Time (RFC 4724).
+    /// TCP closes without a NOTIFICATION: peers retain the routes for the Restart Time (RFC 4724).
     Silent,
-    /// A Cease, Administrative Shutdown, with a text for the peers' operators (RFC 9003), at most 255 octets.
+    /// A Cease, Administrative Shutdown, with a text for the peers' operators (RFC 9003), at most
+    /// 255 octets.
     Cease {
         /// The text; may be empty.
         communication: String,
     },
 }
 
-/// What became of an edit of a peer.
+/// The effect of a changed peer configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing differs.
+    /// The configuration is equal.
     Unchanged,
-    /// Applied to the session as it is.
+    /// Applied to the running session.
     Applied,
-    /// What was agreed in OPEN, or what the TCP connection was made with, differs: a new session.
+    /// A new session: the change affects OPEN or the options of the TCP connection.
     Reset,
 }
 
-/// What happened, for logs, metrics and whoever waits.
+/// An event for logs and metrics, and for callers that wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The session is Established.
@@ -187,9 +189,9 @@ pub enum Event {
         address: PeerKey,
         /// Its AS number.
         remote_as: Asn,
-        /// This side of the connection.
+        /// The local address of the connection.
         local: SocketAddr,
-        /// The families that both sides have.
+        /// The negotiated families.
         families: FamilySet,
     },
     /// The session has left Established.
@@ -198,23 +200,24 @@ pub enum Event {
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// Why, in words.
+        /// The reason as text.
         reason: String,
-        /// Why.
+        /// The reason.
         cause: Cause,
-        /// The families whose paths are kept as stale for the peer's Restart Time (RFC 4724 §4.2).
+        /// The families whose paths are retained as stale for the peer's Restart Time (RFC 4724
+        /// §4.2).
         retained: FamilySet,
     },
-    /// An attempt at a session failed before Established. One event when the reason differs from the last one's,
-    /// so that a peer that stays away is not told of again and again.
+    /// An attempt at a session failed before Established. There is one event per reason until the
+    /// reason changes, so an absent peer does not repeat it.
     PeerError {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// What went wrong, in words.
+        /// The reason as text.
         error: String,
-        /// What went wrong.
+        /// The reason.
         cause: Cause,
     },
     /// The BFD session of a peer has become Up, or has left Up.
@@ -225,93 +228,99 @@ pub enum Event {
         address: PeerKey,
         /// Its state now.
         state: bfd::State,
-        /// Why, if it has left Up.
+        /// The reason, if it left Up.
         down: Option<bfd::Down>,
     },
-    /// A malformed attribute was met and dealt with by RFC 7606, or a marker of a refresh that was out of place (RFC 7313)
-    /// was ignored; the session stays. One event per peer and wording at most while the session lasts.
+    /// A malformed attribute was handled by RFC 7606, or a misplaced marker of a refresh (RFC 7313)
+    /// was ignored. The session stays. There is at most one event per wording while the session
+    /// lasts.
     MalformedUpdate {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// The attribute or the marker, the fault and its outcome, in words.
+        /// The attribute or the marker, the fault and its outcome, as text.
         fault: String,
     },
-    /// The peer has sent End-of-RIB: its initial table is here.
+    /// The peer sent End-of-RIB: its initial table is complete.
     EndOfRib {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// Of which family.
+        /// The family.
         family: Family,
     },
-    /// A peer offers a usable default route of a family, or no longer does: it is in the Adj-RIB-In, and neither import policy nor
-    /// a loop check refuses it. A path that is retained over the peer's restart counts. Of an UPDATE the event comes before its
-    /// [`Event::EndOfRib`], of a session that ends after [`Event::PeerDown`].
+    /// A peer advertises a usable default route of a family, or no longer does. Usable: it is in
+    /// the Adj-RIB-In, and neither import policy nor a loop check rejects it. A path that is
+    /// retained over the peer's restart counts. The event precedes the [`Event::EndOfRib`] of the
+    /// same UPDATE, and follows the [`Event::PeerDown`] of a session that ended.
     DefaultRoute {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// Of which family.
+        /// The family.
         family: Family,
-        /// It offers one.
+        /// Whether the peer advertises one now.
         offered: bool,
     },
-    /// The Restart Time is over, the peer is not back, and its paths of a family are kept as the last to be used (RFC 9494).
+    /// The Restart Time is over without a new session. The peer's paths of a family are retained as
+    /// long-lived stale paths, which are selected last (RFC 9494).
     LongLivedStale {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// Of which family.
+        /// The family.
         family: Family,
-        /// How many paths are kept.
+        /// The number of retained paths.
         paths: usize,
-        /// How many went, because they carry NO_LLGR.
+        /// The number of paths removed because they carry NO_LLGR.
         removed: usize,
-        /// For how long, unless the peer comes back.
+        /// The time after which they are removed, unless the peer comes back.
         time: Duration,
     },
-    /// The retention of a family is over, or a refresh of it (RFC 7313), and the paths that were still stale were removed.
+    /// The retention of a family is over, or a refresh of it (RFC 7313). The paths that were still
+    /// stale were removed.
     StaleSwept {
         /// The peer.
         peer: PeerId,
         /// Its address, with the interface of a link-local one.
         address: PeerKey,
-        /// Of which family.
+        /// The family.
         family: Family,
-        /// How many paths; 0 if all had come again.
+        /// The number of removed paths; 0 if the peer advertised all of them again.
         paths: usize,
     },
-    /// A peer of a range was dropped: its session has ended, and nothing of it is kept.
+    /// A dynamic neighbour was removed: its session ended, and no path of it is retained.
     PeerGone {
-        /// The peer. Another may get the index.
+        /// The peer. The index may be used again.
         peer: PeerId,
         /// Its address.
         address: PeerKey,
     },
-    /// A peer of a range was refused because its limit is reached. Once, until there was room again.
+    /// A dynamic neighbour was rejected because its range has reached its limit. One event until
+    /// the range has room again.
     RangeFull {
         /// The range.
         prefix: IpNet,
         /// Its limit.
         limit: u32,
-        /// Who was refused first.
+        /// The first rejected peer.
         refused: PeerKey,
     },
-    /// A watched prefix has been written to an Established peer.
+    /// A watched prefix was written to an Established peer.
     Advertised {
         /// The prefix.
         prefix: IpNet,
         /// The peer.
         peer: PeerId,
     },
-    /// The initial selection of the family is done (the peers that were waited for have sent End-of-RIB, or the
-    /// Selection_Deferral_Timer expired): what the FIB still holds from before and `route_changes` did not name
-    /// may be swept. Once per family and life of the speaker, after [`Speaker::originations_complete`].
+    /// The initial selection of the family is done: all awaited peers sent End-of-RIB, or the
+    /// Selection_Deferral_Timer expired. Routes in the FIB from before the restart that
+    /// `route_changes` did not return may be removed now. Once per family and run of the speaker,
+    /// after [`Speaker::originations_complete`].
     ///
     /// [`Speaker::originations_complete`]: crate::speaker::Speaker::originations_complete
     Converged {

@@ -1,4 +1,5 @@
-//! What an operator sees of a peer. Plain values; durations are counted back from the `now` of the question.
+//! The status of a peer for the operator. Plain values; durations count back from the `now` of the
+//! query.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -12,23 +13,23 @@ use crate::types::{Asn, Family, InterfaceName, PeerId, PeerKey};
 /// The states of RFC 4271 §8.2.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Not trying: shut down, or held after an error.
+    /// No attempts: shut down, or held after an error.
     #[default]
     Idle,
-    /// A TCP connection is being made.
+    /// A TCP connection is being opened.
     Connect,
-    /// Waiting for the peer to connect, and for the next attempt of its own.
+    /// Waits for the peer to connect, and for the next attempt of this side.
     Active,
-    /// OPEN is sent, the peer's is awaited.
+    /// OPEN is sent; the peer's OPEN is awaited.
     OpenSent,
-    /// Both OPENs are there, a KEEPALIVE is awaited.
+    /// Both OPENs are exchanged; a KEEPALIVE is awaited.
     OpenConfirm,
     /// UPDATEs are exchanged.
     Established,
 }
 
 impl State {
-    /// The name that the RFC gives it.
+    /// The RFC's name of the state.
     pub const fn name(self) -> &'static str {
         match self {
             State::Idle => "Idle",
@@ -47,66 +48,67 @@ impl std::fmt::Display for State {
     }
 }
 
-/// Everything that is to be said of one peer.
+/// The status of one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its index.
+    /// The peer's index.
     pub peer: PeerId,
-    /// Its address.
+    /// The peer's address.
     pub address: IpAddr,
     /// The interface of a link-local address.
     pub interface: Option<InterfaceName>,
-    /// The range that it came from, if it is not configured itself.
+    /// The range of a dynamic neighbour.
     pub range: Option<IpNet>,
     /// Configured AS number.
     pub remote_as: Asn,
-    /// The AS number of this side.
+    /// The local AS number.
     pub local_as: Asn,
-    /// What is done with its paths beside policy, in words; nothing where all is usual.
+    /// Rules for the peer's paths beside policy, as texts; empty with the default rules.
     pub rules: Vec<String>,
     /// Administratively down.
     pub shutdown: bool,
-    /// State of the session; of the more advanced connection while there are two.
+    /// State of the session; of the more advanced connection during a collision.
     pub state: State,
-    /// How long it has been in this state.
+    /// Time in this state.
     pub state_for: Duration,
-    /// The next own attempt to connect, if one is scheduled.
+    /// Time until the next attempt to connect, if one is scheduled.
     pub next_attempt: Option<Duration>,
-    /// What the Established session agreed on; none otherwise.
+    /// The parameters of the Established session; none otherwise.
     pub session: Option<SessionStatus>,
     /// One row for each configured family.
     pub families: Vec<FamilyStatus>,
     /// Messages and octets since the peer was configured.
     pub traffic: Traffic,
-    /// How often the session became Established.
+    /// The number of times the session became Established.
     pub established_count: u64,
-    /// How often it left Established.
+    /// The number of times the session left Established.
     pub flaps: u64,
-    /// The BFD session that watches the path, if one is configured.
+    /// The BFD session, if one is configured.
     pub bfd: Option<BfdStatus>,
     /// Prefix limit over both families.
     pub max_prefixes: Option<u32>,
-    /// How long there has been no Established session: since the last one was lost, or since the peer was configured.
-    /// None while there is one.
+    /// Time without an Established session: since the last one was lost, or since the peer was
+    /// configured. None while a session is Established.
     pub down_for: Option<Duration>,
     /// The interface towards the peer, if it has no carrier now.
     pub no_carrier: Option<InterfaceName>,
-    /// What went wrong last, a session or an attempt. Once a session is Established, only the loss of the one before is kept.
+    /// The last failure of a session or an attempt. Once a session is Established, only the loss of
+    /// the previous session stays here.
     pub last_error: Option<Failure>,
-    /// Why the session last left Established, and how long ago; failures to connect since then do not hide it.
+    /// The last loss of an Established session; later failed attempts do not replace it.
     pub last_down: Option<Failure>,
-    /// Why the last attempt at a session failed; none while the session is Established.
+    /// The last failed attempt; none while the session is Established.
     pub last_attempt: Option<Failure>,
-    /// How often the session left Established, by kind of cause; kinds that never occurred are left out.
+    /// Losses of Established sessions by kind of cause; kinds that never occurred are left out.
     pub losses: Vec<(CauseKind, u64)>,
-    /// The last NOTIFICATION sent; what TCP says afterwards does not hide it.
+    /// The last NOTIFICATION sent; a later TCP error does not replace it.
     pub notification_sent: Option<DatedNotification>,
-    /// The last NOTIFICATION received, likewise.
+    /// The last NOTIFICATION received; a later TCP error does not replace it.
     pub notification_received: Option<DatedNotification>,
 }
 
 impl PeerStatus {
-    /// What the peer is known by.
+    /// The peer's key: its address, with the interface of a link-local one.
     pub fn key(&self) -> PeerKey {
         PeerKey::new(self.address, self.interface)
     }
@@ -115,51 +117,52 @@ impl PeerStatus {
 /// The BFD session of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BfdStatus {
-    /// How it stands.
+    /// The state and parameters of the BFD session.
     pub status: bfd::Status,
-    /// How long it has been in this state.
+    /// Time in this state.
     pub state_for: Duration,
-    /// Packets that were its own. Filled in by the shell, which counts them.
+    /// Packets accepted for this session. The shell counts them.
     pub packets_received: u64,
-    /// Packets sent, likewise.
+    /// Packets sent. The shell counts them.
     pub packets_sent: u64,
 }
 
-/// Everything that is to be said of one range of peers.
+/// The status of one range of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeStatus {
-    /// Where its peers come from.
+    /// The prefix of the peers' addresses.
     pub prefix: IpNet,
     /// Their AS number.
     pub remote_as: Asn,
-    /// How many are there.
+    /// The number of peers.
     pub peers: u32,
-    /// How many may be.
+    /// The highest number of peers.
     pub limit: u32,
-    /// Connections refused because the limit was reached, since the range was configured.
+    /// Connections rejected because of the limit, since the range was configured.
     pub refused: u64,
 }
 
-/// What an Established session agreed on.
+/// The parameters of an Established session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
-    /// This side of the connection.
+    /// The local address of the connection.
     pub local: SocketAddr,
-    /// The other side.
+    /// The remote address of the connection.
     pub remote: SocketAddr,
     /// The peer's BGP identifier.
     pub remote_router_id: Ipv4Addr,
-    /// Hold Time agreed; zero if off.
+    /// Negotiated hold time; zero if off.
     pub hold_time: Duration,
-    /// Between KEEPALIVEs; zero if off.
+    /// Time between KEEPALIVEs; zero if off.
     pub keepalive: Duration,
-    /// Capabilities that this side sent, in words.
+    /// Capabilities that this side advertised, as texts.
     pub capabilities_sent: Vec<String>,
-    /// Capabilities that the peer sent, in words.
+    /// Capabilities that the peer advertised, as texts.
     pub capabilities_received: Vec<String>,
     /// The peer's Restart Time in seconds, if it has graceful restart.
     pub peer_restart_time: Option<u16>,
-    /// Round-trip time of the connection, smoothed (RFC 6298's SRTT). Filled in by the shell, which has the socket.
+    /// Smoothed round-trip time of the connection (RFC 6298's SRTT). The shell reads it from the
+    /// socket.
     pub round_trip: Option<Duration>,
 }
 
@@ -168,25 +171,28 @@ pub struct SessionStatus {
 pub struct FamilyStatus {
     /// The family.
     pub family: Family,
-    /// Both sides have it, in the Established session.
+    /// Negotiated in the Established session.
     pub negotiated: bool,
     /// Paths received.
     pub received: usize,
-    /// Of these, not refused by import policy or loop checks.
+    /// Received paths that import policy and loop checks accept.
     pub accepted: usize,
     /// Paths advertised.
     pub advertised: usize,
-    /// Of the received, kept from before the peer's restart, or not come again yet in a refresh (RFC 7313).
+    /// Received paths from before the peer's restart, or not yet received again in a refresh (RFC
+    /// 7313).
     pub stale: usize,
-    /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
+    /// Stale paths that are long-lived stale (RFC 9494).
     pub long_lived_stale: usize,
-    /// Paths would be kept over a loss of the Established session (RFC 4724, RFC 9494), unless that is of a kind that ends them.
+    /// Paths would be retained if the Established session were lost (RFC 4724, RFC 9494), unless
+    /// the cause excludes it.
     pub restartable: bool,
-    /// Until what is stale is removed, unless the peer tells it again; none while nothing is kept over a restart.
+    /// Time until stale paths are removed, unless the peer advertises them again; none while no
+    /// path is retained over a restart.
     pub stale_expires: Option<Duration>,
-    /// End-of-RIB has come.
+    /// End-of-RIB was received.
     pub end_of_rib_received: bool,
-    /// End-of-RIB has gone out.
+    /// End-of-RIB was sent.
     pub end_of_rib_sent: bool,
 }
 
@@ -219,23 +225,24 @@ pub struct MessageCounts {
 /// The loss of a session, or a failed attempt at one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// The reason.
     pub cause: Cause,
-    /// Why, in words.
+    /// The reason as text.
     pub text: String,
-    /// How long ago.
+    /// Time since the failure.
     pub ago: Duration,
 }
 
-/// A NOTIFICATION, and how long ago it went or came.
+/// A NOTIFICATION that was sent or received, with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatedNotification {
     /// Error code (RFC 4271 §4.5).
     pub code: u8,
     /// Error subcode; 0 is unspecific.
     pub subcode: u8,
-    /// In words, with what the other operator wrote (RFC 9003) and with the reason inside a Hard Reset (RFC 8538).
+    /// The text: with the communication of the other operator (RFC 9003), and with the reason
+    /// inside a Hard Reset (RFC 8538).
     pub text: String,
-    /// How long ago.
+    /// Time since it was sent or received.
     pub ago: Duration,
 }

@@ -54,7 +54,7 @@ where
         Ok(_) => ReconcileResult::Done,
         Err(error) if is_gone(&error) || is_elsewhere(&error) => ReconcileResult::Done,
         Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), name, %error, "the finalizer {} was not taken off", seen.finalizer);
+            tracing::warn!(kind = %K::kind(&()), name, %error, "the finalizer {} was not removed", seen.finalizer);
             ReconcileResult::Failed
         }
     }

@@ -76,7 +76,7 @@ fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[
     // Events of a deleted pod would have no reader.
     if pod.is_some() {
         let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
-        context.events.normal(about(key, pod), reason::RELEASED, format!("gave back {names}"));
+        context.events.normal(about(key, pod), reason::RELEASED, format!("released {names}"));
     }
 }
 
@@ -121,12 +121,12 @@ async fn leave(
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
         let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
-        tracing::debug!(pod = %key, addresses = names, "addresses are kept");
+        tracing::debug!(pod = %key, addresses = names, "addresses are retained");
         if pod.is_some() {
             context.events.normal(
                 about(key, pod),
                 reason::RESERVED,
-                format!("keeps {names} for the next pod of its name"),
+                format!("retains {names} for the next pod of its name"),
             );
         }
     }
@@ -182,7 +182,7 @@ async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileRes
         Ok(_) => ReconcileResult::Done,
         Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
-            tracing::warn!(pod = %key, %error, "the pod's finalizer was not taken off");
+            tracing::warn!(pod = %key, %error, "the pod's finalizer was not removed");
             ReconcileResult::Failed
         }
     }
@@ -234,7 +234,7 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     if !faults.is_empty() {
         for (reason, text) in faults {
             context.shared.metrics().failed(reason);
-            tracing::warn!(pod = %key, text, "an address was not given");
+            tracing::warn!(pod = %key, text, "an address was not allocated");
             context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, text);
         }
         return ReconcileResult::Failed;
@@ -242,7 +242,7 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
     context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
-    tracing::debug!(pod = %key, ?addresses, "addresses are given");
+    tracing::debug!(pod = %key, ?addresses, "addresses are allocated");
     let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
     if context.calico {
@@ -276,7 +276,7 @@ async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assig
                     if own {
                         Written::Yes
                     } else {
-                        Written::No(format!("IPInstance {instance} is there already and another pod's"))
+                        Written::No(format!("IPInstance {instance} exists and belongs to another pod"))
                     }
                 }
                 Err(error) => Written::Unknown(error.to_string()),

@@ -117,7 +117,7 @@ pub async fn follow<K: Watched>(
                     if now < seen {
                         tracing::warn!(
                             kind = %K::kind(&()), now, seen,
-                            "the API server is behind what was seen of it (etcd was restored): everything is listed anew"
+                            "the API server is behind its earlier state (etcd was restored): listing all objects again"
                         );
                         latest = 0;
                         break;
@@ -143,7 +143,7 @@ pub async fn follow<K: Watched>(
                     shared.metrics().watch_failed(&K::kind(&()));
                     if before.is_none() {
                         before = Some(latest);
-                        tracing::warn!(kind = %K::kind(&()), %error, "a watch broke off: what is known stays, and it is tried again");
+                        tracing::warn!(kind = %K::kind(&()), %error, "a watch ended: the known state stays, retrying");
                         asking.set(OptionFuture::from(Some(position(api.clone()))));
                     }
                 }
@@ -192,7 +192,7 @@ where
 /// Logs the unreadable fields of an object, once for each write of it.
 fn name_faults<S: Kind>(object: &Lenient<S>) {
     for fault in object.faults() {
-        tracing::warn!(%fault, "an object is not read as a whole");
+        tracing::warn!(%fault, "an object has unreadable fields");
     }
 }
 

@@ -58,7 +58,7 @@ impl ReviewKind {
 pub(super) enum ReviewError {
     #[error("the body is no AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
     Unreadable(String),
-    #[error("what the rules need could not be read from the API server: {0}")]
+    #[error("data for the rules could not be read from the API server: {0}")]
     ApiServer(#[from] kube::Error),
     #[error("the answer could not be written: {0}")]
     Unwritable(String),

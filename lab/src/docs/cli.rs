@@ -14,7 +14,7 @@ use super::table::cell;
 const HEAD: &str = "\
 # Command lines
 
-<!-- Written by `cargo lab docs` from the command lines' own definitions (agent/src/cli, controller/src/config.rs, cni/src/lib.rs): edit those. -->
+<!-- Written by `cargo lab docs` from the command lines' own definitions (cli/src/commands.rs, controller/src/config.rs, cni/src/lib.rs): edit those. -->
 
 Every command has `--help` (`-h` is shorter), and each program `--version` (`-V`). What the operator's commands answer, and their JSON:
 [commands.md](commands.md). Man pages and completions for bash, zsh and fish, made of the same definitions, are in the Debian package; elsewhere
@@ -38,7 +38,7 @@ pub(super) fn page() -> String {
 
 /// The agent's whole command line.
 pub(super) fn agent() -> Command {
-    whole(trunkline_agent::cli::Cli::command())
+    whole(trunkline_cli::commands::Cli::command())
 }
 
 fn controller() -> Command {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_mangen::Man;
-use trunkline_agent::cli::completions::{Shell, script};
+use trunkline_cli::completions::{Shell, script};
 
 use super::cli;
 

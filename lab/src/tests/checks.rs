@@ -105,7 +105,14 @@ fn small_lab(context: &Context) -> Result<Verdict> {
     let small = ["--package", "lab", "--no-default-features"];
     let tree = cargo(&context.place, "small-tree", &[&["tree", "-e", "normal"], &small[..]].concat(), &[])?;
     ensure!(tree.contains("lab v"), "cargo tree shows no lab: {tree}");
-    for barred in ["kube v", "k8s-openapi v", "trunkline v", "trunkline-bgp v", "trunkline-controller v"] {
+    for barred in [
+        "kube v",
+        "k8s-openapi v",
+        "trunkline v",
+        "trunkline-agent v",
+        "trunkline-bgp v",
+        "trunkline-controller v",
+    ] {
         let line = tree.lines().find(|l| l.contains(barred));
         ensure!(line.is_none(), "the lab without its suite depends on {barred}: {line:?}");
     }

@@ -291,6 +291,9 @@ pub(crate) fn counters() -> std::io::Result<Vec<(String, u64)>> {
     Ok(found)
 }
 
+/// The protocol number of TCP.
+const TCP: i32 = libc::IPPROTO_TCP;
+
 const ARP: &str = "\
 \tset own {
 \t\ttype iface_index . ipv4_addr
@@ -332,8 +335,10 @@ const SETS_OF_INET: &str = "\
 
 ";
 
-/// In the order and words in which `nft` lists it. No protocol by name or number: with `/etc/protocols` it is listed by name, without by
-/// number. So `tcp dport >= 0` stands for TCP, which has none of the messages that are dropped.
+/// In the order and words in which `nft --numeric-protocol` lists the table.
+///
+/// TCP has none of the dropped messages, so it skips their rules. Each expression costs a small packet about 0.1 % of its
+/// way: TCP from a pod's own address passes with one chain and two rules.
 fn render_inet(plan: &GuardPlan) -> String {
     let mut text = format!("table inet {NAME} {{\n");
     for reason in REASONS {
@@ -344,16 +349,12 @@ fn render_inet(plan: &GuardPlan) -> String {
         text,
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority raw; policy accept;\n\
-         \t\tiifgroup {GROUP} jump pods\n\
-         \t}}\n\n\
-         \tchain pods {{\n\
-         \t\ttcp dport >= 0 goto sender\n\
+         \t\tiifgroup != {GROUP} accept\n\
+         \t\tmeta l4proto {TCP} iif . ip saddr @own4 accept\n\
+         \t\tmeta l4proto {TCP} iif . ip6 saddr @own6 accept\n\
          \t\tjump messages\n\
-         \t\tgoto sender\n\
-         \t}}\n\n\
-         \tchain sender {{\n\
-         \t\tiif . ip saddr @own4 return\n\
-         \t\tiif . ip6 saddr @own6 return\n\
+         \t\tiif . ip saddr @own4 accept\n\
+         \t\tiif . ip6 saddr @own6 accept\n\
          \t\tip6 saddr {{ ::, fe80::/10 }} drop\n\
          \t\tfib saddr . iif oif missing goto foreign\n\
          \t}}\n\n\

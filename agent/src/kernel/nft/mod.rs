@@ -100,7 +100,8 @@ impl Table {
     /// The table as it is, without the values of its counters; none if it is not there.
     fn list(&self) -> Result<Option<String>, String> {
         let mut nft = Command::new("nft");
-        nft.arg("--stateless");
+        // Protocols by number: the names depend on `/etc/protocols`.
+        nft.args(["--stateless", "--numeric-protocol"]);
         if !self.elements {
             nft.arg("--terse");
         }

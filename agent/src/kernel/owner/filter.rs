@@ -129,8 +129,20 @@ impl Owner {
             self.set_group(pod.host_ifindex);
         }
         self.open_reverse_path(None, pod);
+        if has_prefixes(pod) {
+            let added = self.guard.add_pod(pod);
+            self.note_pod_guarded(added);
+        }
+    }
+
+    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's processes do not run before that,
+    /// and until the addresses are in the sets the guard looks the pod's route up. Extra prefixes have no route: a pod with some
+    /// is in the sets before the answer.
+    pub(super) fn permit_pod(&mut self, host_ifname: &str) {
+        let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
         let added = self.guard.add_pod(pod);
         self.note_pod_guarded(added);
+        self.report();
     }
 
     fn note_pod_guarded(&mut self, outcome: Result<(), String>) {

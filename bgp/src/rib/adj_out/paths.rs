@@ -7,7 +7,7 @@
 //!
 //! The identifier of a path is its place in the arena plus one. It is constant while the path
 //! exists, and two paths of one prefix never share it at the same time. If another path of the
-//! prefix takes the place later, it takes the identifier too. The new announcement then replaces
+//! prefix takes the place later, it takes the identifier too. The new advertisement then replaces
 //! the old path, which is correct.
 //!
 //! Advertised paths are kept in a map by row, not in a vector. Peers that receive several paths are

@@ -1,4 +1,4 @@
-//! What an operator sees of a peer. The tables' counts are filled in by the speaker.
+//! The status of a peer for the operator. The speaker adds the counts of the tables.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::speaker::status::{DatedNotification, FamilyStatus, PeerStatus, Sessio
 use crate::wire::{Capability, Notification, Open};
 
 impl Peer {
-    /// Everything but the tables' counts, which are zero.
+    /// The status without the counts of the tables, which are zero.
     pub fn status(&self, now: Instant) -> PeerStatus {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let notification = |entry: &Option<(Notification, Instant)>| {

@@ -77,7 +77,7 @@ pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_established(node, PATIENCE)
 }
 
-/// A speaker that does not run. No fault of a host leads there, only a defect does: `agent/tests/start.rs` makes the agent show it, and this
+/// A speaker that does not run. No fault of a host leads there, only a defect does: `cli/tests/start.rs` makes the agent show it, and this
 /// shows Prometheus the same series.
 pub(super) struct Exporter {
     port: u16,

@@ -1,0 +1,175 @@
+//! What the agent says of itself, as findings.
+
+use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
+
+use super::{Agent, Finding};
+use crate::table::duration;
+
+/// Everything that the agent's answers show.
+pub(super) fn agent(agent: &Agent) -> Vec<Finding> {
+    let mut findings = status(&agent.status);
+    findings.extend(agent.peers.iter().filter_map(|peer| session(peer, agent.status.drain.phase)));
+    findings.extend(agent.pods.iter().filter_map(pod));
+    findings
+}
+
+fn status(status: &AgentStatus) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match status.drain.phase {
+        DrainPhase::Undrained => {}
+        phase => {
+            let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
+            let (why, back) = match status.drain.cause {
+                Some(DrainCause::Cordon) => {
+                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` brings it back")
+                }
+                _ => ("", "`trunkline undrain` brings it back"),
+            };
+            let fix = format!("{back}, once the work is done");
+            findings.push(Finding::warning("drain", format!("this node is {is}{why}"), fix));
+        }
+    }
+    for fault in &status.manifests.refused {
+        findings.push(Finding::error(
+            "manifests",
+            format!("{} is refused: {fault}", status.manifests.folder),
+            "mend what is named: it is taken over at once. What was in force before stays so",
+        ));
+    }
+    if let Some(cluster) = &status.cluster {
+        if !cluster.connected {
+            let why = cluster.last_error.as_deref().unwrap_or("it was not heard yet");
+            findings.push(Finding::error(
+                "api-server",
+                format!("the API server {} does not answer: {why}", cluster.server),
+                "look at its address and certificate in `kube` of the agent's configuration, and at the API server. What runs goes on",
+            ));
+        }
+        for fault in &cluster.faults {
+            let fix = "mend the object: kubectl edit; what is not named here is served";
+            findings.push(Finding::error("resources", format!("not served: {fault}"), fix));
+        }
+    }
+    if let Some(fault) = &status.store.fault {
+        let fix = "do what the text says; `trunkline status` shows when it can be used again";
+        findings.push(Finding::error("store", fault.clone(), fix));
+    }
+    for network in &status.networks {
+        if let Some(reason) = &network.refused {
+            findings.push(Finding::error(
+                "networks",
+                format!("network {}: {reason}", network.name),
+                "mend the Network, or this node's links and addresses, as the text says",
+            ));
+        }
+        for subnet in &network.subnets {
+            for fault in subnet.refused.iter().chain(&subnet.device_fault) {
+                findings.push(Finding::error(
+                    "subnets",
+                    format!("subnet {}: {fault}", subnet.name),
+                    "mend the Subnet or the link that is named: the agent looks again by itself",
+                ));
+            }
+            if subnet.total > 0 && subnet.free == 0 {
+                findings.push(Finding::warning(
+                    "addresses",
+                    format!(
+                        "subnet {} has no free address: {} of {} are given",
+                        subnet.name, subnet.used, subnet.total
+                    ),
+                    "add another Subnet to the network, or widen this one's range",
+                ));
+            }
+        }
+    }
+    let kernel = &status.kernel;
+    if kernel.routes_installed < kernel.routes_wanted {
+        let why = kernel.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        findings.push(Finding::error(
+            "routes",
+            format!("{} of {} routes are in the kernel{why}", kernel.routes_installed, kernel.routes_wanted),
+            "look for \"kernel\" in the agent's log; a restart of the agent writes them all anew",
+        ));
+    }
+    for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
+        if let Some(fault) = &listener.fault {
+            findings.push(Finding::warning(
+                "bgp",
+                format!("incoming BGP connections are not accepted at {}: {fault}", listener.address),
+                "free the address: the agent takes it by itself. Sessions that this node opens run meanwhile",
+            ));
+        }
+    }
+    if status.unrecorded > 0 {
+        findings.push(Finding::warning(
+            "records",
+            format!("{} pods run of which no record is left: the store was lost", status.unrecorded),
+            "nothing has to be done now: they keep their addresses. Delete them when it suits, and their controllers make them anew",
+        ));
+    }
+    // What the findings above have not said already: that peers are missing has findings of its own.
+    let said = |reason: &&String| {
+        let of_peers = reason.starts_with("no BGP peer is established");
+        let of_others = findings
+            .iter()
+            .any(|finding| reason.contains(&finding.text) || finding.text.contains(reason.as_str()));
+        !of_peers
+            && !of_others
+            && !reason.starts_with("the manifests are refused")
+            && !reason.starts_with("this node is drained")
+    };
+    let rest: Vec<Finding> = status
+        .not_ready
+        .iter()
+        .filter(said)
+        .map(|reason| {
+            let fix = "no pod can be attached before that: do what the text says";
+            Finding::error("ready", reason.clone(), fix)
+        })
+        .collect();
+    findings.extend(rest);
+    findings
+}
+
+fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
+    if peer.state == "Established" || drain == DrainPhase::Drained {
+        return None;
+    }
+    let name = peer.name();
+    if peer.shutdown {
+        return Some(Finding::warning(
+            "peers",
+            format!("peer {name} is administratively down"),
+            "take `shutdown` out of the manifest when it is to come up",
+        ));
+    }
+    let time = peer.down_seconds.map(|seconds| format!(" for {}", duration(seconds))).unwrap_or_default();
+    let text = format!("no session with peer {name}, AS {},{time}: {}", peer.remote_as, why(peer));
+    let fix = match &peer.cause {
+        Some(cause) => cause.advice.clone(),
+        None => format!("`trunkline peers {name}` has the details, docs/faults.md the usual causes"),
+    };
+    Some(match peer.optional {
+        true => Finding::warning("peers", text, fix),
+        false => Finding::error("peers", text, fix),
+    })
+}
+
+/// The cause, and where it says something else, the last attempt.
+fn why(peer: &Peer) -> String {
+    let Some(cause) = &peer.cause else { return format!("{}, no attempt has ended yet", peer.state) };
+    let loss = peer.last_loss.as_ref().filter(|loss| !loss.text.starts_with(&cause.text));
+    let loss = loss
+        .map(|loss| format!("; the last session was lost {} ago: {}", duration(loss.seconds_ago), loss.text));
+    format!("{}{}", cause.text, loss.unwrap_or_default())
+}
+
+fn pod(pod: &PodStatus) -> Option<Finding> {
+    (pod.state == "broken").then(|| {
+        Finding::error(
+            "pods",
+            format!("the link {} of pod {} is gone", pod.host_ifname, pod.title()),
+            "delete the pod: its controller makes it anew. Look for who deletes links here (another CNI, a network manager)",
+        )
+    })
+}
