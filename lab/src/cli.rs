@@ -7,21 +7,21 @@ use serde::Serialize;
 
 /// Whole fabrics on one machine: real routers and Trunkline nodes in network namespaces.
 ///
-/// Everything a lab does stays in namespaces called tl-…, its files in target/lab/. Missing Debian packages are installed.
-/// All commands but `list` need root.
+/// A lab uses only namespaces called tl-… and files in target/lab/. It installs missing Debian
+/// packages. All commands except `list` need root.
 #[derive(Parser)]
 #[command(name = "cargo lab", bin_name = "cargo lab", version, max_term_width = 110)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Put this into the names of namespaces and folders, so that two labs of one topology can run side by side.
+    /// Tag in the names of namespaces and folders, for two labs of one topology at the same time.
     #[arg(long, global = true, value_name = "TAG")]
     pub tag: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Bring a topology up and leave it running.
+    /// Create a topology and leave it running.
     #[command(after_help = "Example:\n  cargo lab up two-racks --pods 2")]
     Up {
         /// A topology's name: see `cargo lab list`.
@@ -30,41 +30,42 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=250))]
         pods: u16,
     },
-    /// Take a topology down: its daemons, its namespaces, its pods.
+    /// Remove a topology: its daemons, namespaces and pods.
     Down {
         /// A topology's name: see `cargo lab list`.
         topology: String,
     },
-    /// Run a command on a node of a topology that is up, or a shell if no command is given.
+    /// Run a command, or else a shell, on a node of a running topology.
     #[command(
         after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks tor1a vtysh -c 'show bgp summary'"
     )]
     Exec {
         /// A topology's name: see `cargo lab list`.
         topology: String,
-        /// A node of it.
+        /// A node of the topology.
         node: String,
         /// The command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Attach, detach and enter pods of a topology that is up.
+    /// Attach, detach and enter pods of a running topology.
     Pod {
         #[command(subcommand)]
         action: Pod,
     },
-    /// The tour of two-racks: pods, routes, pings, restarts, a cut, each with its figure.
+    /// Run the tour of two-racks: pods, routes, pings, restarts, faults, with figures.
     Demo {
         /// Print the summary as one JSON object on standard output.
         #[arg(long)]
         json: bool,
-        /// In containers that containerlab deploys; needs Docker and containerlab.
+        /// Use containers that containerlab deploys; needs Docker and containerlab.
         #[arg(long)]
         containerlab: bool,
     },
-    /// Build the container images of all topologies' nodes, for `containerlab deploy -t lab/topologies/….clab.yml`.
+    /// Build the container images of all topologies' nodes, for
+    /// `containerlab deploy -t lab/topologies/….clab.yml`.
     Images,
-    /// List the topologies, and which are up.
+    /// List the topologies and their states.
     List,
     #[command(flatten)]
     Suite(Suite),
@@ -75,81 +76,84 @@ pub(crate) enum Command {
 pub(crate) enum Suite {
     /// Build the Debian package of agent and plugin, for hosts without Kubernetes; needs cargo-deb.
     Deb,
-    /// Run every check and test, from formatting to whole fabrics, or those whose name contains a filter.
+    /// Run all checks and tests, from formatting to whole fabrics, or those that match a filter.
     Test {
-        /// Only tests whose name contains one of these.
+        /// Run only tests with one of these in their name.
         filter: Vec<String>,
-        /// Name the tests instead of running them.
+        /// List the tests instead of running them.
         #[arg(long)]
         list: bool,
     },
-    /// Repeat the long rounds of tests: fuzzing, kills of the leading controller, outages of the API server.
+    /// Repeat the long rounds of tests: fuzzing, kills of the leading controller, outages of the API
+    /// server.
     ///
-    /// `cargo lab test` runs short rounds of the same tests. A soak ends at the first failure; the exit status is 1 then. One round of all takes
-    /// half an hour on two cores.
+    /// `cargo lab test` runs short rounds of the same tests. A soak ends at the first failure, with
+    /// exit status 1. One round of all takes half an hour on two cores.
     #[command(
         after_help = "Examples:\n  cargo lab soak --hours 8\n  cargo lab soak kube/leader-kill --rounds 20"
     )]
     Soak {
-        /// Only tests whose name contains one of these.
+        /// Run only tests with one of these in their name.
         filter: Vec<String>,
         /// Begin no round after this number of hours.
         #[arg(long, value_name = "N", conflicts_with = "rounds")]
         hours: Option<f64>,
-        /// Run this number of rounds.
+        /// Number of rounds.
         #[arg(long, value_name = "N", default_value_t = 1)]
         rounds: u32,
     },
-    /// Measure Trunkline and what it is compared with in the same run, and print figures and ratio.
+    /// Measure Trunkline and a reference in the same run, and print figures and ratio.
     ///
-    /// The exit status is 1 if a promised bound is not met.
+    /// The exit status is 1 if a bound is not met.
     Bench {
         #[arg(value_enum)]
         what: Bench,
-        /// Of `speakers`: only these; all if none is named.
+        /// For `speakers`: only these; the default is all.
         #[arg(long, value_enum, value_delimiter = ',')]
         speakers: Vec<Speaker>,
-        /// Of `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit, to compare with; without it the guard is switched off
-        /// there.
+        /// For `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit as the
+        /// reference. By default the reference has the guard switched off.
         #[arg(long, value_name = "FOLDER")]
         before: Option<PathBuf>,
         /// Print the figures as one JSON object on standard output.
         #[arg(long)]
         json: bool,
     },
-    /// Fuzz the speaker's codec and sessions; without a target, all of them.
+    /// Fuzz the speaker's codec and sessions; the default is all targets.
     ///
-    /// The exit status is 1 if something was found.
+    /// The exit status is 1 if a fault was found.
     Fuzz {
-        /// Only these targets: update, messages, session, bfd, differential.
+        /// Targets: update, messages, session, bfd, differential.
         target: Vec<String>,
-        /// How long, each target.
+        /// Seconds for each target.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Do not fuzz: take what earlier runs found to reach more over into the committed corpus.
+        /// Do not fuzz: add inputs of earlier runs that reach more code to the committed corpus.
         #[arg(long)]
         minimise: bool,
     },
-    /// Write deploy/crds, the CustomResourceDefinitions, from the types of api/.
+    /// Generate deploy/crds, the CustomResourceDefinitions, from the types of api/.
     Crds {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
         check: bool,
     },
-    /// Write what is made from the code: docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json, dashboards/.
+    /// Generate docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json and dashboards/
+    /// from the code.
     Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
         check: bool,
     },
-    /// A Kubernetes API server with etcd, and nothing else of Kubernetes.
+    /// Start a Kubernetes API server with etcd, without other parts of Kubernetes.
     Kube {
         #[command(subcommand)]
         action: Kube,
     },
-    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices whatever this machine's kernel has.
+    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices.
     ///
-    /// It sees this machine's files, and what it writes is gone with it; it has no network but what it makes.
+    /// It can read this machine's files; its own changes of files are lost at its end. It has no
+    /// network except the devices that it creates.
     #[command(
         after_help = "Example:\n  cargo lab uml -- sh -c 'ip link add eth0 type dummy && ip link add link eth0 vlan10 type vlan id 10 && ip link'"
     )]
@@ -161,7 +165,7 @@ pub(crate) enum Suite {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<String>,
     },
-    /// What `uml` and tests run in the user-mode kernel.
+    /// Internal commands inside the user-mode kernel.
     #[command(hide = true)]
     UserModeKernel {
         #[command(subcommand)]
@@ -169,12 +173,12 @@ pub(crate) enum Suite {
     },
 }
 
-/// A pod on a Trunkline node of a topology that is up.
+/// A pod on a Trunkline node of a running topology.
 #[derive(Args)]
 pub(crate) struct PodOf {
     /// A topology's name: see `cargo lab list`.
     pub topology: String,
-    /// A Trunkline node of it.
+    /// A Trunkline node of the topology.
     pub node: String,
     /// The pod's name.
     pub name: String,
@@ -213,24 +217,25 @@ pub(crate) enum Pod {
 
 #[derive(Subcommand)]
 pub(crate) enum Kube {
-    /// Start it on loopback, print how to reach it, and keep it until Ctrl-C.
+    /// Start it on loopback, print its kubeconfig, and keep it until Ctrl-C.
     ///
-    /// kube-apiserver and kubectl are taken from the folder that KUBEBUILDER_ASSETS names; without it Go builds them, once.
+    /// kube-apiserver and kubectl come from the folder in KUBEBUILDER_ASSETS; otherwise Go builds
+    /// them once.
     Up,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Inside {
-    /// As its first process: carries out an order.
+    /// As its first process: execute an order.
     Init {
         order: PathBuf,
-        /// What the kernel adds to every first process's command line: console=tty0.
+        /// The kernel appends this to the first process's command line: console=tty0.
         added: Vec<String>,
     },
-    /// Runs one test and prints its verdict as JSON.
+    /// Run one test and print its verdict as JSON.
     Test {
         name: String,
-        /// What the test's part outside hands to the part inside.
+        /// Data from the test's outside part for its inside part.
         #[arg(long)]
         handed: Option<PathBuf>,
     },
@@ -245,21 +250,25 @@ pub(crate) enum Inside {
 pub(crate) enum Bench {
     /// Attaching containers, against the ptp and host-local plugins.
     Attach,
-    /// Reading and writing UPDATEs, against zettabgp and netgauze.
+    /// Decoding and encoding UPDATEs, against zettabgp and netgauze.
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
-    /// The guard and the marks of translated connections: ADD, throughput and connections per second, with 10 and with 1,000 pods.
+    /// The guard and the marks of translated connections: ADD, throughput and connections per
+    /// second, with 10 and with 1,000 pods.
     Guard,
-    /// Giving addresses: in memory, to 2,000 pods at once on a real API server, and what others' cost an agent.
+    /// Address allocation: in memory, for 2,000 pods at once on a real API server, and the cost of
+    /// other nodes' addresses for an agent.
     Ipam,
-    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
+    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3;
+    /// in a user-mode kernel.
     L2,
     /// The agent's memory with 250 pods and two peers.
     Memory,
-    /// Asking an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and what sessions feel of it; against BIRD and FRR.
+    /// Queries to an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and their
+    /// effect on sessions; against BIRD and FRR.
     Scrape,
-    /// Passing routes on, against BIRD, FRR and GoBGP: time and memory.
+    /// Readvertising routes, against BIRD, FRR and GoBGP: time and memory.
     Speakers,
 }
 

@@ -1,7 +1,8 @@
 #![cfg_attr(not(feature = "suite"), allow(dead_code, unused_imports))] // parts that only the suite uses
 #![allow(clippy::disallowed_methods)] // a lab measures wall time; only the engine in bgp/ must not read a clock
-//! `cargo lab`: whole fabrics on one machine. Topologies are containerlab files; each node is a network namespace with
-//! the real daemons of Debian's packages in it, or a Trunkline node with the agent and plugin built from this tree.
+//! `cargo lab`: whole fabrics on one machine. Topologies are containerlab files. Each node is a
+//! network namespace with the real daemons of Debian's packages, or a Trunkline node with the agent
+//! and plugin built from this tree.
 //!
 //! Two programs are built from this package. `cargo lab` is the small one, for labs by hand and the
 //! demo, and compiles in about a minute. The default feature `suite` adds everything else, with the
@@ -10,14 +11,16 @@
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly
-//!   ├─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
-//!   └─ containerlab   likewise, by containerlab and Docker: builds the images, deploys, and gives back the same fabric
-//!        ├─ demo    the tour on two-racks, with times and lost packets
-//!        ├─ tests   fmt to labs, one function each
-//!        └─ bench   attach, codec, fib, l2, memory and speakers, each against its peer in the same run
-//! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents that take their work from it
-//! uml: a user-mode kernel that runs some of the tests, on machines whose kernel lacks VLAN and IPVLAN devices
-//! pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
+//!   ├─ fabric         creates and removes one: host (namespaces, mounts), daemons (FRR, BIRD,
+//!   │                 GoBGP, the agent), evidence (after a failure)
+//!   └─ containerlab   the same with containerlab and Docker: builds images, deploys, returns a Fabric
+//!        ├─ demo      the tour on two-racks, with times and lost packets
+//!        ├─ tests     from formatting to labs, one function each
+//!        └─ bench     attach, codec, fib, l2, memory and speakers, each with its reference in one run
+//! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents in a cluster
+//! uml:  a user-mode kernel for some tests, on machines whose kernel lacks VLAN and IPVLAN devices
+//! instruments: pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the
+//!       plugin), client (`trunkline … -o json`)
 //! ```
 
 mod capture;
