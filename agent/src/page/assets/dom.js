@@ -93,3 +93,6 @@ export const sentence = (words) => {
   const text = String(words).trim();
   return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "The agent gave no reason.";
 };
+
+// The address of a peer's view.
+export const peerLink = (peer) => `#/peers?name=${encodeURIComponent(peer)}`;

@@ -1,8 +1,7 @@
 // The events: stored here, and shown by each panel with its own filter.
 
-import { ask, clock, empty, h, number, plural, swap } from "./dom.js";
+import { ask, clock, empty, h, number, peerLink, plural, swap } from "./dom.js";
 import { live, now } from "./live.js";
-import { link } from "./peers.js";
 
 const KEPT = 1000;
 const store = { run: null, last: 0, events: [], error: null };
@@ -43,7 +42,7 @@ function item(event) {
   return h("li", { class: `event ${event.severity}` },
     h("time", { class: "mono small", datetime: event.at }, clock(at, now())),
     h("span", { class: "kind" }, words(event.kind)),
-    h("span", { class: "text" }, event.peer ? [h("a", { class: "mono", href: link(event.peer) }, event.peer), " "] : "",
+    h("span", { class: "text" }, event.peer ? [h("a", { class: "mono", href: peerLink(event.peer) }, event.peer), " "] : "",
       event.prefix ? [h("a", { class: "mono", href: `#/routes?${new URLSearchParams({ q: event.prefix, why: event.prefix })}` }, event.prefix), " "] : "", text));
 }
 

@@ -1,9 +1,9 @@
 // The overview: problems with time and cause, then peers, networks and the last events.
 
-import { empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import { empty, facts, h, mono, number, peerLink, pill, plural, sentence, since, swap } from "./dom.js";
 import * as events from "./events.js";
 import { live } from "./live.js";
-import { isUp, link, reason, table } from "./peers.js";
+import { isUp, reason, table } from "./peers.js";
 
 let main = null;
 
@@ -64,10 +64,10 @@ function verdict(state, wrong) {
     title = all === 0 ? "No peer is configured" : all === 1 ? "The peer is established" : `All ${all} peers are established`;
     lines = [latest ? ["for at least ", since(latest)] : ""];
   } else {
-    title = down.length === 1 ? [h("a", { class: "mono", href: link(first.name), "data-key": "first" }, first.name), " is down"]
+    title = down.length === 1 ? [h("a", { class: "mono", href: peerLink(first.name), "data-key": "first" }, first.name), " is down"]
       : down.length === all ? `All ${all} peers are down` : `${down.length} of ${all} peers are down`;
     lines = down.slice(0, 3).map((peer) => [
-      down.length > 1 ? [h("a", { class: "mono", href: link(peer.name), "data-key": `down ${peer.name}` }, peer.name), " "] : "",
+      down.length > 1 ? [h("a", { class: "mono", href: peerLink(peer.name), "data-key": `down ${peer.name}` }, peer.name), " "] : "",
       peer.since ? ["for ", since(peer.since, "down since"), ". "] : "never up since the agent's start. ",
       h("span", { class: "reason" }, reason(peer))]);
     if (down.length > 3) lines.push(plural(down.length - 3, "more peer", "more peers"));

@@ -1,12 +1,11 @@
 // The table of peers, and the details of one peer.
 
-import { ask, clock, duration, empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import { ask, clock, duration, empty, facts, h, mono, number, peerLink, pill, plural, sentence, since, swap } from "./dom.js";
 import * as events from "./events.js";
 import { live, now } from "./live.js";
 import { spark } from "./spark.js";
 
 export const isUp = (peer) => peer.state === "Established";
-export const link = (peer) => `#/peers?name=${encodeURIComponent(peer)}`;
 
 export function state(peer) {
   if (peer.shutdown) return pill("off", "Shut down");
@@ -40,7 +39,7 @@ export function table(peers, caption) {
   const cell = (label, attributes, ...children) => h("td", { "data-label": label, ...attributes }, children);
   const row = (peer) => h("tr", { class: isUp(peer) || peer.shutdown ? "" : peer.optional ? "is-warn" : "is-down" },
     h("th", { scope: "row" },
-      h("a", { class: "mono", href: link(peer.name), "data-key": `peer ${peer.name}` }, peer.name),
+      h("a", { class: "mono", href: peerLink(peer.name), "data-key": `peer ${peer.name}` }, peer.name),
       h("span", { class: "muted small" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic" : "", peer.optional ? " · optional" : "")),
     cell("State", {}, h("div", { class: "stack" }, h("span", {}, state(peer)), h("span", { class: "small muted" }, standing(peer)))),
     cell("Last hour", { class: "hour" }, spark(peer.trend)),
@@ -86,7 +85,7 @@ function one() {
   draw(peer);
   const mine = ++asked;
   ask("/page/peer", { name }).then(([found]) => ({ found, at: now() }), (error) => ({ error })).then((answer) => {
-    if (mine !== asked || location.hash !== link(name)) return;
+    if (mine !== asked || location.hash !== peerLink(name)) return;
     detail = answer;
     draw(live.document.peers.find((other) => other.name === name));
   });

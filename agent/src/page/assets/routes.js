@@ -1,8 +1,7 @@
 // Routes: a search in all tables, and the explanation of one prefix.
 
-import { ask, empty, facts, h, mono, number, pill, plural, sentence, swap } from "./dom.js";
+import { ask, empty, facts, h, mono, number, peerLink, pill, plural, sentence, swap } from "./dom.js";
 import { live } from "./live.js";
-import { link } from "./peers.js";
 
 const FATES = [["", "All"], ["used", "In use"], ["unused", "Not used"], ["refused", "Rejected"], ["stale", "Stale"]];
 const PAUSE = 250;
@@ -149,7 +148,7 @@ const BASES = { advertised: "These peers advertise a default route.", configured
 function nextHops(way) {
   const hops = way.installed.map((hop, index) => [index ? ", " : "", mono(hop)]);
   return [hops.length ? ["Next hops of pods' packets: ", hops, ". "] : "The kernel has no next hop for pods' packets. ", BASES[way.basis] ?? "",
-    way.leftOut.map(({ peer, reason }) => [" Left out: ", h("a", { class: "mono", href: link(peer) }, peer), `: it ${reason}.`])];
+    way.leftOut.map(({ peer, reason }) => [" Left out: ", h("a", { class: "mono", href: peerLink(peer) }, peer), `: it ${reason}.`])];
 }
 
 function outcome(why) {
@@ -168,11 +167,11 @@ const ruled = (ruling) => ruling && `${ruling.accepted ? "accepted" : "rejected"
 
 function explanation(why) {
   const path = (one) => h("li", {},
-    h("p", {}, pill(...(STANDINGS[one.standing] ?? ["off", one.standing])), " ", one.peer ? ["from ", h("a", { class: "mono", href: link(one.peer) }, one.peer)] : "originated here", one.stale ? [" ", pill("warn", "stale")] : ""),
+    h("p", {}, pill(...(STANDINGS[one.standing] ?? ["off", one.standing])), " ", one.peer ? ["from ", h("a", { class: "mono", href: peerLink(one.peer) }, one.peer)] : "originated here", one.stale ? [" ", pill("warn", "stale")] : ""),
     one.reason ? h("p", { class: "reason" }, sentence(one.reason)) : null,
     facts(["Next hop", mono(one.nextHop ?? "this node")], ["AS path", one.asPath && mono(one.asPath)], ["Local preference", one.localPref], ["MED", one.med], ["Origin", one.origin],
       ["Communities", one.communities.length ? mono(one.communities.join(" ")) : null], ["Path identifier", one.pathId], ["Import policy", ruled(one.import)]));
-  const peer = (one) => h("li", {}, h("p", {}, pill(...(ADVERTISEMENTS[one.standing] ?? ["off", one.standing])), " ", h("a", { class: "mono", href: link(one.peer) }, one.peer), one.from ? h("span", { class: "muted" }, ` the path from ${one.from}`) : null),
+  const peer = (one) => h("li", {}, h("p", {}, pill(...(ADVERTISEMENTS[one.standing] ?? ["off", one.standing])), " ", h("a", { class: "mono", href: peerLink(one.peer) }, one.peer), one.from ? h("span", { class: "muted" }, ` the path from ${one.from}`) : null),
     one.reason ? h("p", { class: "small muted" }, sentence(one.reason)) : null);
   return [
     h("p", { class: "outcome" }, outcome(why)),
