@@ -91,7 +91,7 @@ fn node_images(context: &Context) -> Result<Verdict> {
     let built = images::build(place, &topologies, &context.product()?)?;
     for (topology, node, command, words) in NODES {
         let topology = topologies.iter().find(|t| t.name == topology).context("a topology")?;
-        let name = format!("trunkline-lab-{node}");
+        let name = format!("{}-image", place.namespace(&topology.name, node));
         let container = Container::start(place, topology, node, &name)?;
         wait_for(&format!("an answer in {node}"), PATIENCE, || {
             let answer = run(docker(["exec", container.0.as_str()]).args(command))?;
