@@ -5,7 +5,7 @@
 //! and plugin built from this tree.
 //!
 //! Two programs are built from this package. `cargo lab` is the small one, for labs by hand and the
-//! demo, and compiles in about a minute. The default feature `suite` adds everything else, with the
+//! demo, and compiles in half a minute. The default feature `suite` adds everything else, with the
 //! dependencies on the product's crates and on kube; `cargo lab` builds and becomes that one where a
 //! command needs it ([`fn@suite`]).
 //!
