@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::resources;
 
-use crate::attach::device::default_mac;
 use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record};
-use crate::pods::parse_mac;
+use crate::naming::default_mac;
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::PodAddresses;
 
@@ -120,4 +120,21 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
              configuration, and annotate the pod"
         ),
     ))
+}
+
+/// The MAC address that the CNI configuration asks for.
+fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
+    resources::parse_mac(text)
+        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
+        assert!(parse_mac("02:12").unwrap_err().message.contains("mac `02:12` is not the MAC address"));
+    }
 }

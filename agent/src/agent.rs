@@ -39,7 +39,6 @@ use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::{http, logging, panics};
 
 use crate::addresses::Addresses;
-use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
 use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
@@ -49,6 +48,7 @@ use crate::ipam::{Ipam, Started};
 use crate::kernel::{KernelConfig, KernelHandle};
 use crate::link_check::LinkChecker;
 use crate::metrics::Metrics;
+use crate::naming::host_ifname;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
 use crate::pods::{AttachmentLocks, Pods};
@@ -196,7 +196,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
-    tokio::spawn(probe::identifiers::follow(Arc::clone(&observer), history.clone()));
+    tokio::spawn(crate::observe::identifiers::follow(Arc::clone(&observer), history.clone()));
     let mut keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
         addresses: match &cluster {
@@ -233,7 +233,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 reconcile: reconcile.clone(),
                 ipam,
                 metrics,
-                observer: Arc::clone(&observer),
+                node_peers: Arc::clone(&observer),
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
             };
             tokio::spawn(parts.follow(dependencies))

@@ -21,13 +21,13 @@ use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 
 pub use self::probes::ProbeConfig;
-use self::schema::{AddressAndPort, FilePath, Prefix};
 use crate::link_check::CheckTimeouts;
 use crate::page::Access;
 use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
+use crate::text_kinds::{AddressAndPort, FilePath, Prefix};
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

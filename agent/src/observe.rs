@@ -13,35 +13,36 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
-use trunkline_api::attach::{Bandwidth, Code, Failure};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::control::{
     AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
     ManifestStatus, NetworkStatus, PacketPath, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
 };
-use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
 use trunkline_bgp::speaker::{Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
-use crate::attach::device::{default_mac, host_ifname};
 use crate::attach::workers::DeviceWorkers;
 use crate::drain::Drain;
 use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::kernel::nft::unassigned::Counters;
+use crate::mac::show_mac;
 use crate::metrics::{Metrics, ScrapeData};
+use crate::naming::{default_mac, host_ifname};
 use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
-use crate::pods::show_mac;
 use crate::probe::Probes;
 use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
-use crate::source::kube::writer::at as written_at;
 
 mod conversions;
+pub mod identifiers;
 mod missing;
+mod node_peers;
 mod operate;
 mod retention;
 mod snapshot;
@@ -281,33 +282,6 @@ impl Observer {
         let view = self.view().await.ok()?;
         let peers = statuses(&view).await;
         Some((peers, view.bgp?))
-    }
-
-    /// The peers in the words of a NodeInfo's status.
-    pub async fn node_peers(&self) -> Vec<NodePeer> {
-        let Ok(view) = self.view().await else { return Vec::new() };
-        let peers = self.peers(None).await.unwrap_or_default();
-        let mut bgp = view.networks.iter().filter(|(_, network)| network.mode == Mode::Bgp);
-        let network = bgp.next().map(|(name, _)| name.clone()).unwrap_or_default();
-        let mut peers: Vec<NodePeer> = peers
-            .iter()
-            .map(|peer| NodePeer {
-                name: peer.name(),
-                network: network.clone(),
-                asn: peer.remote_as,
-                state: peer.state.clone(),
-                since: Some(written_at(Duration::from_secs(peer.state_seconds))),
-                prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
-                prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
-                last_error: match &peer.cause {
-                    Some(cause) => Some(cause.text.clone()),
-                    None => peer.last_error.as_ref().map(|error| error.text.clone()),
-                },
-            })
-            .collect();
-        peers.sort_by(|one, other| one.name.cmp(&other.name));
-        peers.dedup_by(|one, other| one.name == other.name);
-        peers
     }
 
     /// The routes of a table, to be taken in pieces.

@@ -27,8 +27,8 @@ use crate::kernel::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name}
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::vxlan::{self, VxlanInfo};
 use crate::kernel::netlink::{Batch, BatchResult, Connection, Refusal};
+use crate::mac::show_mac;
 use crate::plan::{Hop, LinkKind};
-use crate::pods::show_mac;
 
 const STEP: &str = "follow the packet";
 

@@ -32,18 +32,21 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
-    Origin, full_name,
+    Origin,
 };
-use trunkline_api::resources::{self, AttachmentKind};
+use trunkline_api::names::full_name;
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
 
 use crate::addresses::{AddressChoice, Addresses};
-use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
+use crate::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
 use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
+use crate::mac::show_mac;
 use crate::metrics::Metrics;
+use crate::naming::host_ifname;
 use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
 use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
@@ -226,7 +229,7 @@ impl Pods {
         }
         let same = holder.pod.namespace == next.pod.namespace && holder.pod.name == next.pod.name;
         let is_broken = |view: crate::reconcile::ReconcileStatus| {
-            view.broken.contains(&device::host_ifname(&holder.key.container_id, &holder.key.ifname))
+            view.broken.contains(&host_ifname(&holder.key.container_id, &holder.key.ifname))
         };
         same || self.reconcile.view().await.is_some_and(is_broken)
     }
@@ -402,7 +405,7 @@ impl Pods {
         netns: Option<OwnedFd>,
         steps: &mut Steps,
     ) -> Result<Option<Record>, Failure> {
-        let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
+        let host_ifname = host_ifname(&key.container_id, &key.ifname);
         let removed = async {
             self.reconcile.remove_pod(host_ifname.clone()).await;
             Ok::<(), Failure>(())
@@ -658,16 +661,6 @@ fn addresses(record: &Record) -> String {
     addresses.join(",")
 }
 
-/// `02:12:34:00:00:01`.
-pub fn show_mac(mac: &[u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
-}
-
-pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
-    resources::parse_mac(text)
-        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
-}
-
 fn ipam_failure(error: IpamError) -> Failure {
     let code = match &error {
         IpamError::Allocate(AllocateError::Exhausted { .. }) => Code::PoolExhausted,
@@ -758,13 +751,6 @@ impl Drop for AttachmentGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mac_addresses() {
-        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
-        assert_eq!(show_mac(&[2, 0x12, 0x34, 10, 11, 255]), "02:12:34:0a:0b:ff");
-        assert!(parse_mac("02:12").unwrap_err().message.contains("mac `02:12` is not the MAC address"));
-    }
 
     #[tokio::test]
     async fn locks_of_one_attachment_exclude_each_other_and_leave_nothing() {

@@ -5,12 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 
-use crate::attach::bandwidth::pair_name;
-use crate::attach::device::{Alias, host_ifname};
 use crate::ipam::{AttachmentKey, Phase, Record};
 use crate::kernel::OwnDevice;
+use crate::naming::{Alias, host_ifname, pair_name};
 use crate::plan::Pod;
 use crate::reconcile::UnrecordedPod;
 
@@ -191,14 +190,14 @@ mod tests {
     /// The device that limits what comes from a pod is kept as long as somebody may want it.
     #[test]
     fn what_limits_a_pair_goes_when_nobody_asks_for_it() {
-        use crate::attach::bandwidth::ifb_name;
+        use crate::naming::ifb_name;
         let limiting = |container_id: &str| OwnDevice {
             ifname: ifb_name(&host_ifname(container_id, "eth0")).unwrap(),
             ..device(container_id, &[])
         };
         let limited = |container_id: &str, phase| Record {
             bandwidth: Bandwidth {
-                egress: Some(trunkline_api::attach::RateLimit { rate: 1_000_000, burst: None }),
+                egress: Some(trunkline_api::bandwidth::RateLimit { rate: 1_000_000, burst: None }),
                 ingress: None,
             },
             ..record(container_id, phase, &["10.0.0.1"])

@@ -9,8 +9,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
-use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode, full_name};
+use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode};
 use trunkline_api::control::{Query, Table};
+use trunkline_api::names::full_name;
 use trunkline_daemon::http::pause_accepting;
 
 use crate::change_notifier::ChangeNotifier;

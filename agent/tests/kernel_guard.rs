@@ -20,7 +20,7 @@ use trunkline_agent::kernel::{KernelConfig, KernelEvents, KernelHandle};
 use trunkline_agent::plan::{
     Attachment, GuardPlan, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};
 

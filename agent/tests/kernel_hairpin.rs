@@ -13,7 +13,7 @@ use trunkline_agent::attach::device::DeviceSpec;
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelHandle};
 use trunkline_agent::plan::{Attachment, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_bgp::types::FamilySet;
 

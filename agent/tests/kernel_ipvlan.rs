@@ -12,15 +12,16 @@ use std::time::Duration;
 use ipnet::IpNet;
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
+use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelHandle};
 use trunkline_agent::link_check::{CheckTimeouts, LinkCheck, LinkChecker};
+use trunkline_agent::naming::host_ifname;
 use trunkline_agent::plan::{
     Attachment, Hop, Ipvlan, KernelPlan, Neighbour, OnLink, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
     Sysctl,
 };
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_bgp::types::{Family, FamilySet};
 
 /// A node with a VLAN on its uplink, and the VLAN's gateway at the other end.

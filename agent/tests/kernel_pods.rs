@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
+use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_agent::naming::host_ifname;
 use trunkline_agent::packet_path::{PathQuery, packet_path};
 use trunkline_agent::plan::{
     Attachment, KernelPlan, Mode, NatRules, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
-use trunkline_api::attach::{Bandwidth, RateLimit};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 use trunkline_api::control::{PacketPath, RouteLookup};
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};

@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{Bandwidth, full_name};
+use crate::bandwidth::Bandwidth;
+use crate::names::full_name;
 
 mod bgp;
 mod cause;

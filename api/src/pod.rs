@@ -17,9 +17,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::fault::Fault;
 use crate::names::{annotation, label};
 use crate::resources::{Network, NetworkType, parse_address, parse_mac};
-use crate::validate::Fault;
 
 /// The address families of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -38,7 +38,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::resources::{ValueError, is_default, null_default};
+use crate::value::{ValueError, is_default, null_default};
 
 /// Ordered rules; the first matching rule with an action decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -89,6 +89,7 @@
 pub mod bfd;
 pub mod bmp;
 pub mod config;
+pub mod io;
 pub mod mrt;
 #[cfg(feature = "net")]
 pub mod net;

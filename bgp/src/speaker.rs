@@ -17,13 +17,11 @@ mod deferral;
 mod dump;
 pub mod explain;
 mod hub;
-pub mod io;
 pub mod listing;
 mod ranges;
 pub mod route;
 pub mod search;
 mod stations;
-pub mod status;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -32,18 +30,18 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 pub use crate::config::{ConfigError, PeerConfig, PeerRange, SpeakerConfig};
+pub use crate::io::status::{
+    BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
+    SessionStatus, State, Traffic,
+};
+pub use crate::io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::session::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
 pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
-pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use listing::{Listed, Listing};
 pub use route::Route;
 pub use search::{PathStatus, RouteFilter, Search, SearchResult, Source};
-pub use status::{
-    BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
-    SessionStatus, State, Traffic,
-};
 
 use crate::bfd;
 use crate::bmp::Station;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::timeout;
 use trunkline_agent::config::Config;
-use trunkline_agent::source::Snapshot;
+use trunkline_agent::plan::intent::Snapshot;
 use trunkline_agent::source::folder::{self, Context};
 use trunkline_agent::source::kube::{self, SourceKind};
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};

@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use ipnet::IpNet;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
     AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
     PeerDone, PodStatus, Query, Route, Table,
@@ -21,6 +21,7 @@ use trunkline_api::control::{
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
 
+use crate::arguments::{ClientArgs, Output};
 use crate::bundle::SupportBundle;
 use crate::completions::{self, Shell};
 use crate::doctor::{self, Doctor};
@@ -212,26 +213,6 @@ pub enum RefreshDirection {
     In,
     /// This node.
     Out,
-}
-
-/// How to ask the agent.
-#[derive(Debug, Args)]
-pub struct ClientArgs {
-    /// The agent's socket.
-    #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
-    pub socket: PathBuf,
-    /// How to print the answer.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
-}
-
-/// How an answer is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Table,
-    /// For programs: field names stay.
-    Json,
 }
 
 /// Asks and prints. Nothing but the answer goes to standard output.

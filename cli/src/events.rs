@@ -8,8 +8,8 @@ use std::io::{self, Write as _};
 
 use trunkline_api::control::{Event, Events, Query, Severity};
 
+use crate::arguments::{ClientArgs, Output};
 use crate::client;
-use crate::commands::{ClientArgs, Output};
 
 /// One line an event, oldest first.
 pub(crate) fn table(events: &Events) -> String {

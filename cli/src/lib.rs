@@ -1,6 +1,7 @@
 //! The operator's commands, and the command line of the binary `trunkline`. `trunkline agent` runs the
 //! daemon of [`trunkline_agent`].
 
+pub mod arguments;
 pub mod bundle;
 pub mod check;
 pub mod client;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::Path;
 
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::control::{
     AgentStatus, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus, DumpDone,
     Explanation, GuardStatus, Peer, PeerCause, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,

@@ -8,9 +8,9 @@ mod namespace;
 
 use std::fs;
 
-use trunkline_agent::attach::device::{default_mac, host_ifname};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::ipam::{Assigned, AttachmentKey, Phase, PodName, Record};
+use trunkline_agent::naming::{default_mac, host_ifname};
 use trunkline_agent::plan::LinkParameters;
 use trunkline_agent::pods;
 use trunkline_api::attach::{Code, Command, Done};

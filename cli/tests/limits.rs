@@ -10,8 +10,9 @@ use std::process::Command as Process;
 
 use host::{Host, OPTIONAL, attach, interface, link_exists};
 use namespace::{eventually, ip, isolated, namespace};
-use trunkline_agent::attach::device::host_ifname;
-use trunkline_api::attach::{Attachment, Bandwidth, Check, Command, Done, RateLimit};
+use trunkline_agent::naming::host_ifname;
+use trunkline_api::attach::{Attachment, Check, Command, Done};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 
 fn run(command: &str) {
     let mut words = command.split_whitespace();

@@ -6,7 +6,8 @@
 //! pass before any limit, so it counts as unset.
 
 use serde_json::{Map, Value};
-use trunkline_api::attach::{Bandwidth, Code, Failure, RateLimit};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 use trunkline_api::names::annotation;
 
 use crate::configuration::invalid;

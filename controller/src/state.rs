@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet};
 
+use crate::cluster::ClusterReader;
 use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
 use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::webhook::ClusterReader;
 
 /// State shared by all tasks.
 pub struct SharedState {

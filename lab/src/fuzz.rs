@@ -73,7 +73,7 @@ pub(crate) fn run(place: &Place, targets: &[String], seconds: u64, minimise: boo
     let binary = step("building the fuzzer", || build(place))?;
     if minimise {
         for target in chosen {
-            step(&format!("{target}: what reaches more"), || merge(place, &binary, target))?;
+            step(&format!("{target}: inputs that reach more code"), || merge(place, &binary, target))?;
         }
         return Ok(true);
     }

@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn words(cleanups: usize) -> &'static str {
-    if cleanups == 0 { "interrupted" } else { "interrupted: taking down what is up …" }
+    if cleanups == 0 { "interrupted" } else { "interrupted: removing the running labs …" }
 }
 
 #[cfg(test)]
@@ -64,8 +64,8 @@ mod tests {
     use super::words;
 
     #[test]
-    fn nothing_is_taken_down_where_nothing_is_registered() {
+    fn without_registration_nothing_is_removed() {
         assert_eq!(words(0), "interrupted");
-        assert!(words(1).contains("taking down"));
+        assert!(words(1).contains("removing"));
     }
 }

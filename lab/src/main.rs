@@ -1,17 +1,20 @@
 #![allow(clippy::disallowed_methods)] // a lab measures wall time; only the engine in bgp/ must not read a clock
-//! `cargo lab`: whole fabrics on one machine. Topologies are containerlab files; each node is a network namespace with
-//! the real daemons of Debian's packages in it, or a Trunkline node with the agent and plugin built from this tree.
+//! `cargo lab`: whole fabrics on one machine. Topologies are containerlab files. Each node is a
+//! network namespace with the real daemons of Debian's packages, or a Trunkline node with the agent
+//! and plugin built from this tree.
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly
-//!   ├─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
-//!   └─ containerlab   likewise, by containerlab and Docker: builds the images, deploys, and gives back the same fabric
-//!        ├─ demo    the tour on two-racks, with times and lost packets
-//!        ├─ tests   fmt to labs, one function each
-//!        └─ bench   attach, codec, fib, l2, memory and speakers, each against its peer in the same run
-//! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents that take their work from it
-//! uml: a user-mode kernel that runs some of the tests, on machines whose kernel lacks VLAN and IPVLAN devices
-//! pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
+//!   ├─ fabric         creates and removes one: host (namespaces, mounts), daemons (FRR, BIRD,
+//!   │                 GoBGP, the agent), evidence (after a failure)
+//!   └─ containerlab   the same with containerlab and Docker: builds images, deploys, returns a Fabric
+//!        ├─ demo      the tour on two-racks, with times and lost packets
+//!        ├─ tests     from formatting to labs, one function each
+//!        └─ bench     attach, codec, fib, l2, memory and speakers, each with its reference in one run
+//! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents in a cluster
+//! uml:  a user-mode kernel for some tests, on machines whose kernel lacks VLAN and IPVLAN devices
+//! instruments: pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the
+//!       plugin), client (`trunkline … -o json`)
 //! ```
 
 mod bench;
@@ -64,116 +67,119 @@ use crate::topology::{Image, Topology};
 
 /// Whole fabrics on one machine: real routers and Trunkline nodes in network namespaces.
 ///
-/// Everything a lab does stays in namespaces called tl-…, its files in target/lab/. Missing Debian packages are installed.
-/// All commands but `list` need root.
+/// A lab uses only namespaces called tl-… and files in target/lab/. It installs missing Debian
+/// packages. All commands except `list` need root.
 #[derive(Parser)]
 #[command(name = "cargo lab", bin_name = "cargo lab", version, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Put this into the names of namespaces and folders, so that two labs of one topology can run side by side.
+    /// Tag in the names of namespaces and folders, for two labs of one topology at the same time.
     #[arg(long, global = true, value_name = "TAG")]
     tag: Option<String>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bring a topology up and leave it running.
+    /// Create a topology and leave it running.
     Up {
         /// A topology's name: see `cargo lab list`.
         topology: String,
     },
-    /// Take a topology down: its daemons, its namespaces, its pods.
+    /// Remove a topology: its daemons, namespaces and pods.
     Down {
         /// A topology's name: see `cargo lab list`.
         topology: String,
     },
-    /// Run a command on a node of a topology that is up, or a shell if no command is given.
+    /// Run a command, or else a shell, on a node of a running topology.
     #[command(
         after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks tor1a vtysh -c 'show bgp summary'"
     )]
     Exec {
         /// A topology's name: see `cargo lab list`.
         topology: String,
-        /// A node of it.
+        /// A node of the topology.
         node: String,
         /// The command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// The tour of two-racks: pods, routes, pings, restarts, a cut, each with its figure.
+    /// Run the tour of two-racks: pods, routes, pings, restarts, faults, with figures.
     Demo {
         /// Print the summary as one JSON object on standard output.
         #[arg(long)]
         json: bool,
-        /// In containers that containerlab deploys; needs Docker and containerlab.
+        /// Use containers that containerlab deploys; needs Docker and containerlab.
         #[arg(long)]
         containerlab: bool,
     },
-    /// Build the container images of all topologies' nodes, for `containerlab deploy -t lab/topologies/….clab.yml`.
+    /// Build the container images of all topologies' nodes, for
+    /// `containerlab deploy -t lab/topologies/….clab.yml`.
     Images,
     /// Build the Debian package of agent and plugin, for hosts without Kubernetes; needs cargo-deb.
     Deb,
-    /// Run every check and test, from formatting to whole fabrics, or those whose name contains a filter.
+    /// Run all checks and tests, from formatting to whole fabrics, or those that match a filter.
     Test {
-        /// Only tests whose name contains one of these.
+        /// Run only tests with one of these in their name.
         filter: Vec<String>,
-        /// Name the tests instead of running them.
+        /// List the tests instead of running them.
         #[arg(long)]
         list: bool,
     },
-    /// Measure Trunkline and what it is compared with in the same run, and print figures and ratio.
+    /// Measure Trunkline and a reference in the same run, and print figures and ratio.
     ///
-    /// The exit status is 1 if a promised bound is not met.
+    /// The exit status is 1 if a bound is not met.
     Bench {
         #[arg(value_enum)]
         what: Bench,
-        /// Of `speakers`: only these; all if none is named.
+        /// For `speakers`: only these; the default is all.
         #[arg(long, value_enum, value_delimiter = ',')]
         speakers: Vec<bench::speakers::Speaker>,
-        /// Of `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit, to compare with; without it the guard is switched off
-        /// there.
+        /// For `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit as the
+        /// reference. By default the reference has the guard switched off.
         #[arg(long, value_name = "FOLDER")]
         before: Option<std::path::PathBuf>,
         /// Print the figures as one JSON object on standard output.
         #[arg(long)]
         json: bool,
     },
-    /// Fuzz the speaker's codec and sessions; without a target, all of them.
+    /// Fuzz the speaker's codec and sessions; the default is all targets.
     ///
-    /// The exit status is 1 if something was found.
+    /// The exit status is 1 if a fault was found.
     Fuzz {
-        /// Only these targets: update, messages, session, bfd, differential.
+        /// Targets: update, messages, session, bfd, differential.
         target: Vec<String>,
-        /// How long, each target.
+        /// Seconds for each target.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Do not fuzz: take what earlier runs found to reach more over into the committed corpus.
+        /// Do not fuzz: add inputs of earlier runs that reach more code to the committed corpus.
         #[arg(long)]
         minimise: bool,
     },
-    /// Write deploy/crds, the CustomResourceDefinitions, from the types of api/.
+    /// Generate deploy/crds, the CustomResourceDefinitions, from the types of api/.
     Crds {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
         check: bool,
     },
-    /// Write what is made from the code: docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json, dashboards/.
+    /// Generate docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json and dashboards/
+    /// from the code.
     Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
         check: bool,
     },
-    /// A Kubernetes API server with etcd, and nothing else of Kubernetes.
+    /// Start a Kubernetes API server with etcd, without other parts of Kubernetes.
     Kube {
         #[command(subcommand)]
         action: Kube,
     },
-    /// List the topologies, and which are up.
+    /// List the topologies and their states.
     List,
-    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices whatever this machine's kernel has.
+    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices.
     ///
-    /// It sees this machine's files, and what it writes is gone with it; it has no network but what it makes.
+    /// It can read this machine's files; its own changes of files are lost at its end. It has no
+    /// network except the devices that it creates.
     #[command(
         after_help = "Example:\n  cargo lab uml -- sh -c 'ip link add eth0 type dummy && ip link add link eth0 vlan10 type vlan id 10 && ip link'"
     )]
@@ -185,7 +191,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<String>,
     },
-    /// What `uml` and tests run in the user-mode kernel.
+    /// Internal commands inside the user-mode kernel.
     #[command(hide = true)]
     UserModeKernel {
         #[command(subcommand)]
@@ -195,24 +201,25 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Kube {
-    /// Start it on loopback, print how to reach it, and keep it until Ctrl-C.
+    /// Start it on loopback, print its kubeconfig, and keep it until Ctrl-C.
     ///
-    /// kube-apiserver and kubectl are taken from the folder that KUBEBUILDER_ASSETS names; without it Go builds them, once.
+    /// kube-apiserver and kubectl come from the folder in KUBEBUILDER_ASSETS; otherwise Go builds
+    /// them once.
     Up,
 }
 
 #[derive(Subcommand)]
 enum Inside {
-    /// As its first process: carries out an order.
+    /// As its first process: execute an order.
     Init {
         order: std::path::PathBuf,
-        /// What the kernel adds to every first process's command line: console=tty0.
+        /// The kernel appends this to the first process's command line: console=tty0.
         added: Vec<String>,
     },
-    /// Runs one test and prints its verdict as JSON.
+    /// Run one test and print its verdict as JSON.
     Test {
         name: String,
-        /// What the test's part outside hands to the part inside.
+        /// Data from the test's outside part for its inside part.
         #[arg(long)]
         handed: Option<std::path::PathBuf>,
     },
@@ -227,21 +234,25 @@ enum Inside {
 enum Bench {
     /// Attaching containers, against the ptp and host-local plugins.
     Attach,
-    /// Reading and writing UPDATEs, against zettabgp and netgauze.
+    /// Decoding and encoding UPDATEs, against zettabgp and netgauze.
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
-    /// The guard and the marks of translated connections: ADD, throughput and connections per second, with 10 and with 1,000 pods.
+    /// The guard and the marks of translated connections: ADD, throughput and connections per
+    /// second, with 10 and with 1,000 pods.
     Guard,
-    /// Giving addresses: in memory, to 2,000 pods at once on a real API server, and what others' cost an agent.
+    /// Address allocation: in memory, for 2,000 pods at once on a real API server, and the cost of
+    /// other nodes' addresses for an agent.
     Ipam,
-    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
+    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3;
+    /// in a user-mode kernel.
     L2,
     /// The agent's memory with 250 pods and two peers.
     Memory,
-    /// Asking an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and what sessions feel of it; against BIRD and FRR.
+    /// Queries to an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and their
+    /// effect on sessions; against BIRD and FRR.
     Scrape,
-    /// Passing routes on, against BIRD, FRR and GoBGP: time and memory.
+    /// Readvertising routes, against BIRD, FRR and GoBGP: time and memory.
     Speakers,
 }
 

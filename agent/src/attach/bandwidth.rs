@@ -14,29 +14,20 @@
 
 use std::time::Duration;
 
-use trunkline_api::attach::{Bandwidth, RateLimit};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 
 use super::device::{DeviceError, Step};
 use super::veth::{find, first_link, own};
 use crate::kernel::netlink::objects::LinkInfo;
 use crate::kernel::netlink::tc::{TokenBucket, read_redirect, read_token_bucket_rate};
 use crate::kernel::netlink::{Batch, Connection, Refusal};
+use crate::naming::ifb_name;
 
 const BURST_TIME: Duration = Duration::from_millis(50);
 const LEAST_BURST: u64 = 128 << 10;
 const WAIT: Duration = Duration::from_millis(25);
 /// Ethernet's header, which the kernel counts too.
 const HEADER: u32 = 14;
-
-/// The `ifb` device of a pair; none of a name that is not a pair's.
-pub fn ifb_name(host_ifname: &str) -> Option<String> {
-    host_ifname.strip_prefix("tl").map(|hash| format!("tb{hash}"))
-}
-
-/// The pair of an `ifb` device; none of a name that is not such a device's.
-pub fn pair_name(ifb_name: &str) -> Option<String> {
-    ifb_name.strip_prefix("tb").map(|hash| format!("tl{hash}"))
-}
 
 /// The queue for a limit on a link with this MTU.
 fn bucket(limit: &RateLimit, mtu: u32) -> TokenBucket {
@@ -170,12 +161,5 @@ mod tests {
             assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));
         }
         assert!(!refused(libc::EPERM).contains("modprobe"), "{}", refused(libc::EPERM));
-    }
-
-    #[test]
-    fn the_names_of_a_pair_and_its_ifb_lead_to_each_other() {
-        assert_eq!(ifb_name("tl0123456789ab").as_deref(), Some("tb0123456789ab"));
-        assert_eq!(pair_name("tb0123456789ab").as_deref(), Some("tl0123456789ab"));
-        assert_eq!((ifb_name("eth0"), pair_name("tl0123456789ab")), (None, None));
     }
 }

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
-use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
+use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step};
 use super::namespace::NamespaceConfig;
 use super::second::Pair;
 use super::{bandwidth, ipvlan, second, veth};
 use crate::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
+use crate::naming::host_ifname;
 use crate::plan::{Attachment, Hop, Ipvlan, Neighbour, POD_TABLE, RouteTarget};
 
 /// Looks at both ends; the error lists what is not as it should be.

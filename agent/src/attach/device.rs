@@ -1,16 +1,14 @@
-//! The words of an attachment: what is to be made, what was made, and the names that it goes by.
-//!
-//! Names, alias and MAC are functions of container and interface, so that whatever an earlier attempt left is found again.
+//! The words of an attachment: what is to be made, and what was made.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
 use crate::kernel::netlink::{NetlinkError, Refusal};
+use crate::naming::{Alias, default_mac, host_ifname};
 use crate::plan::Attachment;
 
 /// What pods send IPv4 to: on no interface, answered for by proxy ARP.
@@ -19,12 +17,6 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 /// MAC of every host end.
 pub const HOST_MAC: [u8; 6] = [0xee; 6];
-/// What every own link's alias starts with.
-pub const ALIAS_PREFIX: &str = "trunkline:";
-/// What the alias of a pair says that stands beside an IPVLAN slave.
-const IPVLAN_MARK: &str = ":ipvlan";
-/// What the alias of a pair ends with that has rules in the pod.
-const SECOND_MARK: &str = ":second";
 
 /// What to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,95 +161,9 @@ impl<T, E: Into<NetlinkError>> Step<T> for Result<T, E> {
     }
 }
 
-/// FNV-1a, 64 bits: a name must be the same for every version of this program, so no library's hash.
-fn stable_hash(container_id: &str, ifname: &str) -> u64 {
-    [container_id.as_bytes(), &[0], ifname.as_bytes()]
-        .into_iter()
-        .flatten()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, octet| (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Name of the host's end: `tl` and 12 hex digits.
-pub fn host_ifname(container_id: &str, ifname: &str) -> String {
-    // FNV's high bits are the well mixed ones; fold both halves into 48 bits.
-    let hash = stable_hash(container_id, ifname);
-    format!("tl{:012x}", (hash ^ (hash >> 48)) & 0xffff_ffff_ffff)
-}
-
-/// What the alias of an attachment's links says: whose they are and what they are, for people, for DEL and for the next start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alias<'a> {
-    /// The container, at most its first 64 characters.
-    pub container_id: &'a str,
-    /// The interface in it.
-    pub ifname: &'a str,
-    /// How it is joined.
-    pub kind: AttachmentKind,
-    /// It is a pod's further interface, and has left rules there.
-    pub second: bool,
-}
-
-impl<'a> Alias<'a> {
-    /// The alias of an attachment.
-    pub fn new(container_id: &'a str, ifname: &'a str, kind: AttachmentKind, second: bool) -> Alias<'a> {
-        let end = container_id.char_indices().nth(64).map_or(container_id.len(), |(at, _)| at);
-        Alias { container_id: &container_id[..end], ifname, kind, second }
-    }
-
-    /// Reads one. What is not there, or not ours, is empty.
-    pub fn read(alias: &'a str) -> Alias<'a> {
-        let named = alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default();
-        let marked =
-            |named: &'a str, mark| named.strip_suffix(mark).map_or((named, false), |rest| (rest, true));
-        let (named, second) = marked(named, SECOND_MARK);
-        let (named, ipvlan) = marked(named, IPVLAN_MARK);
-        // No interface's name has a colon.
-        let (container_id, ifname) = named.rsplit_once(':').unwrap_or((named, ""));
-        let kind = if ipvlan { AttachmentKind::Ipvlan } else { AttachmentKind::Veth };
-        Alias { container_id, ifname, kind, second }
-    }
-}
-
-impl fmt::Display for Alias<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Alias { container_id, ifname, kind, second } = self;
-        let ipvlan = if *kind == AttachmentKind::Ipvlan { IPVLAN_MARK } else { "" };
-        let second = if *second { SECOND_MARK } else { "" };
-        write!(f, "{ALIAS_PREFIX}{container_id}:{ifname}{ipvlan}{second}")
-    }
-}
-
-/// MAC of the pod's end where none was asked for: hybridnet's prefix, and 24 bits that stay the same for the attachment.
-pub fn default_mac(container_id: &str, ifname: &str) -> [u8; 6] {
-    let hash = stable_hash(container_id, ifname).to_be_bytes();
-    [0x02, 0x12, 0x34, hash[0] ^ hash[5], hash[1] ^ hash[6], hash[2] ^ hash[7]]
-}
-
 /// The gateways of the families that the pod has addresses in.
 pub(super) fn gateways(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(GATEWAY_V4));
     let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(IpAddr::V6(GATEWAY_V6));
     v4.into_iter().chain(v6)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_alias_says_what_it_was_made_of() {
-        for (kind, second, text) in [
-            (AttachmentKind::Veth, false, "trunkline:c-1:eth0"),
-            (AttachmentKind::Ipvlan, false, "trunkline:c-1:eth0:ipvlan"),
-            (AttachmentKind::Veth, true, "trunkline:c-1:eth0:second"),
-            (AttachmentKind::Ipvlan, true, "trunkline:c-1:eth0:ipvlan:second"),
-        ] {
-            let alias = Alias::new("c-1", "eth0", kind, second);
-            assert_eq!((alias.to_string().as_str(), Alias::read(text)), (text, alias));
-        }
-        let long = "c".repeat(70);
-        assert_eq!(Alias::new(&long, "eth0", AttachmentKind::Veth, false).container_id, &long[..64]);
-        let none = Alias::read("somebody's");
-        assert_eq!((none.container_id, none.ifname, none.second), ("", "", false));
-    }
 }

@@ -19,11 +19,12 @@
 use std::fs;
 use std::os::fd::BorrowedFd;
 
-use super::device::{ALIAS_PREFIX, DeviceError, DeviceSpec, Step};
+use super::device::{DeviceError, DeviceSpec, Step};
 use super::veth::{first_link, links};
 use crate::kernel::netlink::objects::LinkInfo;
 use crate::kernel::netlink::{Batch, Connection};
 use crate::kernel::sysctl;
+use crate::naming::ALIAS_PREFIX;
 use crate::plan::Ipvlan;
 
 /// Makes the slave, or finds what an earlier attempt left of it; it may still have its [`first_name`]. `pair`: the host's end of the

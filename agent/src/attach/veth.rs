@@ -18,10 +18,11 @@ use std::os::fd::BorrowedFd;
 
 use trunkline_api::resources::AttachmentKind;
 
-use super::device::{ALIAS_PREFIX, Alias, DeviceError, HOST_MAC, Step};
-use super::{bandwidth, ipvlan};
+use super::device::{DeviceError, HOST_MAC, Step};
+use super::ipvlan;
 use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
 use crate::kernel::netlink::{Batch, BatchResult, Connection};
+use crate::naming::{ALIAS_PREFIX, Alias, pair_name};
 
 /// Makes the pair, or finds what an earlier attempt left of it. Answers the host's end, and whether it is new; both ends may be down.
 pub(super) fn make(
@@ -99,7 +100,7 @@ pub(super) fn own(link: &LinkInfo) -> Result<(), DeviceError> {
     // Killed between the link's creation and its set-up it has no alias.
     let half_made = match link.kind.as_deref() {
         Some("veth") => link.mac == Some(HOST_MAC),
-        Some("ifb") => bandwidth::pair_name(&link.name).is_some(),
+        Some("ifb") => pair_name(&link.name).is_some(),
         _ => return foreign(),
     };
     if alias.starts_with(ALIAS_PREFIX) || alias.is_empty() && half_made { Ok(()) } else { foreign() }

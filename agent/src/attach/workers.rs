@@ -17,15 +17,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, oneshot};
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 
-use super::device::{ALIAS_PREFIX, Alias, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
+use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step};
 use super::namespace::NamespaceConfig;
 use super::second::Pair;
 use super::{bandwidth, check, ipvlan, netns, second, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
 use crate::kernel::sysctl;
+use crate::naming::{ALIAS_PREFIX, Alias, host_ifname, ifb_name};
 use crate::plan::Attachment;
 
 /// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.
@@ -238,7 +239,7 @@ fn detach_device(
     host_ifname: &str,
     netns: Option<OwnedFd>,
 ) -> Result<bool, DeviceError> {
-    let limiting = bandwidth::ifb_name(host_ifname);
+    let limiting = ifb_name(host_ifname);
     let names: Vec<&str> = std::iter::once(host_ifname).chain(limiting.as_deref()).collect();
     // Both are asked for at once. The one that limits the pair outlives it where the pod's namespace goes first.
     let links = veth::find_all(host, &names)?;

@@ -1,12 +1,7 @@
 //! The file's JSON schema: what editors check it with, and what `docs/config.md` is written from. It comes from the fields themselves: their doc
 //! comments, their types, their bounds (which a test holds against what [`Config::parse`] takes), and what [`Config::default`] gives them.
-//!
-//! A path, a prefix and an address with a port are all texts to serde; the types here say which.
-
-use std::borrow::Cow;
 
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::Config;
@@ -15,33 +10,6 @@ use super::Config;
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<Config>().to_value()
-}
-
-/// Declares types that are texts of one kind.
-macro_rules! texts {
-    ($($(#[doc = $about:literal])* $name:ident = $format:literal;)+) => { $(
-        $(#[doc = $about])*
-        pub(crate) struct $name;
-
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({"type": "string", "format": $format})
-            }
-        }
-    )+ };
-}
-
-texts! {
-    /// A file, a folder or a socket, from `/`.
-    FilePath = "path";
-    /// `10.0.0.0/8`, `2001:db8::/32`.
-    Prefix = "prefix";
-    /// `127.0.0.1:9473`, `[::1]:9473`.
-    AddressAndPort = "address-and-port";
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::sync::mpsc;
 
 use ipnet::IpNet;
 use tokio::sync::oneshot;
-use trunkline_api::attach::{Bandwidth, full_name};
+use trunkline_api::bandwidth::Bandwidth;
+use trunkline_api::names::full_name;
 
 use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
 use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
 /// One attachment's name: the container and the interface in it.

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
 use super::*;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::netlink::objects::LinkInfo;
-use crate::attach::device::ALIAS_PREFIX;
+use crate::naming::ALIAS_PREFIX;
 use crate::plan::{Hop, Link, RouteTarget};
 
 /// One link with its addresses.

@@ -44,7 +44,7 @@ use link::LinkSocket;
 
 pub(crate) use link::bind as bind_packet_socket;
 
-use crate::pods::show_mac;
+use crate::mac::show_mac;
 
 /// What to look at for one address of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,10 +24,7 @@ use std::collections::BTreeSet;
 use trunkline_bgp::types::Family;
 
 use super::peers::Peer;
-use super::{ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
-
-/// Preference of the rules.
-pub(super) const ALTERNATE_RULE: u32 = 1029;
+use super::{ALTERNATE_RULE, ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
 
 /// Adds the rules and routes of alternate paths to the plan.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {

@@ -14,21 +14,9 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget, Rule,
-    Sysctl, alternate, default_route, peers, policy, probes,
+    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
+    Rule, Sysctl, alternate, default_route, peers, policy, probes,
 };
-
-/// Where learned routes go and whose they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
-    /// The table.
-    pub table: u32,
-    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
-    /// next hop is on that one.
-    pub peers: BTreeMap<PeerKey, Option<u32>>,
-    /// Of these, the ones that traffic is not sent to while there are others.
-    pub left_out: BTreeSet<PeerKey>,
-}
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
 pub(super) fn plan(
@@ -145,18 +133,4 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         left_out: host.left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
         peers: importing,
     });
-}
-
-/// The resource and field of a peer, for an error.
-pub(super) fn peer_field(network: &str, index: usize, field: &str, message: impl ToString) -> PlanError {
-    PlanError::Field {
-        resource: format!("Network {network}"),
-        field: format!("spec.config.bgpPeers[{index}].{field}"),
-        message: message.to_string(),
-    }
-}
-
-/// Whether traffic is sent to a peer at all.
-pub(super) fn routes_traffic(peer: &BgpPeer) -> bool {
-    !peer.does_not_route_traffic
 }

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_api::resources::AttachmentKind;
 
-use super::{Host, Intent, NetworkPlan, Plan};
+use super::{Attachment, Host, Intent, Ipvlan, NetworkPlan, OnLink, Plan};
 use crate::link_check::LinkCheck;
 
 /// A pod's place, before it has links.
@@ -44,38 +44,6 @@ pub struct LinkParameters {
     pub link_checks: Vec<LinkCheck>,
     /// The network's subnets: what the interface is for where another has the pod's default route.
     pub destinations: Vec<IpNet>,
-}
-
-/// How a pod is joined.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Attachment {
-    /// One veth pair, and everything goes to the host.
-    #[default]
-    Veth,
-    /// A slave on the VLAN's device, and a veth pair beside it.
-    Ipvlan(Ipvlan),
-}
-
-/// What an IPVLAN slave needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipvlan {
-    /// Index of the device that carries it.
-    pub parent: u32,
-    /// Its name.
-    pub parent_name: String,
-    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
-    pub on_link: Vec<OnLink>,
-    /// What is reached by the host all the same.
-    pub by_host: BTreeSet<IpNet>,
-}
-
-/// An address on a network with a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnLink {
-    /// The address, with the length of the subnet's prefix.
-    pub address: IpNet,
-    /// The gateway.
-    pub gateway: IpAddr,
 }
 
 /// What a pod's links need to know, or why they cannot be made now, in words. Of a network that is not there, nothing: whoever

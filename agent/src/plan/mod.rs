@@ -24,25 +24,26 @@
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet};
+use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
 
 mod alternate;
 mod bgp;
-pub mod default_route;
+mod default_route;
 mod guard;
 mod hairpin;
+pub mod intent;
 mod join;
+pub mod kernel;
 mod nft_rules;
 mod peers;
 mod policy;
 mod probes;
+pub mod selection;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -52,52 +53,12 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use bgp::Learned;
-pub use default_route::{DefaultRouteSelection, PeerDefaultRoutes};
-pub use join::{AttachTarget, Attachment, Ipvlan, LinkParameters, OnLink, join};
+pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use join::{AttachTarget, LinkParameters, join};
+pub use kernel::*;
 pub use nft_rules::*;
-pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
-pub(crate) use translated::mark_of;
+pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use types::*;
-pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
-
-use crate::source::OverlayPods;
-
-/// What is wanted: an immutable snapshot of the source.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Intent {
-    /// This node.
-    pub node: NodeIdentity,
-    /// All networks; of a peer with a `passwordFile` the key stands in `password`.
-    pub networks: Vec<Network>,
-    /// All subnets.
-    pub subnets: Vec<Subnet>,
-    /// The nodes of the overlay, this one among them.
-    pub nodes: Vec<NodeInfo>,
-    /// Where the overlay's pods on other nodes are; `None`: in the blocks that the NodeInfos have.
-    pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// What the node's configuration says of tunnels.
-    pub tunnels: Tunnels,
-    /// What the node's configuration says of the guard.
-    pub guard: GuardSettings,
-    /// What the node's configuration says of probes.
-    pub probes: ProbeSettings,
-    /// The BGP identifier, if it is configured.
-    pub router_id: Option<Ipv4Addr>,
-    /// The node is in a Kubernetes cluster, which usually has a service proxy.
-    pub in_cluster: bool,
-    /// Prefixes of Services.
-    pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.
-    pub vlan_interfaces: Vec<String>,
-}
-
-impl Intent {
-    /// What is said of this node itself.
-    fn own_info(&self) -> Option<&NodeInfo> {
-        self.nodes.iter().find(|node| node.name() == self.node.name)
-    }
-}
 
 /// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
 ///

@@ -25,21 +25,6 @@ impl NatRules {
     }
 }
 
-/// What the node's configuration says of the guard.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuardSettings {
-    /// The guard is in force.
-    pub enabled: bool,
-    /// TCP ports that BGP sessions are accepted on.
-    pub bgp_ports: BTreeSet<u16>,
-}
-
-impl Default for GuardSettings {
-    fn default() -> Self {
-        GuardSettings { enabled: true, bgp_ports: BTreeSet::new() }
-    }
-}
-
 /// The rules against what pods and foreign tunnels may not send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardPlan {
@@ -100,5 +85,20 @@ impl AlternateRules {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.uplinks.is_empty()
+    }
+}
+
+/// What is counted and dropped on its way to the device [`SINK_NAME`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnassignedRules {
+    /// The Subnets that are counted, each by itself.
+    pub subnets: BTreeSet<IpNet>,
+}
+
+impl UnassignedRules {
+    /// Whether nothing is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.subnets.is_empty()
     }
 }

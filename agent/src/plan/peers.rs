@@ -14,7 +14,6 @@ use trunkline_bgp::config::{
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
-use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
 use super::{
     Hop, Host, Intent, Link, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy,
@@ -455,4 +454,18 @@ pub(super) fn router_id(intent: &Intent, peers: &[Peer<'_>], host: &Host) -> Ipv
             .fold(0x811c_9dc5_u32, |hash, octet| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193));
         Ipv4Addr::from(hash.max(1))
     })
+}
+
+/// The resource and field of a peer, for an error.
+pub(super) fn peer_field(network: &str, index: usize, field: &str, message: impl ToString) -> PlanError {
+    PlanError::Field {
+        resource: format!("Network {network}"),
+        field: format!("spec.config.bgpPeers[{index}].{field}"),
+        message: message.to_string(),
+    }
+}
+
+/// Whether traffic is sent to a peer at all.
+pub(super) fn routes_traffic(peer: &BgpPeer) -> bool {
+    !peer.does_not_route_traffic
 }

@@ -3,56 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use trunkline_bgp::types::{Family, PeerKey};
+use trunkline_bgp::types::Family;
 
 use super::peers::Peer;
-use super::{Intent, Link, Mode, Plan};
+use super::{Intent, Link, Mode, Plan, ProbedRouter};
 
-/// The first 32 bits of what a probe carries. The kernel drops what comes back with them: no pod receives a probe.
-pub const PROBE_MAGIC: u32 = 0x746c_7072;
-/// UDP destination port of probes that a router returns.
-pub const PROBE_PORT: u16 = 33_434;
-/// Identifier of echo requests.
-pub const PROBE_ECHO: u16 = 0x7470;
 /// Other nodes whose NodeInfo makes them targets.
 const TARGETS: usize = 2;
-
-/// What the node's configuration says of probes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProbeSettings {
-    /// Probes are sent.
-    pub enabled: bool,
-    /// Addresses of other nodes that answer an echo; none: those of NodeInfos.
-    pub targets: BTreeSet<IpAddr>,
-}
-
-/// What is probed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProbePlan {
-    /// Established routers on a connected network.
-    pub routers: BTreeSet<ProbedRouter>,
-    /// Addresses of other nodes.
-    pub targets: BTreeSet<IpAddr>,
-    /// What a pod's link may carry, in octets.
-    pub mtu: u32,
-}
-
-/// A router in one family.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProbedRouter {
-    /// The peer.
-    pub peer: PeerKey,
-    /// The family of the probes.
-    pub family: Family,
-    /// The next hop, whose neighbour entry has the router's MAC address.
-    pub gateway: IpAddr,
-    /// The uplink's index.
-    pub ifindex: u32,
-    /// The uplink's name.
-    pub link: String,
-    /// This node's address on the uplink, in this family; none without one that a router could answer.
-    pub own: Option<IpAddr>,
-}
 
 /// Adds the routers and targets to the plan, and the uplinks on which the kernel drops what comes back.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent: &Intent) {

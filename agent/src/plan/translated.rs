@@ -29,8 +29,8 @@ use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
 use super::{
-    Hop, Host, Intent, LINK_BITS, Link, MAIN_TABLE, Mark, Mode, OTHER_LINKS, Plan, RETURN_RULE, RETURN_TABLE,
-    RouteKey, RouteTarget, Rule, TRANSIT,
+    Hop, Host, Intent, Link, MAIN_TABLE, Mark, Mode, OTHER_LINKS, Plan, RETURN_RULE, RETURN_TABLE, RouteKey,
+    RouteTarget, Rule, TRANSIT, mark_of,
 };
 
 /// Preference of the rules for requests to pods of other nodes.
@@ -85,11 +85,6 @@ fn number(links: &[&Link], before: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
         numbers.extend(free.map(|number| (link.index, number)));
     }
     numbers
-}
-
-/// The mark of packets that leave by the link with this number.
-pub(crate) fn mark_of(number: u32) -> Mark {
-    Mark { value: number << LINK_BITS.trailing_zeros(), mask: LINK_BITS }
 }
 
 fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, number: u32) {

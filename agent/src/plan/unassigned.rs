@@ -6,7 +6,7 @@
 //! | preference | packet | table | |
 //! |---|---|---|---|
 //! | 1029 | came in by an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
-//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`] | all Subnets: to the device |
+//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`](super::UNASSIGNED_TABLE) | all Subnets: to the device |
 //! | 1030 | the same | 39998 | the blackholes |
 //!
 //! **The drop does not depend on the device.** While the device is missing or down its routes are gone, and the blackholes drop as they do
@@ -19,32 +19,13 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
-use super::alternate::ALTERNATE_RULE;
-use super::{ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule};
+use super::{
+    ALTERNATE_RULE, ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget,
+    Rule, SINK_ALIAS, SINK_NAME,
+};
 
-/// The table that leads what came from the fabric for no local pod to the device that counts it.
-pub const UNASSIGNED_TABLE: u32 = 39_996;
-/// The name of that device.
-pub const SINK_NAME: &str = "trunkline-drop";
-/// Its alias.
-pub const SINK_ALIAS: &str = "trunkline:drop";
 /// More than any packet, so that no answer says "too big".
 const SINK_MTU: u32 = 65_535;
-
-/// What is counted and dropped on its way to the device [`SINK_NAME`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnassignedRules {
-    /// The Subnets that are counted, each by itself.
-    pub subnets: BTreeSet<IpNet>,
-}
-
-impl UnassignedRules {
-    /// Whether nothing is counted.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.subnets.is_empty()
-    }
-}
 
 /// Adds device, rules and routes to the plan, once it is known by which links the fabric comes in.
 pub(super) fn plan(plan: &mut Plan, host: &Host) {
@@ -70,7 +51,7 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
                 rule.table > ALTERNATE_TABLE && (&rule.iif, rule.family) == (&entrance.iif, entrance.family)
             })
             .map(|rule| rule.table);
-        let table = alternate.unwrap_or(UNASSIGNED_TABLE);
+        let table = alternate.unwrap_or(super::UNASSIGNED_TABLE);
         if alternate.is_none() {
             kernel.rules.insert(Rule { priority: ALTERNATE_RULE, table, ..entrance.clone() });
         }

@@ -26,7 +26,7 @@ use super::{
     DROP_TABLE, Hop, Host, Intent, Link, LinkKind, LinkPlan, MAIN_TABLE, Plan, RouteKey, RouteTarget, Rule,
     SubnetDevice, SubnetPlan, Sysctl,
 };
-use crate::attach::device::ALIAS_PREFIX;
+use crate::naming::ALIAS_PREFIX;
 
 /// The longest name of an interface (IFNAMSIZ, without the zero).
 const MAX_NAME: usize = 15;

@@ -31,7 +31,7 @@ use super::{
     DROP_TABLE, FdbEntry, Hop, Host, Intent, Link, LinkKind, LinkPlan, Mode, NODE_TABLE, Neighbour,
     NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl, guard,
 };
-use crate::attach::device::ALIAS_PREFIX;
+use crate::naming::ALIAS_PREFIX;
 
 /// Most octets of an interface's name (IFNAMSIZ less the closing zero).
 const MAX_NAME: usize = 15;

@@ -7,13 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
-use trunkline_api::control::{DuplicateIdentifier, EventKind};
+use trunkline_api::control::DuplicateIdentifier;
 use trunkline_bgp::speaker::PeerStatus;
-
-use crate::history::History;
-use crate::observe::Observer;
 
 /// What one session shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,27 +57,6 @@ fn find(own: Ipv4Addr, seen: impl Iterator<Item = SessionIdentifiers>) -> Vec<Du
         })
     });
     found.collect()
-}
-
-/// Records an event for each duplicate that comes or goes, until the agent stops.
-pub async fn follow(observer: Arc<Observer>, history: History) {
-    let mut sessions = observer.reconcile.sessions();
-    let mut known: BTreeMap<Ipv4Addr, DuplicateIdentifier> = BTreeMap::new();
-    while sessions.changed().await.is_ok() {
-        let Some((peers, bgp)) = observer.sessions().await else { continue };
-        let found = duplicates(bgp.router_id, &peers);
-        for duplicate in found.iter().filter(|it| known.get(&it.identifier) != Some(it)) {
-            let peer = duplicate.peers.first().cloned();
-            tracing::warn!("{}", duplicate.text);
-            history.record(EventKind::DuplicateIdentifier, peer, None, duplicate.text.clone());
-        }
-        let found: BTreeMap<_, _> = found.into_iter().map(|it| (it.identifier, it)).collect();
-        for (identifier, gone) in known.iter().filter(|(identifier, _)| !found.contains_key(identifier)) {
-            let text = format!("BGP identifier {identifier} belongs to one router again");
-            history.record(EventKind::IdentifierUnique, gone.peers.first().cloned(), None, text);
-        }
-        known = found;
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::types::Family;
 
-use crate::plan::default_route::{Basis, Cause, ExcludedPeer};
+use crate::plan::selection::{Basis, Cause, ExcludedPeer};
 use crate::plan::{DefaultRouteSelection, Mode, Plan, RouteKey, default_prefix};
 
 /// What was reported and is not over.

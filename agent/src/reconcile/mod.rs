@@ -39,11 +39,11 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
     AttachTarget, DefaultRouteSelection, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange,
     join,
 };
-use crate::source::{Snapshot, SnapshotRefusal};
 
 pub use listening::ListenAddress;
 pub use stage::DrainStage;

@@ -1,4 +1,4 @@
-//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::default_route`] decides by.
+//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::selection`] decides by.
 //!
 //! A speaker that replaces another one in this process knows no paths at first. What was known stays until the new one has End-of-RIB of the
 //! peer, or has converged. Likewise with what the last run left in the kernel.

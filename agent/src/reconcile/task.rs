@@ -31,11 +31,11 @@ use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
     AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan, Pod,
     PodPlan, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
-use crate::source::{Snapshot, SnapshotRefusal};
 
 mod speaker;
 mod unrecorded;

@@ -13,7 +13,7 @@ use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{BgpPeer, Secret};
 use trunkline_api::validate::{self, NeighbourOverlap};
 
-use super::{Snapshot, SnapshotRefusal};
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
 /// Most octets of a manifest file: a megabyte is some thousand subnets.
 const MAX_FILE: u64 = 1 << 20;

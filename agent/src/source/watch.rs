@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::folder::{self, Context};
-use super::{Snapshot, SnapshotRefusal};
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
 /// Nothing happened for this long: the edit is done.
 const SETTLE: Duration = Duration::from_millis(50);

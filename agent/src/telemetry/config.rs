@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::schema::FilePath;
+use crate::text_kinds::FilePath;
 
 /// A header is not longer than this.
 const LONGEST: u64 = 16 << 10;

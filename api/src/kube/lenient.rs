@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
 use super::object::{Kind, Object};
-use crate::validate::Fault;
+use crate::fault::Fault;
 
 /// An [`Object`], or the fault that prevents it. Deserialization never fails, so one bad object
 /// does not block a watch or a list.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
+use super::meta::ObjectMeta;
 use super::subnet::IpVersion;
+use crate::value::null_default;
 
 /// One address allocated to a pod: in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{Count, ObjectMeta, is_default, null_default};
-use super::value::{LongLivedStale, Secret, ValueError, parse_address};
+use super::meta::{Count, ObjectMeta};
 use crate::policy::{Policy, PrefixMatch};
+use crate::value::{LongLivedStale, Secret, ValueError, parse_address};
+use crate::value::{is_default, null_default};
 
 /// A set of nodes that share one path into the fabric: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,8 +10,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
-use super::value::{ValueError, parse_address, parse_mac};
+use super::meta::ObjectMeta;
+use crate::value::null_default;
+use crate::value::{ValueError, parse_address, parse_mac};
 
 /// A node in the overlay: cluster-scoped, named as the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
+use super::meta::ObjectMeta;
 use super::network::NetworkMode;
-use super::value::{ValueError, parse_address};
+use crate::value::null_default;
+use crate::value::{ValueError, parse_address};
 
 /// A range of addresses of a Network: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fault, Faults, peer};
+use super::peer;
+use super::values::{MAX_VLAN, check_asn};
+use crate::fault::{Fault, Faults};
 use crate::pod::extra_prefix;
 use crate::resources::{AttachmentKind, Network, NetworkMode, NetworkType};
 
-/// The largest VLAN id (IEEE 802.1Q; 4095 is reserved).
-pub(super) const MAX_VLAN: u32 = 4094;
 /// The largest VNI: 24 bits (RFC 7348).
 const MAX_VNI: u32 = (1 << 24) - 1;
 
@@ -66,7 +66,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         (NetworkMode::BGP, None) => {
             faults.add("spec.netID", "missing: mode BGP needs the AS number of the nodes, 1 to 4294967295");
         }
-        (NetworkMode::BGP, Some(asn)) => peer::check_asn("spec.netID", asn, faults),
+        (NetworkMode::BGP, Some(asn)) => check_asn("spec.netID", asn, faults),
         (NetworkMode::VXLAN, None) => {
             faults.add("spec.netID", format!("missing: mode VXLAN needs a VNI, 0 to {MAX_VNI}"));
         }

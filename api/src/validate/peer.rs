@@ -5,21 +5,11 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::Faults;
 use super::policy::{self, PolicyDirection};
+use super::values::check_asn;
+use crate::fault::Faults;
 use crate::policy::PrefixMatch;
 use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, LongLivedStale, Network};
-
-/// Checks that an AS number is valid for a speaker: not 0 (RFC 7607), and not AS_TRANS (RFC 6793
-/// §9).
-pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
-    match asn {
-        0 => faults.add(field, "0 is not an AS number (RFC 7607): write 1 to 4294967295"),
-        23456 => faults
-            .add(field, "23456 is AS_TRANS, which stands for other numbers (RFC 6793): write the real one"),
-        _ => {}
-    }
-}
 
 pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
     if network.peers().is_empty() {

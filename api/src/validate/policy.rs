@@ -5,8 +5,8 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::Faults;
-use super::peer::check_asn;
+use super::values::check_asn;
+use crate::fault::Faults;
 use crate::policy::{
     AsPath, Changes, Members, Policy, PrefixMatch, Rule, parse_community, parse_extended_community,
     parse_large_community,

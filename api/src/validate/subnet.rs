@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::network::MAX_VLAN;
-use super::{Fault, Faults};
+use super::values::MAX_VLAN;
+use crate::fault::{Fault, Faults};
 use crate::resources::{IpVersion, Network, NetworkMode, ParsedRange, Subnet, parse_address};
 
 /// Maximum number of addresses of a subnet, as in hybridnet.

@@ -20,8 +20,8 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::error::{Stopped, connection_loss};
-use super::handle::Command;
 use super::now;
+use super::owner::{Command, Owner};
 use crate::bmp::{StationConfig, StationId, StationRead, termination};
 
 /// Octets of one request.
@@ -219,10 +219,7 @@ impl StationConnection {
         }
     }
 
-    async fn command(
-        &self,
-        work: impl FnOnce(&mut super::owner::Owner, Instant) + Send + 'static,
-    ) -> Result<(), Stopped> {
+    async fn command(&self, work: impl FnOnce(&mut Owner, Instant) + Send + 'static) -> Result<(), Stopped> {
         let commands = self.commands.upgrade().ok_or(Stopped)?;
         commands.send(Box::new(work)).await.map_err(|_| Stopped)
     }

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Stopped;
-use super::handle::Command;
+use super::owner::Command;
 use crate::rib::RouteChange;
 use crate::speaker::Event;
 use crate::types::{Family, PeerKey};

@@ -18,7 +18,7 @@ use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::listener::ListenStatus;
 use super::listing::RouteListing;
-use super::owner::Owner;
+use super::owner::{Command, Owner};
 use crate::bfd::HostLink;
 use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
@@ -30,9 +30,6 @@ use crate::types::{PeerId, PeerKey};
 
 /// Prefixes that a search examines at once: less than a millisecond of the speaker's time.
 const SEARCHED: usize = 8192;
-
-/// A command to the owner.
-pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
 
 /// A running speaker. Cheap to clone; the speaker stops silently when the last clone is dropped.
 ///

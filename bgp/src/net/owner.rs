@@ -28,7 +28,6 @@ use super::bfd::{Bfd, Report};
 use super::connect::{connect, set_options};
 use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
-use super::handle::Command;
 use super::heap::Trim;
 use super::listener::Listeners;
 use super::md5::Md5Counters;
@@ -39,6 +38,9 @@ use crate::speaker::{
     Action, ConnId, ConnectFailure, Event, ListenKey, ListenRange, PeerStatus, SocketOptions, Speaker, Stop,
 };
 use crate::types::{InterfaceName, PeerId, PeerKey};
+
+/// A command to the owner.
+pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
 
 /// The highest number of commands or inputs in one turn, before the turn writes.
 const BATCH: usize = 64;

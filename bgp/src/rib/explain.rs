@@ -10,12 +10,14 @@ use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use super::Rib;
-use super::adj_out::{self, NotAdvertised};
+use super::adj_out::NotAdvertised;
+use super::adj_out::write::exportable;
 use super::attributes::AttrId;
 use super::decision::{self, Candidate, Step};
 use super::listing::{PathEntry, entry};
 use super::peer::Shared;
-use super::table::{Filtered, Path, Table};
+use super::received::Filtered;
+use super::table::{Path, Table};
 use super::transform::TransformId;
 use crate::policy::PolicyResult;
 use crate::types::{AddressFamily, Family, PeerId};
@@ -195,7 +197,7 @@ fn explain_exports<F: AddressFamily>(
     });
     let mut explained = Vec::new();
     let mut explain = |shared: &mut Shared, number: u32, path: &Path| {
-        let outcome = adj_out::exportable::<F>(shared, peer, prefix, path);
+        let outcome = exportable::<F>(shared, peer, prefix, path);
         let out = shared.peer(peer).map(|peer| &peer.out[family]);
         let advertised = out.is_some_and(|out| out.has(row, number, outcome.ok()));
         shared.release(outcome.ok());

@@ -5,10 +5,11 @@ use std::iter;
 use ipnet::IpNet;
 
 use super::Rib;
-use super::adj_out::{self, NotAdvertised};
+use super::adj_out::{NotAdvertised, write};
 use super::attributes::{AttrId, AttributeTable};
 use super::peer::Shared;
-use super::table::{Filtered, Path, Table};
+use super::received::Filtered;
+use super::table::{Path, Table};
 use crate::types::{AddressFamily, Family, NextHop, PeerId};
 use crate::wire::PathAttributes;
 
@@ -204,8 +205,8 @@ impl Rib {
         }
         let shared = &mut self.shared;
         let outcome = match prefix.trunc() {
-            IpNet::V4(prefix) => adj_out::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
-            IpNet::V6(prefix) => adj_out::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
+            IpNet::V4(prefix) => write::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
+            IpNet::V6(prefix) => write::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
         };
         self.shared.collect();
         match outcome {

@@ -42,6 +42,7 @@ mod explain;
 mod facts;
 mod listing;
 mod peer;
+mod received;
 mod row_set;
 mod table;
 mod transform;
@@ -54,12 +55,13 @@ pub use decision::Step;
 pub use explain::{Comparison, ExplainedExport, ExplainedPath, PolicyMatch, SelectionResult};
 pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateResult};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
-pub use table::Filtered;
+pub use received::Filtered;
 
 use adj_out::AdjOut;
 use attributes::AttrId;
 use peer::Shared;
-use table::{ReceivedPath, Table};
+use received::ReceivedPath;
+use table::Table;
 
 use crate::config::PathRules;
 use crate::policy::Policy;
@@ -402,7 +404,7 @@ impl Rib {
         for family in self.shared.family_turn(peer) {
             if !self.shared.is_silent(family) {
                 in_family!(self, family, |table, shared| {
-                    adj_out::write(table, shared, peer, out, limit, &mut rows)
+                    adj_out::write::write(table, shared, peer, out, limit, &mut rows)
                 });
             }
         }

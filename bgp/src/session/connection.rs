@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::cause::RefusedSegments;
 use super::negotiated::Negotiated;
 use super::timers::{Kind, Timers};
-use crate::speaker::io::ConnId;
+use crate::io::ConnId;
+use crate::io::cause::RefusedSegments;
 use crate::wire::{self, Frame, HeaderError, MAX_MESSAGE, Open};
 
 /// Octets of queued control messages above which no KEEPALIVE is queued: the peer does not read.

@@ -37,9 +37,7 @@
 //!   families that both configurations have are retained.
 //! - *Long-lived stale paths* (RFC 9494) follow stale paths; see `peer/retention.rs`.
 
-pub mod cause;
 pub(crate) mod connection;
-pub mod fault;
 pub mod negotiated;
 pub mod peer;
 mod timers;
@@ -47,14 +45,14 @@ mod timers;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use cause::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
-pub use fault::Fault;
+pub use crate::io::cause::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
+pub use crate::io::fault::Fault;
 pub use negotiated::{Local, Negotiated, PeerRestart};
 pub use peer::Peer;
 
 use crate::config::PeerConfig;
-pub use crate::speaker::io::{Action, ConnId, Event};
-pub use crate::speaker::status::State;
+pub use crate::io::status::State;
+pub use crate::io::{Action, ConnId, Event};
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Notification, Open, Update};
 

@@ -11,9 +11,7 @@ mod status;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::cause::{Cause, ConnectFailure};
 use super::connection::{self, Connection, Origin};
-use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
 use super::{
@@ -21,8 +19,10 @@ use super::{
 };
 use crate::bfd::Status;
 use crate::config::PeerConfig;
-use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
-use crate::speaker::status::Traffic;
+use crate::io::cause::{Cause, ConnectFailure};
+use crate::io::fault::{Fault, Retry};
+use crate::io::status::Traffic;
+use crate::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Notification, Scratch};
 use failures::Failures;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::io::{Action, ConnId, Event};
 use crate::bmp::Station;
 use crate::config::PeerConfig;
+use crate::io::{Action, ConnId, Event};
 use crate::rib::{Rib, RibPeer, SessionFacts};
 use crate::session::{Fault, Session, Sink};
 use crate::types::{Family, FamilySet, NextHop, PeerId};

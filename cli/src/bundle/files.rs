@@ -18,7 +18,7 @@ use super::archive::{Content, LARGEST};
 use super::redact::{self, SecretLocation, Secrets};
 use super::shapes;
 use super::step::{Missing, Sink};
-use crate::doctor::Where;
+use crate::arguments::Where;
 
 /// The token of the pod that the agent runs in.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";

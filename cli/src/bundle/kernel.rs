@@ -10,8 +10,8 @@ use netlink_packet_route::route::RouteType;
 use trunkline_agent::kernel::netlink::lookup::{self, kind_name, table_name};
 use trunkline_agent::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, PROTOCOL};
 use trunkline_agent::kernel::netlink::{Batch, Connection, vxlan};
+use trunkline_agent::mac::show_mac;
 use trunkline_agent::plan::Hop;
-use trunkline_agent::pods::show_mac;
 use trunkline_bgp::types::Family;
 
 use super::program;

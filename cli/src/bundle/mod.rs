@@ -35,7 +35,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::doctor::{self, Where};
+use crate::arguments::Where;
+use crate::doctor;
 use archive::{Archive, Content};
 use report::Manifest;
 use step::Collection;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 
-use trunkline_agent::attach::device::ALIAS_PREFIX;
 use trunkline_agent::kernel::netlink::lookup::{self, Packet};
 use trunkline_agent::kernel::netlink::objects::{self, LinkInfo};
 use trunkline_agent::kernel::netlink::{Batch, Connection};
 use trunkline_agent::kernel::sysctl::file;
+use trunkline_agent::naming::ALIAS_PREFIX;
 use trunkline_api::control::{AgentStatus, Peer};
 
 use super::Finding;

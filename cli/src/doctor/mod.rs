@@ -34,23 +34,8 @@ use trunkline_agent::config::Config;
 use trunkline_api::attach::DEFAULT_SOCKET;
 use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 
+use crate::arguments::{Output, Where};
 use crate::client;
-use crate::commands::Output;
-use crate::install::InstallPaths;
-
-/// Where to look.
-#[derive(Clone, Debug, Args)]
-pub struct Where {
-    /// The agent's configuration.
-    #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
-    pub config: PathBuf,
-    /// The agent's socket; the configuration's unless said.
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-    /// Where plugin and configuration of the container runtime are.
-    #[command(flatten)]
-    pub place: InstallPaths,
-}
 
 /// Where to look, and how to say what was found.
 #[derive(Debug, Args)]

@@ -12,9 +12,9 @@ use std::process::{Child, Command as Process, Stdio};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
-use trunkline_agent::attach::device::host_ifname;
 use trunkline_agent::ipam::Record;
 use trunkline_agent::ipam::store::{Batch, Store};
+use trunkline_agent::naming::host_ifname;
 use trunkline_api::attach::{
     Attach, AttachOptions, Attachment, Code, Command, Detach, Done, Failure, Gc, Interface, Reply, Request,
     decode_reply, encode,

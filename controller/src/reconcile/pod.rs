@@ -21,12 +21,12 @@ use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, Refe
 
 use super::plan::{AssignPlan, Existing, Plan};
 use super::{Context, WriteError, is_gone, random, reference};
+use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
 use crate::queue::ReconcileResult;
 use crate::state::PendingCreate;
-use crate::watch::pod::Pod;
 
 /// The layout of IPInstances: hybridnet's third, which Trunkline shares.
 const VERSION: &str = "v1.2";

@@ -19,7 +19,6 @@
 //! not have arrived yet ([`Relist`]).
 
 pub mod delays;
-pub mod pod;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -38,10 +37,10 @@ use tokio::time::sleep;
 use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
+use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
 use delays::Delays;
-use pod::Pod;
 
 /// A watched kind, and the effect of its events on the shared state.
 pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {

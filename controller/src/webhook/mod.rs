@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kube::Client;
-use tokio::sync::watch;
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -38,16 +37,8 @@ use trunkline_daemon::connections::ConnectionLimiter;
 pub use certificates::Source;
 pub use metrics::Metrics;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterReader;
 use crate::selection::Policy;
-
-/// Access to the rows of the watches.
-pub trait ClusterReader: Send + Sync + 'static {
-    /// Reads the rows. Keep it short: the watches wait meanwhile.
-    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
-    /// Changes with each change of a Network, Subnet or namespace.
-    fn changes(&self) -> watch::Receiver<u64>;
-}
 
 /// The webhook's flags.
 #[derive(Clone, Debug, clap::Args)]

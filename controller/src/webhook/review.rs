@@ -29,12 +29,12 @@ use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
 use trunkline_daemon::logging::shown;
 
-use super::ClusterReader;
 use super::facts::ApiReader;
 use super::log_limit::LogLimit;
 use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
 use super::rules::{RuleResult, ipinstance, network, nodeinfo, pod, subnet};
+use crate::cluster::ClusterReader;
 use crate::selection::Policy;
 
 /// The kind of request.

@@ -247,8 +247,8 @@ fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
         })?;
         let seconds = SECONDS.to_string();
         let text = run(&mut inside(from, &["--json", "--time", &seconds, "--client", address]))?;
-        let told: Value = serde_json::from_str(&text)?;
-        let rate = told["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
+        let report: Value = serde_json::from_str(&text)?;
+        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
         ensure!(rate > 0.0, "iperf3 printed {text}");
         Ok(round(rate / 1e6))
     })();

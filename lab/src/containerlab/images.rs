@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_base_is_of_the_machines_release() {
+    fn the_base_image_has_the_machines_release() {
         let debian =
             release("NAME=\"Debian GNU/Linux\"\nVERSION_CODENAME=bookworm\nID=debian\n").expect("a release");
         assert_eq!(debian, ("debian".to_owned(), "bookworm".to_owned()));

@@ -59,7 +59,7 @@ pub(crate) fn deploy(place: &Place, name: &str) -> Result<Fabric> {
     }
     ensure!(
         containers_of(&place, &topology)?.is_empty(),
-        "a lab called {} is deployed already; `containerlab destroy --name {0}` ends it, --tag gives this one another name",
+        "a lab called {} is deployed already; `containerlab destroy --name {0}` removes it, --tag changes the name of this one",
         lab_name(&place, &topology)
     );
     let mut fabric = Fabric::begin(&place, topology, destroy)?;

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_that_groff_reads_without_a_warning() {
+    fn every_command_has_a_man_page_without_groff_warnings() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("man")).unwrap();
         std::fs::write(folder.path().join("man/trunkline-gone.1"), "").unwrap();

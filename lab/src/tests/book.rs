@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_has_no_fault() {
+    fn a_correct_book_has_no_fault() {
         let good = pages(&[
             ("docs/SUMMARY.md", "- [A](a.md)\n"),
             (

@@ -1,5 +1,6 @@
-//! Each way to lose the session with one ToR shows its cause, and goes on showing it: `peers`, `peers ADDRESS`, `doctor`, the events and the
-//! metrics have the same words. An attempt to connect that fails later does not replace the cause. docs/faults.md has what is printed here.
+//! Each kind of loss of the session with one ToR shows its cause, and keeps showing it: `peers`,
+//! `peers ADDRESS`, `doctor`, the events and the metrics have the same text. A later failed attempt
+//! to connect does not replace the cause. docs/faults.md has these texts.
 
 use anyhow::{Context as _, Result, ensure};
 use trunkline_api::control::{CauseKind, Peer};
@@ -20,7 +21,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "causes/fresh-start",
-        about: "a fresh lab shows no old error, whatever failed before the first session",
+        about: "a fresh lab shows no error from before the first session",
         run: fresh_start,
     },
 ];
@@ -110,7 +111,8 @@ const FAULTS: &[Fault] = &[
             TOR,
             ". /etc/frr/daemons; /usr/lib/frr/bgpd -d ${bgpd_options:--A 127.0.0.1} --log file:/var/log/frr/bgpd.log && vtysh -b",
         )],
-        // A kernel does not reset a signed connection to a port where nobody listens: each attempt gets no answer.
+        // A kernel without a listener does not reset a signed connection: each attempt gets no
+        // answer.
         kind: CauseKind::Closed,
         words: "connection lost: the peer closed the TCP connection",
         advice: "the router's BGP process ended, by a restart, a stop or a crash",
@@ -225,7 +227,8 @@ fn fresh_start(context: &Context) -> Result<Verdict> {
             let host = bed.host(node)?;
             client::wait_established(host, PATIENCE)?;
             for peer in client::peers(host)? {
-                // FRR 8.4 replaces its BFD session when BGP becomes Established, and may end BGP for that: then there is a loss to show.
+                // FRR 8.4 replaces its BFD session when BGP becomes Established, and may end BGP
+                // for that. Then a loss is shown.
                 let shown = peer.last_error.as_ref().filter(|_| peer.flaps == 0);
                 ensure!(shown.is_none(), "{node}: {}: {shown:?}", peer.name());
                 ensure!(peer.last_attempt.is_none() && peer.cause.is_none(), "{node}: {peer:?}");

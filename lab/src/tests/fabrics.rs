@@ -18,7 +18,7 @@ use crate::{client, demo, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "lab/up-and-down",
-        about: "a topology comes up, and nothing of it is left after it went down",
+        about: "a topology comes up, and leaves nothing behind when it goes down",
         run: up_and_down,
     },
     Test { name: "fabric/demo", about: "every promise of the demo holds", run: the_demo },
@@ -137,7 +137,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         // Their received prefixes.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
-        let heard = |stale_too: bool| -> Result<()> {
+        let received = |stale_too: bool| -> Result<()> {
             for address in &attached.addresses {
                 let prefix = IpNet::from(*address).to_string();
                 let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -151,11 +151,11 @@ fn interop(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         };
-        heard(false)?;
+        received(false)?;
         let advertised = client::advertised(node, "10.1.0.1".parse()?)?;
         for address in &attached.addresses {
             let route = advertised.iter().find(|r| r.prefix == IpNet::from(*address));
-            let route = route.with_context(|| format!("{address} is not among what BIRD was told"))?;
+            let route = route.with_context(|| format!("{address} is not advertised to BIRD"))?;
             ensure!(route.communities.iter().any(|c| c.eq_ignore_ascii_case("no-export")), "{route:?}");
         }
         // BIRD has a route to the pod; its traffic survives a SIGKILL of the agent, as both routers
@@ -163,10 +163,10 @@ fn interop(context: &Context) -> Result<Verdict> {
         let pings = bed.pings("bird", &attached.addresses)?;
         client::end_agent(node, Signal::KILL)?;
         pings.wait_sent(200, PATIENCE)?;
-        heard(true).context("while the agent is away")?;
+        received(true).context("while the agent is away")?;
         client::start_agent(node)?;
         bed.established()?;
-        heard(false)?;
+        received(false)?;
         let pings = lost_nothing(pings)?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
         wait_for("both to withdraw the pod", PATIENCE, || {

@@ -19,7 +19,7 @@ use anyhow::{Result, bail};
 
 use super::{Context, Test, TestResult, checks, in_user_mode_kernel, library, observability, time};
 use crate::kube::assets::Assets;
-use crate::progress::{be_quiet, say, tell};
+use crate::progress::{be_quiet, print_line, say};
 use crate::shell::give_way;
 use crate::{interrupt, uml};
 
@@ -157,21 +157,23 @@ impl Runner {
         if !tests.is_empty() || !preparations.is_empty() {
             // A failure only costs time.
             give_way().unwrap_or_else(|e| {
-                tell(&format!("  [behind] runs beside the labs with equal rights: {e:#}"))
+                print_line(&format!(
+                    "  [behind] runs at the same time as the labs with equal priority: {e:#}"
+                ))
             });
         }
         for Preparation { what, run } in preparations {
             interrupt::check()?;
             let start = Instant::now();
             let words = if run(context).is_ok() { "built" } else { "could not build" };
-            tell(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
+            print_line(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
         }
         let run = |test: &&'static Test| {
             interrupt::check()?;
             let number = self.next();
             let outcome = outcome(context, test);
             let (word, took) = (outcome.word(), time(outcome.took));
-            tell(&format!(
+            print_line(&format!(
                 "  [behind, {number}/{}] {}: {word} in {took}  {}",
                 self.all,
                 test.name,
@@ -200,7 +202,7 @@ mod tests {
     use super::{ALONE, BEHIND, LATE};
 
     #[test]
-    fn lanes_are_made_for_tests_that_there_are() {
+    fn lanes_name_existing_tests() {
         for name in ALONE.iter().chain(&BEHIND).chain(&LATE) {
             assert!(all().iter().any(|test| test.name == *name), "{name}");
         }

@@ -1,8 +1,10 @@
-//! `cargo lab test`: everything that must hold before a change goes in, from formatting to whole fabrics, as one list
-//! of named functions. A test passes, fails, or is skipped with its reason; nothing is skipped silently.
+//! `cargo lab test`: all conditions for a change, from formatting to whole fabrics, as one list of
+//! named functions. A test passes, fails, or is skipped with its reason; no test is skipped
+//! silently.
 //!
-//! Those of [`IN_USER_MODE_KERNEL`] run in one, each in a kernel booted for it: this process boots it, the same program
-//! inside runs the one test and prints its verdict. What runs beside what is in [`lanes`].
+//! Tests in [`IN_USER_MODE_KERNEL`] run in a user-mode kernel each: this process boots it, and the
+//! same program inside runs the one test and prints its verdict. [`lanes`] decides which tests run
+//! at the same time.
 
 mod attach;
 mod bed;
@@ -56,10 +58,10 @@ use crate::progress::{say, seconds, table};
 use crate::uml::link::Link;
 use crate::{packages, product, uml};
 
-/// What a test that did not fail says.
+/// The result of a test that did not fail.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) enum Verdict {
-    /// With a few words on what was seen.
+    /// Passed, with a short text about the observations.
     Passed(String),
     Skipped(String),
 }
@@ -68,17 +70,17 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
     Ok(Verdict::Passed(words.into()))
 }
 
-/// What a test is given. Tests that run at the same time have one each, of the same programs.
+/// The context of a test. Tests that run at the same time have one each, of the same programs.
 pub(crate) struct Context {
     pub place: Place,
-    /// Of a test in a user-mode kernel that has a part outside: the file with what that part hands to it.
+    /// For a test in a user-mode kernel with a part outside: the file with that part's data.
     pub handed: Option<PathBuf>,
     built: Arc<Built>,
 }
 
-/// What tests share.
+/// Shared by tests.
 struct Built {
-    /// All tests run, so the controller will be asked for too.
+    /// All tests run, so the controller is needed later.
     everything: bool,
     product: Once,
     controller: Once,
@@ -90,7 +92,7 @@ impl Context {
         Self { place: place.clone(), handed: None, built: Arc::new(built) }
     }
 
-    /// The same for another lane, whose labs have other names with a tag more.
+    /// The same for another lane: its labs have other names, with one more tag.
     fn tagged(&self, more: Option<&str>) -> Self {
         let mut place = self.place.clone();
         if let Some(more) = more {
@@ -99,7 +101,7 @@ impl Context {
         Self { place, handed: None, built: self.built.clone() }
     }
 
-    /// The folder with the product's binaries, built when it is asked for the first time.
+    /// The folder with the product's binaries, built at the first request.
     pub(crate) fn product(&self) -> Result<PathBuf> {
         self.built.product.get("the product", || {
             if !self.built.everything {
@@ -112,7 +114,7 @@ impl Context {
         })
     }
 
-    /// The controller's program, built when it is asked for the first time.
+    /// The controller's program, built at the first request.
     pub(crate) fn controller(&self) -> Result<PathBuf> {
         if self.built.everything {
             self.product()?;
@@ -121,7 +123,8 @@ impl Context {
     }
 }
 
-/// What is built once, by who comes first. A build that fails is tried again by the next.
+/// Programs that are built once, by the first request. After a failed build the next request tries
+/// again.
 #[derive(Default)]
 struct Once(Mutex<Option<PathBuf>>);
 
@@ -148,12 +151,12 @@ impl Once {
 /// One test.
 pub(crate) struct Test {
     pub name: &'static str,
-    /// What must hold, in one line.
+    /// The tested promise, in one line.
     pub about: &'static str,
     pub run: fn(&Context) -> Result<Verdict>,
 }
 
-/// Tests of what this machine's kernel may have no devices for.
+/// Tests that need devices which this machine's kernel may lack.
 const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     l2::TESTS,
     l2::wire::TESTS,
@@ -166,7 +169,7 @@ const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     observability::VLAN_TESTS,
 ];
 
-/// How long one of them may take.
+/// Time limit of each.
 const BOUND: Duration = Duration::from_secs(600);
 
 fn all() -> Vec<&'static Test> {
@@ -219,7 +222,8 @@ fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
     boot_for(context, test.name, None)
 }
 
-/// Boots a user-mode kernel that runs one test, with a link to the machine and a file if the test has a part outside.
+/// Boots a user-mode kernel that runs one test, with a link to the machine and a file if the test
+/// has a part outside.
 fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Result<Verdict> {
     context.product()?;
     let lab = std::env::current_exe()?;
@@ -240,7 +244,7 @@ pub(crate) fn run_inside(place: &Place, name: &str, handed: Option<PathBuf>) -> 
     let mut tests = in_user_mode_kernel().chain(services::INSIDE);
     let test = tests.find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context { handed, ..Context::new(place, false) };
-    // There is nothing to build with in there.
+    // The kernel inside has no compiler.
     context.built.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
     println!("{}", serde_json::to_string(&verdict)?);
@@ -253,7 +257,8 @@ pub(crate) fn list() {
     print!("{}", table(&rows));
 }
 
-/// Runs every test whose name contains one of the filters (all, if there are none). Returns whether none failed.
+/// Runs all tests with one of the filters in their name (all tests without filters). Returns
+/// whether none failed.
 pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     packages::need_root("cargo lab test")?;
     let chosen: Vec<_> = all()
@@ -291,7 +296,7 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What came of a test.
+/// The outcome of a test.
 struct TestResult {
     test: &'static Test,
     took: Duration,
@@ -307,7 +312,7 @@ impl TestResult {
         }
     }
 
-    /// What it says, in one line.
+    /// Its text, in one line.
     fn words(&self) -> String {
         match &self.verdict {
             Ok(Verdict::Passed(words) | Verdict::Skipped(words)) => words.clone(),

@@ -18,7 +18,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "unnumbered/changes",
-        about: "an interface that goes and comes back, and a router with a new address, are followed",
+        about: "the agent follows an interface that disappears and returns, and a router with a new address",
         run: changes,
     },
     Test {

@@ -13,7 +13,7 @@ use super::super::netlink::{message, tc, vxlan};
 use super::super::scan;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, RepairKind, Request};
-use crate::attach::bandwidth::pair_name;
+use crate::naming::pair_name;
 use crate::plan::{RouteKey, RouteTarget};
 
 /// One notification, taken out of the buffer.

@@ -1,5 +1,9 @@
 //! The overlay's part: a node with two others, and what leads to them.
 
+use std::sync::Arc;
+
+use trunkline_api::resources::NodeInfo;
+
 use super::*;
 
 fn node(name: &str, ip: &str, blocks: &[&str]) -> NodeInfo {

@@ -1,4 +1,4 @@
-//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::default_route`].
+//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::selection`].
 
 use trunkline_bgp::types::FamilySet;
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
 use trunkline_api::validate::{self, Fault};
 
-use crate::source::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, Snapshot};
 
 /// Kind and name.
 type ObjectRef = (&'static str, String);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use trunkline_api::resources::{Network, NodeInfo, Secret, Subnet};
 
 use super::instances::{ObjectName, Row};
-use crate::source::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, Snapshot};
 
 /// What the file says.
 #[derive(Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_daemon::apiserver;
 
-use crate::config::schema::FilePath;
+use crate::text_kinds::FilePath;
 
 /// Where Networks, Subnets and pods' addresses come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -38,7 +38,6 @@ pub use cluster::Cluster;
 pub use config::{KubeConfig, SourceKind};
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ::kube::Api;
 use ::kube::api::ListParams;
@@ -51,10 +50,9 @@ use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 use crate::drain::Drain;
 use crate::ipam::Ipam;
 use crate::metrics::Metrics;
-use crate::observe::Observer;
 use crate::reconcile::Reconcile;
 use config::Connection;
-use writer::InstanceUpdate;
+use writer::{InstanceUpdate, NodePeers};
 
 /// The cluster, and the ends of its channels that its tasks hold.
 pub struct Parts {
@@ -65,7 +63,7 @@ pub struct Parts {
 }
 
 /// What the cluster's tasks work with.
-pub struct ClusterDependencies {
+pub struct ClusterDependencies<P> {
     /// This node.
     pub node: String,
     /// Where the last good state is kept.
@@ -76,8 +74,8 @@ pub struct ClusterDependencies {
     pub ipam: Ipam,
     /// What is counted.
     pub metrics: Metrics,
-    /// Who knows the peers.
-    pub observer: Arc<Observer>,
+    /// This node's peers, for its NodeInfo.
+    pub node_peers: P,
     /// Who follows the Node's cordon, if it is followed.
     pub drain: Option<Drain>,
 }
@@ -91,9 +89,9 @@ pub fn parts(node: &str, connection: Connection) -> Parts {
 
 impl Parts {
     /// Follows the API server and writes to it, until the agent ends.
-    pub async fn follow(self, dependencies: ClusterDependencies) {
+    pub async fn follow(self, dependencies: ClusterDependencies<impl NodePeers>) {
         let Parts { cluster, updates, unwritten } = self;
-        let ClusterDependencies { node, cache, reconcile, ipam, metrics, observer, drain } = dependencies;
+        let ClusterDependencies { node, cache, reconcile, ipam, metrics, node_peers, drain } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
@@ -112,7 +110,7 @@ impl Parts {
             cluster: cluster.clone(),
             reconcile,
             ipam,
-            metrics,
+            metrics: metrics.clone(),
             uid,
             addresses,
         };
@@ -124,7 +122,7 @@ impl Parts {
         };
         tokio::select! {
             () = task::follow(start) => {}
-            () = writer::run(cluster, node, observer, dependencies) => {}
+            () = writer::run(cluster, node, node_peers, metrics, dependencies) => {}
             () = cordon => {}
         }
     }

@@ -33,8 +33,8 @@ use super::node::ObservedNode;
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
+use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
 use crate::reconcile::Reconcile;
-use crate::source::{OverlayPods, Snapshot, SnapshotRefusal};
 
 /// Nothing happened for this long: look.
 const SETTLE: Duration = Duration::from_millis(50);

@@ -36,10 +36,9 @@ use super::coalesce::Coalesce;
 use super::condition::{ConditionAction, NetworkCondition, SessionLossTimer, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
+use crate::mac::show_mac;
 use crate::metrics::Metrics;
-use crate::observe::Observer;
 use crate::plan::Plan;
-use crate::pods::show_mac;
 
 /// Who the fields belong to.
 const MANAGER: &str = "trunkline-agent";
@@ -94,10 +93,16 @@ pub struct WriterDependencies {
     pub addresses: watch::Receiver<Option<Vec<IpAddr>>>,
 }
 
-struct Writer {
+/// Gives the peers of this node as its NodeInfo has them.
+pub trait NodePeers: Send + Sync + 'static {
+    /// The peers now; none without a speaker.
+    fn current(&self) -> impl Future<Output = Vec<NodePeer>> + Send;
+}
+
+struct Writer<P> {
     cluster: Cluster,
     node: String,
-    observer: Arc<Observer>,
+    node_peers: P,
     metrics: Metrics,
     instances: Coalesce<ObjectName, Holder>,
     /// The tunnels' end as it was last written; the outer `None`: not since the start.
@@ -121,14 +126,14 @@ struct Writer {
 pub async fn run(
     cluster: Cluster,
     node: String,
-    observer: Arc<Observer>,
+    node_peers: impl NodePeers,
+    metrics: Metrics,
     mut dependencies: WriterDependencies,
 ) {
-    let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
         node,
-        observer,
+        node_peers,
         metrics,
         instances: Coalesce::default(),
         vtep: None,
@@ -218,7 +223,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-impl Writer {
+impl<P: NodePeers> Writer<P> {
     fn after(&mut self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => (self.not_before, self.delays) = (None, None),
@@ -309,7 +314,7 @@ impl Writer {
     async fn update_peers(&mut self, serves: bool) -> Result<(), String> {
         let now = Instant::now();
         // Without a speaker there are none.
-        let peers = self.observer.node_peers().await;
+        let peers = self.node_peers.current().await;
         let (verdict, again) = self.silence.evaluate(serves, &peers, now);
         if !serves {
             // The controller's word may have replaced what was said.

@@ -17,9 +17,9 @@ use std::time::Instant;
 
 use super::{Fault, Peer, Sink, State, Timer};
 use crate::bfd::{self, Cause, Down, Status};
+use crate::io::Event;
+use crate::io::status::BfdStatus;
 use crate::session::{BFD_RETURN_TIME, BFD_SETTLE_TIME};
-use crate::speaker::io::Event;
-use crate::speaker::status::BfdStatus;
 
 impl Peer {
     /// The status of the BFD session changed; with `down` it has left Up meanwhile.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::Peer;
 use crate::bfd::{BfdConfig, HostLink, Links, Target};
+use crate::io::ConnId;
+use crate::io::status::Failure;
 use crate::session::{Cause, CauseKind, Fault, RefusedSegments, State};
-use crate::speaker::io::ConnId;
-use crate::speaker::status::Failure;
 use crate::types::InterfaceName;
 
 /// Segments with a wrong signature count as evidence for this time. A router repeats its SYN after

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use super::{Peer, Timer};
 use crate::config::PeerConfig;
+use crate::io::status::MessageCounts;
+use crate::io::{ConnId, Event};
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
 use crate::session::{COLLISION_TIME, Fault, Sink, State};
-use crate::speaker::io::{ConnId, Event};
-use crate::speaker::status::MessageCounts;
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, WireError, decode_update};
 

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use super::messages::report;
 use super::{Peer, Timer};
+use crate::io::Event;
 use crate::session::{Fault, REFRESH_TIME, Sink, State};
-use crate::speaker::io::Event;
 use crate::types::FamilySet;
 use crate::wire::{RouteRefresh, WireError};
 

@@ -21,9 +21,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Peer, Timer};
+use crate::io::Event;
 use crate::session::negotiated::{Negotiated, PeerRestart};
 use crate::session::{Fault, STALE_PATH_TIME, Sink};
-use crate::speaker::io::Event;
 use crate::types::{Family, FamilySet};
 
 impl PeerRestart {

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::{Peer, Timer};
-use crate::speaker::io::ConnId;
-use crate::speaker::status::{DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
+use crate::io::ConnId;
+use crate::io::status::{DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
 use crate::wire::{Capability, Notification, Open};
 
 impl Peer {

@@ -273,7 +273,7 @@ fn run(fabric: &Fabric, speaker: Speaker, load: Load, octets: &[u8]) -> Result<S
         let sinks = Sinks::connect(speaker, sinks, prefixes)?;
         let mut feeder = Feeder::connect(speaker)?;
         let start = Instant::now();
-        feeder.tell(octets)?;
+        feeder.send(octets)?;
         let passed_on = sinks.wait_announced(speaker.patience())?.duration_since(start);
         let start = Instant::now();
         feeder.end()?;

@@ -1,4 +1,5 @@
-//! Faults of the ways to pods: a router lacks their routes, packets come for addresses that no pod has, the speaker does not listen or does not run.
+//! Faults of the paths to pods: a router lacks their routes, packets arrive for addresses without a
+//! pod, the speaker does not listen or does not run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,7 +20,7 @@ use crate::tests::bed::{Bed, PATIENCE};
 const NOBODY_1: &str = "10.201.99.99";
 const NOBODY_2: &str = "10.202.99.99";
 
-/// Sends datagrams to many ports of an address, so that they are spread over all next hops.
+/// Sends datagrams to many ports of an address, and so over all next hops.
 fn spray(bed: &Bed<'_>, from: &str, to: &str) -> Result<()> {
     let line =
         format!("for i in $(seq 1 800); do echo x >/dev/udp/{to}/$((20000 + i)); done 2>/dev/null || :");
@@ -38,14 +39,14 @@ pub(super) fn refused(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     link_faults::end(bed.fabric, &PODS_REFUSED)
 }
 
-/// Packets for an address of the rack that no pod has visit two nodes, and are dropped by the second.
+/// Packets for an address of the rack without a pod visit two nodes, and the second drops them.
 pub(super) fn nobody(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_scrape()?;
     spray(bed, "tor1b", NOBODY_1)?;
     prometheus.wait_firing("TrunklineAlternatePathDrops", "node1a")
 }
 
-/// Likewise at a node that has one router left, which has nobody to forward to.
+/// The same at a node with one remaining router, which has no alternate path.
 pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let line = "neighbor 10.22.0.22 shutdown";
     configure(bed, "tor2b", &["router bgp 65022", line])?;
@@ -72,7 +73,7 @@ pub(super) fn cleared(_: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
 pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;
-    // Not v6only: it takes the port in both families.
+    // Without v6only it binds the port in both families.
     let taken = node.ns.within(|| Ok(TcpListener::bind("[::]:179")?))?;
     client::start_agent(node)?;
     prometheus.wait_firing("TrunklineBgpNotListening", "node1b")?;
@@ -81,8 +82,8 @@ pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_established(node, PATIENCE)
 }
 
-/// A speaker that does not run. No fault of a host leads there, only a defect does: `cli/tests/start.rs` makes the agent show it, and this
-/// shows Prometheus the same series.
+/// A speaker that does not run. Only a defect of the program leads there, not a fault of the host:
+/// `cli/tests/start.rs` tests the agent, and this test the alert.
 pub(super) struct Exporter {
     port: u16,
     running: Arc<AtomicBool>,

@@ -342,7 +342,7 @@ fn percent(text: &str) -> String {
 #[cfg(test)]
 mod unit {
     #[test]
-    fn times_become_short_and_thresholds_stay() {
+    fn times_are_shortened_and_thresholds_are_not() {
         let rules = "x[15m]) > 3\n        for: 5m\ny < 600\nz[10m]\n".repeat(4) + "w < 604800\n";
         let hasty = super::hastened(&rules).unwrap();
         assert!(hasty.contains("x[1m]) > 3\n        for: 5s\ny < 600\nz[1m]"), "{hasty}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::cause::{Cause, CauseKind};
 use crate::bfd;
-use crate::session::{Cause, CauseKind};
 use crate::types::{Asn, Family, InterfaceName, PeerId, PeerKey};
 
 /// The states of RFC 4271 §8.2.2.

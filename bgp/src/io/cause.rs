@@ -4,7 +4,7 @@
 use crate::types::{Asn, InterfaceName};
 use crate::wire::{Cease, Notification, OpenError, WireError};
 
-use super::Fault;
+use super::fault::Fault;
 use crate::bfd::Diagnostic;
 
 /// The side that ended the session, or that noticed the failure.

@@ -4,6 +4,10 @@
 //! speaker's [`Action`]s. On both sides, a [`ConnId`] names one TCP connection, or one attempt to
 //! open it.
 
+pub mod cause;
+pub mod fault;
+pub mod status;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,8 +16,8 @@ use ipnet::IpNet;
 
 use crate::bfd;
 use crate::config::Password;
-use crate::session::Cause;
 use crate::types::{Asn, Family, FamilySet, InterfaceName, PeerId, PeerKey};
+use cause::Cause;
 
 /// One TCP connection, or one attempt to open it. A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,8 +7,8 @@
 use crate::bfd::Diagnostic;
 use crate::wire::{Cease, MessageKind, Notification, WireError};
 
-use super::State;
 use super::cause::{ConnectFailure, RefusedSegments};
+use super::status::State;
 
 /// The reason why a connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
