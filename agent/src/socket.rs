@@ -284,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_gives_up_is_noticed() {
         let (client, server) = UnixStream::pair().unwrap();
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(20), gone(&server)).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(20), gone(&server)).await;
         assert!(waiting.is_err(), "it is still there");
         drop(client);
         gone(&server).await;
