@@ -92,8 +92,8 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
             format!("configure this node as a neighbour on the router again, with remote-as {local_as}")
         }
         Cause::Configuration { .. } => {
-            "the session comes back by itself; if it does not, compare AS numbers, password and address \
-             families on both sides"
+            "the configuration of this session was changed: compare password, AS numbers and address families on \
+             both sides. If they agree, the session comes back by itself"
                 .to_owned()
         }
         Cause::Closed => {
