@@ -16,6 +16,7 @@ use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
 use crate::link_faults::FaultImpact;
 use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
+use crate::product::Profile;
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
@@ -172,13 +173,15 @@ impl Summary {
 pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     packages::need_root("cargo lab demo")?;
     say("Trunkline on two racks: 2 spines (BIRD), 4 ToRs (FRR), 4 nodes with 3 pods each\n");
-    if let Some(why) = contained.then(containerlab::missing).flatten() {
+    if let Some(why) =
+        contained.then(|| containerlab::docker::missing().or_else(containerlab::missing)).flatten()
+    {
         bail!("--containerlab: {why}");
     }
     let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
     packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
-    let product = product::build(place)?;
+    let product = product::build(place, Profile::Quick)?;
     let mut summary = if contained {
         containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
         tour(|| containerlab::deploy(place, TOPOLOGY))?
@@ -209,7 +212,9 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
         say("  containerlab destroy -t lab/topologies/two-racks.clab.yml --cleanup");
         return Ok(faults.is_empty());
     }
-    say("  cargo lab up two-racks                                    bring it up and leave it running");
+    say(
+        "  cargo lab up two-racks --pods 2                           bring it up with pods and leave it running",
+    );
     say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
     say("  cargo lab exec two-racks tor1a vtysh -c 'show bgp ipv4 unicast'");
     say("  cargo lab down two-racks");

@@ -53,7 +53,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
         "--target-dir",
         folder_text,
     ];
-    crate::tests::checks::cargo(place, "fuzz-build", &args, &[("RUSTFLAGS", &FLAGS.join(" "))])?;
+    crate::product::cargo_with_log(place, "fuzz-build", &args, &[("RUSTFLAGS", &FLAGS.join(" "))])?;
     Ok(folder.join(triple).join("fuzz/trunkline-fuzz"))
 }
 

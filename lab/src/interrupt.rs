@@ -39,7 +39,8 @@ pub(crate) fn install() -> Result<()> {
         }
         let cleanups = std::mem::take(&mut *CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner));
         eprintln!("\n{}", words(cleanups.len()));
-        for cleanup in cleanups.into_values() {
+        // The newest first: it may need what an older one removes.
+        for cleanup in cleanups.into_values().rev() {
             cleanup();
         }
         std::process::exit(130);

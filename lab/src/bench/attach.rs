@@ -81,7 +81,7 @@ pub(crate) struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench attach")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2", "containernetworking-plugins"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing it up", || Fabric::up(place, "attach", &product))?;
     let (result, tor_times) = fabric.watched(measure)?;

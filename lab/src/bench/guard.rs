@@ -66,7 +66,7 @@ pub(crate) struct Figures {
 pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<bool> {
     packages::need_root("cargo lab bench guard")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let tagged = |tag: &str| Place {
         tag: Some(format!("{}{tag}", place.tag.clone().unwrap_or_default())),

@@ -70,9 +70,9 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench l2")?;
     packages::need(packages::ALWAYS.into_iter().chain(["iperf3", "containernetworking-plugins"]))?;
-    product::build(place)?;
+    product::build(place, product::Profile::Release)?;
     warn_if_busy();
-    let lab = std::env::current_exe()?;
+    let lab = uml::own_program(place)?;
     let mut command =
         vec![lab.to_str().context("the lab's path is not text")?, "user-mode-kernel", "bench-l2"];
     command.extend(json.then_some("--json"));

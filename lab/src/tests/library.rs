@@ -16,10 +16,10 @@ use serde_json::Value;
 use trunkline_api::control::Route;
 
 use super::bed::lab;
-use super::checks::cargo;
 use super::{Context, Test, Verdict, passed};
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
+use crate::product::cargo_with_log as cargo;
 use crate::shell::{Seen, wait_for};
 use crate::{client, daemons, evidence, packages, routers};
 
@@ -40,12 +40,13 @@ pub(super) const TESTS: &[Test] = &[
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Builds the example, once.
+/// Builds the example, once. With the whole workspace, so that its dependencies have the features
+/// that they have in the unit tests.
 pub(super) fn build_example(place: &Place) -> Result<()> {
     static BUILT: Mutex<bool> = Mutex::new(false);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if !*built {
-        cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+        cargo(place, "example", &["build", "--workspace", "--example", "speaker"], &[])?;
         *built = true;
     }
     Ok(())

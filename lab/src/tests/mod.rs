@@ -41,6 +41,7 @@ mod page;
 mod podman;
 mod probes;
 pub(crate) mod services;
+pub(crate) mod soak;
 mod start;
 mod support;
 mod tor;
@@ -54,6 +55,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
+use crate::product::Profile;
 use crate::progress::{say, seconds, table};
 use crate::uml::link::Link;
 use crate::{packages, product, uml};
@@ -75,6 +77,8 @@ pub(crate) struct Context {
     pub place: Place,
     /// For a test in a user-mode kernel with a part outside: the file with that part's data.
     pub handed: Option<PathBuf>,
+    /// Whether tests with rounds run their long ones: see [`soak`].
+    pub long: bool,
     built: Arc<Built>,
 }
 
@@ -89,7 +93,7 @@ struct Built {
 impl Context {
     fn new(place: &Place, everything: bool) -> Self {
         let built = Built { everything, product: Once::default(), controller: Once::default() };
-        Self { place: place.clone(), handed: None, built: Arc::new(built) }
+        Self { place: place.clone(), handed: None, long: false, built: Arc::new(built) }
     }
 
     /// The same for another lane: its labs have other names, with one more tag.
@@ -98,20 +102,25 @@ impl Context {
         if let Some(more) = more {
             place.tag = Some(place.tag.unwrap_or_default() + more);
         }
-        Self { place, handed: None, built: self.built.clone() }
+        Self { place, handed: None, long: self.long, built: self.built.clone() }
     }
 
     /// The folder with the product's binaries, built at the first request.
     pub(crate) fn product(&self) -> Result<PathBuf> {
         self.built.product.get("the product", || {
             if !self.built.everything {
-                return product::build(&self.place);
+                return product::build(&self.place, Profile::Quick);
             }
             let mut controller = self.built.controller.lock();
-            let (folder, program) = product::build_all(&self.place)?;
+            let (folder, program) = product::build_all(&self.place, Profile::Quick)?;
             *controller = Some(program);
             Ok(folder)
         })
+    }
+
+    /// The number of rounds: the first in the suite, the second in a soak.
+    pub(crate) fn rounds(&self, suite: usize, soak: usize) -> usize {
+        if self.long { soak } else { suite }
     }
 
     /// The controller's program, built at the first request.
@@ -119,7 +128,7 @@ impl Context {
         if self.built.everything {
             self.product()?;
         }
-        self.built.controller.get("the controller", || product::build_controller(&self.place))
+        self.built.controller.get("the controller", || product::build_controller(&self.place, Profile::Quick))
     }
 }
 
@@ -226,7 +235,7 @@ fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
 /// has a part outside.
 fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Result<Verdict> {
     context.product()?;
-    let lab = std::env::current_exe()?;
+    let lab = uml::own_program(&context.place)?;
     let lab = lab.to_str().context("the lab's path is not text")?;
     let mut command = vec![lab, "user-mode-kernel", "test", test];
     if let Some((_, file)) = handed {
@@ -261,13 +270,20 @@ pub(crate) fn list() {
 /// whether none failed.
 pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     packages::need_root("cargo lab test")?;
-    let chosen: Vec<_> = all()
+    let chosen: Vec<&Test> = all()
         .into_iter()
         .filter(|t| filters.is_empty() || filters.iter().any(|f| t.name.contains(f.as_str())))
         .collect();
     if chosen.is_empty() {
         bail!("no test's name contains {}; `cargo lab test --list` names them all", filters.join(" or "));
     }
+    need_packages(&chosen)?;
+    let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
+    Ok(report(&outcomes))
+}
+
+/// Installs the Debian packages that these tests need.
+fn need_packages(chosen: &[&Test]) -> Result<()> {
     packages::need(packages::ALWAYS.into_iter().chain([
         "frr",
         "bird2",
@@ -281,7 +297,11 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     if chosen.iter().any(|t| t.name.starts_with("observability/")) {
         packages::need(observability::PACKAGES)?;
     }
-    let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
+    Ok(())
+}
+
+/// Prints a table of the results and the errors; returns whether no test failed.
+fn report(outcomes: &[TestResult]) -> bool {
     let rows: Vec<_> = outcomes
         .iter()
         .map(|o| vec![o.word().to_owned(), o.test.name.to_owned(), time(o.took), o.words()])
@@ -293,7 +313,7 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     }
     let (passed, failed) = (outcomes.iter().filter(|o| o.word() == "passed").count(), failed.count());
     println!("{passed} passed, {failed} failed, {} skipped", outcomes.len() - passed - failed);
-    Ok(failed == 0)
+    failed == 0
 }
 
 /// The outcome of a test.

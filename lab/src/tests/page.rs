@@ -170,6 +170,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
         let before = megabytes(agent, "status", "VmRSS")?;
+        let (watched, refused) = bed.node()?.within(streams)?;
         let (tally, healthy) = bed.node()?.within(|| {
             let paths = [
                 "/page/live",
@@ -205,7 +206,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         })?;
         let peak = megabytes(agent, "status", "VmHWM")?;
         let Tally { streams, answers, turned_away, silent } = tally;
-        ensure!((1..=64).contains(&streams), "{streams} streams");
+        ensure!((1..=STREAMS).contains(&streams), "{streams} streams");
         // The order of arrival decides which of both limits a client meets.
         ensure!(turned_away + silent > 0, "every client was served");
         let grown = peak - before;
@@ -222,10 +223,46 @@ fn clients(context: &Context) -> Result<Verdict> {
         let (_, pod) = bed.attached("after", "rack1")?;
         ensure!(!pod.addresses.is_empty());
         passed(format!(
-            "{streams} streams, {answers} answers, {turned_away} turned away, {silent} evicted or waiting; {before:.1} MB before, {peak:.1} MB at most; a probe among them took {} ms; no session lost",
+            "of {WATCHERS} streams {watched} served and {refused} turned away; among {CLIENTS} clients {streams} streams, {answers} answers, {turned_away} turned away, {silent} evicted or waiting; {before:.1} MB before, {peak:.1} MB at most; a probe among them took {} ms; no session lost",
             healthy.as_millis()
         ))
     })
+}
+
+/// Streams that are opened at once: below the limit of connections of one source.
+const WATCHERS: usize = 80;
+/// The agent's limit of streams.
+const STREAMS: usize = 64;
+
+/// Opens more streams than the agent serves. Returns the numbers of streams that it served and of
+/// those that it turned away; every one is answered.
+fn streams() -> Result<(usize, usize)> {
+    let open = || -> Result<TcpStream> {
+        let mut stream = crate::tests::hostile::connect("127.0.0.1:9473".parse()?)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET /page/live HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        Ok(stream)
+    };
+    let status = |stream: &mut TcpStream| -> Result<String> {
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).context("a stream without an answer")?;
+        Ok(String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let mut watchers = (0..WATCHERS).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    let answers = watchers.iter_mut().map(status).collect::<Result<Vec<_>>>()?;
+    let count = |code: &str| answers.iter().filter(|answer| *answer == code).count();
+    let (served, refused) = (count("200"), count("503"));
+    ensure!(
+        served <= STREAMS && refused >= WATCHERS - STREAMS && served + refused == WATCHERS,
+        "of {WATCHERS} streams {served} were served and {refused} turned away with 503: {answers:?}"
+    );
+    drop(watchers);
+    // The places of closed streams are free again.
+    wait_for("a place for a stream", PATIENCE, || {
+        let answer = status(&mut open()?)?;
+        Ok(Seen::when(answer == "200", || answer))
+    })?;
+    Ok((served, refused))
 }
 
 /// Asks `/healthz` until it is answered, as a kubelet does; how long that took.

@@ -111,7 +111,7 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench scrape")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing scrape up", || Fabric::up(place, "scrape", &product))?;
     let figures = fabric.watched(measure)?;

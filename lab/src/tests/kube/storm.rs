@@ -31,7 +31,7 @@ const ADDRESSES: usize = 120;
 const NAMESPACES: [&str; 3] = ["storm-a", "storm-b", "storm-c"];
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Number of pods created at once in each round; the disturbance happens meanwhile.
-const BURST: usize = 12;
+pub(super) const BURST: usize = 12;
 const COMING_AND_GOING: usize = 5;
 const STATEFUL: usize = 3;
 

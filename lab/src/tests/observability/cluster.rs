@@ -116,6 +116,7 @@ impl Observed<'_> {
         self.filled(&prometheus).context("a network that is filled")?;
         say("an API server that is away");
         self.away(&prometheus).context("an API server that is away")?;
+        prometheus.wait_all_cleared()?;
 
         replicas.still_running()?;
         let series: Vec<String> = targets
@@ -193,7 +194,8 @@ impl Observed<'_> {
         wait_for("the pod to be judged", PATIENCE, || {
             Ok(Seen::when(is_judged(cluster)?, || "it passes".to_owned()))
         })?;
-        prometheus.wait_cleared("TrunklineWebhookFailing")
+        prometheus.clear_later(&["TrunklineWebhookFailing"]);
+        Ok(())
     }
 
     /// Pods use all addresses, and one pod waits.

@@ -36,6 +36,7 @@ pub(super) fn refused(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     spray(bed, "tor1b", &address.to_string())?;
     prometheus.wait_firing("TrunklineAlternatePaths", "node1b")?;
     ensure!(prometheus.firing("TrunklineAlternatePathDrops")?.is_empty(), "the other router knows the pod");
+    prometheus.clear_later(&["TrunklineAlternatePaths"]);
     link_faults::end(bed.fabric, &PODS_REFUSED)
 }
 
@@ -43,7 +44,9 @@ pub(super) fn refused(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
 pub(super) fn nobody(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_scrape()?;
     spray(bed, "tor1b", NOBODY_1)?;
-    prometheus.wait_firing("TrunklineAlternatePathDrops", "node1a")
+    prometheus.wait_firing("TrunklineAlternatePathDrops", "node1a")?;
+    prometheus.clear_later(&["TrunklineAlternatePathDrops"]);
+    Ok(())
 }
 
 /// The same at a node with one remaining router, which has no alternate path.
@@ -56,17 +59,10 @@ pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let packets = "trunkline_subnet_unassigned_packets_total{instance=\"node2b\",subnet=\"rack2-v4\"}";
     let packets: f64 = prometheus.query(packets)?.iter().sum();
     ensure!(packets > 100.0, "{packets} packets of rack2-v4 were counted");
+    prometheus.clear_later(&["TrunklineUnassignedPackets"]);
     configure(bed, "tor2b", &["router bgp 65022", &format!("no {line}")])?;
     client::wait_established(bed.host("node2b")?, PATIENCE)?;
     prometheus.wait_cleared("TrunklinePeerDown")
-}
-
-/// The packets of the faults before are past their range by and by.
-pub(super) fn cleared(_: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
-    for alert in ["TrunklineAlternatePaths", "TrunklineAlternatePathDrops", "TrunklineUnassignedPackets"] {
-        prometheus.wait_cleared(alert)?;
-    }
-    Ok(())
 }
 
 /// Another program has port 179 when the agent starts.

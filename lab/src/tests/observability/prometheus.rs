@@ -67,6 +67,8 @@ pub(super) struct Prometheus {
     fired: RefCell<BTreeSet<String>>,
     /// Alerts that cleared after a wait.
     cleared: RefCell<BTreeSet<String>>,
+    /// Alerts over a range that still has the values of a fault that is over.
+    clearing: RefCell<Vec<&'static str>>,
     began: Instant,
     _windows: Vec<Window>,
     _runtime: Runtime,
@@ -169,6 +171,7 @@ impl Prometheus {
             agents,
             fired: RefCell::default(),
             cleared: RefCell::default(),
+            clearing: RefCell::default(),
             began: Instant::now(),
             _windows: windows,
             _runtime: runtime,
@@ -264,6 +267,16 @@ impl Prometheus {
             self.cleared.borrow_mut().insert(alert.to_owned());
         }
         Ok(())
+    }
+
+    /// The fault of these alerts is over. They clear when their range of a minute is: later faults
+    /// begin meanwhile, and [`Prometheus::wait_all_cleared`] waits for all of them together.
+    pub(super) fn clear_later(&self, alerts: &[&'static str]) {
+        self.clearing.borrow_mut().extend(alerts);
+    }
+
+    pub(super) fn wait_all_cleared(&self) -> Result<()> {
+        self.clearing.take().into_iter().try_for_each(|alert| self.wait_cleared(alert))
     }
 }
 

@@ -65,12 +65,14 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
             ("an agent that is stopped, and one behind a firewall", agents::stopped),
-            ("packets by wrong ways, past their range", paths::cleared),
+            ("the range of alerts is over", |_, prometheus| prometheus.wait_all_cleared()),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
             crate::progress::say(&format!("      {what}"));
+            let began = Instant::now();
             fault(bed, &prometheus).with_context(|| what.to_owned())?;
+            crate::progress::say(&format!("        {:.0} s", began.elapsed().as_secs_f64()));
         }
         exporter.speaker_stops(&prometheus).context("a speaker that does not run")?;
         let evaluated = labs::evaluate(Lab::TwoRacks, &prometheus, &context.place)?;
@@ -117,10 +119,9 @@ fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         slow.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
     })?;
     prometheus.wait_firing("TrunklineAttachSlow", "node1a")?;
-    for alert in ["TrunklinePeerDown", "TrunklineNodeIsolated", "TrunklineAttachSlow"] {
-        prometheus.wait_cleared(alert)?;
-    }
-    Ok(())
+    prometheus.clear_later(&["TrunklineAttachSlow"]);
+    prometheus.wait_cleared("TrunklinePeerDown")?;
+    prometheus.wait_cleared("TrunklineNodeIsolated")
 }
 
 fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
@@ -141,9 +142,7 @@ fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let settled = "trunkline_convergence_peer_loss_to_kernel_seconds_count{instance=\"node2a\"}";
     let settled: f64 = prometheus.query(settled)?.iter().sum();
     ensure!(settled >= 5.0, "{settled} losses of a peer were followed to the kernel");
-    for alert in ["TrunklinePeerFlapping", "TrunklineBfdFlapping"] {
-        prometheus.wait_cleared(alert)?;
-    }
+    prometheus.clear_later(&["TrunklinePeerFlapping", "TrunklineBfdFlapping"]);
     Ok(())
 }
 
@@ -225,8 +224,8 @@ fn hands(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_firing("TrunklineRoutesNotInStep", "node2b")?;
     node.sh("for i in eth1 eth2; do echo 0 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done; \
          ip addr add fd00:21::22/64 dev eth1; ip addr add fd00:22::22/64 dev eth2")?;
-    prometheus.wait_cleared("TrunklineRoutesNotInStep")?;
-    prometheus.wait_cleared("TrunklineKernelChangedByOthers")
+    prometheus.clear_later(&["TrunklineKernelChangedByOthers"]);
+    prometheus.wait_cleared("TrunklineRoutesNotInStep")
 }
 
 /// A pod with a forged source; then a node with a broken `nft` and a deleted table of the guard.
@@ -247,8 +246,8 @@ fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     ensure!(error.text.contains("guard"), "an ADD without the guard: {error}");
     node.sh("umount \"$(command -v nft)\"")?;
     cni::add(bed.fabric, &cni::trunkline(Some("rack2")), &refused)?;
-    prometheus.wait_cleared("TrunklineGuardNotInForce")?;
-    prometheus.wait_cleared("TrunklineGuardDrops")
+    prometheus.clear_later(&["TrunklineGuardDrops"]);
+    prometheus.wait_cleared("TrunklineGuardNotInForce")
 }
 
 /// A subnet of two addresses, for pods that ask for it.
@@ -296,7 +295,8 @@ fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     }
     prometheus.wait_cleared("TrunklinePoolNearlyEmpty")?;
     manifest.write(&without)?;
-    prometheus.wait_cleared("TrunklineAttachFailing")
+    prometheus.clear_later(&["TrunklineAttachFailing"]);
+    Ok(())
 }
 
 fn failures(prometheus: &Prometheus) -> Result<f64> {
