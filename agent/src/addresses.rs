@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
 use trunkline_api::resources;
+use trunkline_datapath::naming::default_mac;
 
 use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record};
-use crate::naming::default_mac;
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::PodAddresses;
 

@@ -34,21 +34,22 @@ use tokio_util::task::TaskTracker;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
-use trunkline_bgp::types::{Asn, FamilySet};
+use trunkline_bgp::types::Asn;
 use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::{http, logging, panics};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
+use trunkline_datapath::link_check::LinkChecker;
+use trunkline_datapath::naming::host_ifname;
 
 use crate::addresses::Addresses;
-use crate::attach::workers::DeviceWorkers;
 use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Started};
-use crate::kernel::{KernelConfig, KernelHandle};
-use crate::link_check::LinkChecker;
 use crate::metrics::Metrics;
-use crate::naming::host_ifname;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
 use crate::pods::{AttachmentLocks, Pods};
@@ -98,7 +99,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tracing::error!(error = %fault, "the store cannot be used");
     }
     let (kernel, mut kernel_events) =
-        KernelHandle::spawn(KernelConfig { hold: FamilySet::ALL }).context("looking at the kernel")?;
+        KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).context("looking at the kernel")?;
     let limits_touched = kernel_events.take_limits();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
+use trunkline_datapath::link_check::CheckTimeouts;
 
 pub use self::probes::ProbeConfig;
-use crate::link_check::CheckTimeouts;
 use crate::page::Access;
 use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
 use crate::probe::Settings;

@@ -1,21 +1,18 @@
 //! Trunkline's node agent: the daemon of `trunkline agent`, as a library. The crate `cli/` has the
 //! operator's commands and makes the binary.
 
+#![forbid(unsafe_code)]
+
 pub mod addresses;
 pub mod agent;
-pub mod attach;
-mod bpf;
 pub mod causes;
 pub mod change_notifier;
 pub mod config;
 pub mod drain;
+mod family;
 pub mod history;
 pub mod ipam;
-pub mod kernel;
-pub mod link_check;
-pub mod mac;
 pub mod metrics;
-pub mod naming;
 pub mod observe;
 pub mod packet_path;
 pub mod page;

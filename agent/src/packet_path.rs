@@ -20,15 +20,14 @@ use std::net::IpAddr;
 
 use netlink_packet_route::route::RouteType;
 use trunkline_api::control::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
-use trunkline_bgp::types::Family;
-
-use crate::attach::device::{DeviceError, Step as _};
-use crate::kernel::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name};
-use crate::kernel::netlink::objects::{self, LinkInfo};
-use crate::kernel::netlink::vxlan::{self, VxlanInfo};
-use crate::kernel::netlink::{Batch, BatchResult, Connection, Refusal};
-use crate::mac::show_mac;
-use crate::plan::{Hop, LinkKind};
+use trunkline_datapath::attach::device::{DeviceError, Step as _};
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name};
+use trunkline_datapath::netlink::objects::{self, LinkInfo};
+use trunkline_datapath::netlink::vxlan::{self, VxlanInfo};
+use trunkline_datapath::netlink::{Batch, BatchResult, Connection, Refusal};
+use trunkline_datapath::plan::{Hop, LinkKind};
 
 const STEP: &str = "follow the packet";
 
@@ -212,7 +211,7 @@ impl NamespaceTables<'_> {
         iif: Option<&str>,
         table: Option<u32>,
     ) -> Result<Vec<PathRule>, DeviceError> {
-        let family = Family::of(&packet.destination.into());
+        let family = IpFamily::of(&packet.destination.into());
         let there =
             self.connection.list(|batch| batch.dump_rules(family), lookup::read_any_rule).step(STEP)?;
         let mut rules = Vec::new();

@@ -1,6 +1,6 @@
 //! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
 //!
-//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::link_check`]) → device in the pod's
+//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`trunkline_datapath::link_check`]) → device in the pod's
 //! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
 //! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
 //! has, and every step can be done again:
@@ -37,17 +37,18 @@ use trunkline_api::attach::{
 use trunkline_api::names::full_name;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
+use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::naming::host_ifname;
+use trunkline_datapath::plan::{self, OnLink};
 
 use crate::addresses::{AddressChoice, Addresses};
-use crate::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
-use crate::attach::workers::DeviceWorkers;
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
-use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
-use crate::mac::show_mac;
 use crate::metrics::Metrics;
-use crate::naming::host_ifname;
-use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
+use crate::plan::{AttachTarget, LinkParameters, Pod};
 use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
 

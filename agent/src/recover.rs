@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_api::bandwidth::Bandwidth;
+use trunkline_datapath::kernel::OwnDevice;
+use trunkline_datapath::naming::{Alias, host_ifname, pair_name};
 
 use crate::ipam::{AttachmentKey, Phase, Record};
-use crate::kernel::OwnDevice;
-use crate::naming::{Alias, host_ifname, pair_name};
 use crate::plan::Pod;
 use crate::reconcile::UnrecordedPod;
 
@@ -190,7 +190,7 @@ mod tests {
     /// The device that limits what comes from a pod is kept as long as somebody may want it.
     #[test]
     fn what_limits_a_pair_goes_when_nobody_asks_for_it() {
-        use crate::naming::ifb_name;
+        use trunkline_datapath::naming::ifb_name;
         let limiting = |container_id: &str| OwnDevice {
             ifname: ifb_name(&host_ifname(container_id, "eth0")).unwrap(),
             ..device(container_id, &[])

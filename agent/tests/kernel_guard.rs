@@ -4,9 +4,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -14,15 +15,14 @@ use std::time::Duration;
 
 use namespace::{eventually, inside, ip, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::DeviceSpec;
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{
-    Attachment, GuardPlan, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
-};
+use trunkline_agent::plan::{Mode, NetworkPlan, Plan, Pod, plan_pod};
 use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
-use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_datapath::attach::device::DeviceSpec;
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::{Attachment, GuardPlan, KernelPlan, PodPlan, Rule, Sysctl};
 
 const HOST_V4: &str = "192.0.2.1";
 const HOST_V6: &str = "2001:db8:ffff::1";
@@ -32,7 +32,7 @@ const EXTRA: [&str; 2] = ["10.9.0.0/16", "fd00:9::/64"];
 fn kernel_plan() -> KernelPlan {
     let mut plan =
         KernelPlan { guard: GuardPlan { enabled: true, ..GuardPlan::default() }, ..KernelPlan::default() };
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.rules.insert(Rule::always(family, 1000, 39_999));
     }
     plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
@@ -41,7 +41,7 @@ fn kernel_plan() -> KernelPlan {
 }
 
 fn spawn(runtime: &Runtime) -> (KernelHandle, KernelEvents) {
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
     assert_eq!(runtime.block_on(kernel.set_plan(kernel_plan())).unwrap().faults, [""; 0]);
     (kernel, events)
 }
@@ -78,7 +78,7 @@ impl Attached {
         };
         let plan = Plan { networks: [("net".to_owned(), network)].into(), ..Plan::default() };
         let extra_prefixes = asks.iter().map(|prefix| prefix.parse().unwrap()).collect();
-        plan_pod(&plan, &Pod { extra_prefixes, ..self.pod.clone() }).unwrap()
+        plan_pod(&plan, &Pod { extra_prefixes, ..self.pod.clone() }).unwrap().kernel
     }
 
     fn reverse_path(&self) -> String {

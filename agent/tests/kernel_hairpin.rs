@@ -2,20 +2,22 @@
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
 use namespace::{inside, ip, isolated, namespace, ping};
 use serde_json::json;
-use trunkline_agent::attach::device::DeviceSpec;
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelHandle};
-use trunkline_agent::plan::{Attachment, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
+use trunkline_agent::plan::{Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
 use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
-use trunkline_bgp::types::FamilySet;
+use trunkline_datapath::attach::device::DeviceSpec;
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
+use trunkline_datapath::plan::Attachment;
 
 fn intent(hairpin: bool) -> Intent {
     let network: Network = serde_json::from_value(json!({
@@ -66,7 +68,7 @@ fn attach(
             attachment: AttachmentKind::Veth,
             extra_prefixes: Default::default(),
         };
-        kernel.add_pod(plan_pod(plan, &pod).unwrap()).await.unwrap();
+        kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
     });
 }
 
@@ -102,7 +104,7 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
         });
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
         let workers = DeviceWorkers::spawn(2).unwrap();
         let put = |hairpin| {
             runtime.block_on(async {

@@ -2,8 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -11,18 +13,17 @@ use std::time::{Duration, Instant};
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec};
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
-use trunkline_agent::naming::host_ifname;
 use trunkline_agent::packet_path::{PathQuery, packet_path};
-use trunkline_agent::plan::{
-    Attachment, KernelPlan, Mode, NatRules, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
-};
+use trunkline_agent::plan::{Mode, NetworkPlan, Plan, Pod, plan_pod};
 use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 use trunkline_api::control::{PacketPath, RouteLookup};
 use trunkline_api::resources::AttachmentKind;
-use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::naming::host_ifname;
+use trunkline_datapath::plan::{Attachment, KernelPlan, NatRules, PodPlan, Rule, Sysctl};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
     DeviceSpec {
@@ -59,13 +60,13 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
     };
-    plan_pod(&plan, &pod).unwrap()
+    plan_pod(&plan, &pod).unwrap().kernel
 }
 
 /// Local pods first, forwarding on.
 fn base() -> KernelPlan {
     let mut plan = KernelPlan::default();
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.rules.insert(Rule::always(family, 1000, 39_999));
     }
     plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
@@ -82,7 +83,7 @@ struct Node {
 fn node(runtime: &Runtime) -> Node {
     ip("addr add 192.0.2.1/32 dev lo");
     ip("addr add 2001:db8:ffff::1/128 dev lo");
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
     runtime.block_on(async {
         let applied = kernel.set_plan(base()).await.unwrap();
         assert_eq!(applied.faults, [""; 0]);

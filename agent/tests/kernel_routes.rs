@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::collections::BTreeSet;
@@ -14,12 +15,14 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{
-    Hop, KernelPlan, Learned, Link, NatRules, RouteKey, RouteTarget, Rule, TranslatedRules,
-};
+use trunkline_agent::plan::Learned;
 use trunkline_bgp::rib::{FibPath, RouteChange};
-use trunkline_bgp::types::{Family, FamilySet, NextHop};
+use trunkline_bgp::types::NextHop;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::{
+    Hop, KernelPlan, LearnedRoute, Link, NatRules, RouteKey, RouteTarget, Rule, TranslatedRules,
+};
 
 const TABLE: u32 = 10_000;
 
@@ -59,7 +62,7 @@ fn route(table: u32, prefix: &str) -> RouteKey {
 /// What a node with two routers and a subnet of each family has.
 fn plan() -> KernelPlan {
     let mut plan = KernelPlan::default();
-    for (family, subnet) in [(Family::Ipv4Unicast, "10.1.0.0/16"), (Family::Ipv6Unicast, "2001:db8:1::/64")] {
+    for (family, subnet) in [(IpFamily::V4, "10.1.0.0/16"), (IpFamily::V6, "2001:db8:1::/64")] {
         let rule = |priority, from: Option<IpNet>, iif: Option<&str>, table| Rule {
             from,
             iif: iif.map(str::to_owned),
@@ -77,15 +80,18 @@ fn plan() -> KernelPlan {
 }
 
 fn importing() -> KernelPlan {
-    let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
-    KernelPlan {
-        learned: Some(Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() }),
-        ..plan()
-    }
+    KernelPlan { learned: Some(TABLE), ..plan() }
 }
 
-fn spawn(hold: FamilySet) -> (KernelHandle, KernelEvents) {
-    KernelHandle::spawn(KernelConfig { hold }).unwrap()
+/// As routes of the two imported peers.
+fn learned(changes: Vec<RouteChange>) -> Vec<LearnedRoute> {
+    let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
+    let imported = Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() };
+    changes.iter().map(|change| imported.route(change)).collect()
+}
+
+fn spawn<const N: usize>(hold: [IpFamily; N]) -> (KernelHandle, KernelEvents) {
+    KernelHandle::spawn(KernelConfig { hold: hold.into() }).unwrap()
 }
 
 fn set(runtime: &Runtime, kernel: &KernelHandle, plan: KernelPlan) -> Applied {
@@ -126,17 +132,17 @@ fn table(family: u8, table: u32) -> Vec<String> {
 fn a_plan_is_installed_and_a_restart_changes_nothing() {
     isolated("a_plan_is_installed_and_a_restart_changes_nothing", |runtime| {
         let _routers = uplinks();
-        let learned = |kernel: &KernelHandle| {
+        let learn = |kernel: &KernelHandle| {
             let changes = vec![
                 change("198.51.100.0/24".parse().unwrap(), &[("192.0.2.1", "192.0.2.1")]),
                 change("2001:db8:f::/48".parse().unwrap(), &[("2001:db8:0:1::2", "192.0.2.1")]),
             ];
-            runtime.block_on(kernel.learned(changes)).unwrap();
+            runtime.block_on(kernel.learned(learned(changes))).unwrap();
         };
         {
-            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            let (kernel, _events) = spawn([]);
             assert!(set(runtime, &kernel, importing()).relearn);
-            learned(&kernel);
+            learn(&kernel);
         }
         let state = || [table(4, TABLE), table(6, TABLE), table(4, 39_998), table(6, 39_998)].concat();
         let before = state();
@@ -152,7 +158,7 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         // The whole life of a second agent, watched.
         let mut monitor = Command::new("ip").args(["monitor", "all"]).stdout(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        let (kernel, _events) = spawn(FamilySet::ALL);
+        let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert_eq!(host.tables.get(&"10.1.0.0/16".parse::<IpNet>().unwrap()), Some(&TABLE));
         assert!(!host.used_tables.contains(&TABLE), "own tables are not somebody else's");
@@ -163,8 +169,8 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         assert!(runtime.block_on(kernel.set_pods(Vec::new())).unwrap().is_empty());
         assert_eq!(kernel.status().stale_routes, 4, "two defaults, two learned");
         assert_eq!(set(runtime, &kernel, importing()).changed, 0);
-        learned(&kernel);
-        for family in Family::ALL {
+        learn(&kernel);
+        for family in IpFamily::ALL {
             runtime.block_on(kernel.release(family)).unwrap();
         }
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
@@ -182,7 +188,7 @@ fn stale_routes_go_by_family_and_only_own_ones() {
     isolated("stale_routes_go_by_family_and_only_own_ones", |runtime| {
         let _routers = uplinks();
         {
-            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            let (kernel, _events) = spawn([]);
             set(runtime, &kernel, plan());
         }
         for foreign in [
@@ -194,7 +200,7 @@ fn stale_routes_go_by_family_and_only_own_ones() {
         ] {
             ip(foreign);
         }
-        let (kernel, _events) = spawn(FamilySet::ALL);
+        let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert!(host.used_tables.contains(&12_345));
         let names: Vec<&str> = host.links.iter().map(|link: &Link| link.name.as_str()).collect();
@@ -203,12 +209,12 @@ fn stale_routes_go_by_family_and_only_own_ones() {
         set(runtime, &kernel, KernelPlan::default());
         assert!(table(4, 39_998) == ["203.0.113.0/24 via 192.0.2.1 dev up1"], "{:?}", table(4, 39_998));
         assert!(table(4, TABLE).concat().contains("default"), "held");
-        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["203.0.113.0/24 via 192.0.2.1 dev up1"]);
         assert!(!ip("rule").contains("lookup 10000"));
         assert!(table(6, TABLE).concat().contains("default"), "the other family is still held");
         assert!(ip("-6 rule").contains("lookup 10000"));
-        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(6, TABLE).len(), 1);
         assert!(table(6, TABLE)[0].starts_with("2001:db8:aaaa::/48"));
         assert!(ip("rule").contains("from 10.9.0.0/16 lookup 12345"));
@@ -221,7 +227,7 @@ fn stale_routes_go_by_family_and_only_own_ones() {
 fn deleted_routes_and_rules_come_back_without_a_scan() {
     isolated("deleted_routes_and_rules_come_back_without_a_scan", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
         // Rules of one preference stand in the order in which they were made.
         let rules =
@@ -259,7 +265,7 @@ fn deleted_routes_and_rules_come_back_without_a_scan() {
 fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
     isolated("a_lost_link_is_left_out_at_once_and_taken_in_again", |runtime| {
         let routers = uplinks();
-        let (kernel, mut events) = spawn(FamilySet::EMPTY);
+        let (kernel, mut events) = spawn([]);
         set(runtime, &kernel, plan());
         let before = [table(4, TABLE), table(6, TABLE)].concat();
         let only_two = || {
@@ -296,7 +302,7 @@ fn a_next_hop_behind_a_router_is_reached_by_that_router() {
         let _routers = uplinks();
         ip("route add 198.51.100.0/24 via 192.0.2.3");
         ip("-6 route add 2001:db8:f::/48 via 2001:db8:0:2::2");
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let mut plan = plan();
         plan.routes.insert(route(TABLE, "0.0.0.0/0"), via(&["198.51.100.1"]));
         plan.routes.insert(route(TABLE, "::/0"), via(&["2001:db8:f::1"]));
@@ -310,7 +316,7 @@ fn a_next_hop_behind_a_router_is_reached_by_that_router() {
 fn a_former_speakers_routes_stay_until_the_next_has_converged() {
     isolated("a_former_speakers_routes_stay_until_the_next_has_converged", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let mut plan = importing();
         plan.routes.retain(|key, _| key.prefix.prefix_len() != 0);
         set(runtime, &kernel, plan);
@@ -318,15 +324,15 @@ fn a_former_speakers_routes_stay_until_the_next_has_converged() {
         let gone: IpNet = "203.0.113.0/24".parse().unwrap();
         let learn = |prefix| {
             let changes = vec![change(prefix, &[("192.0.2.1", "192.0.2.1")])];
-            runtime.block_on(kernel.learned(changes)).unwrap();
+            runtime.block_on(kernel.learned(learned(changes))).unwrap();
         };
         learn(again);
         learn(gone);
         runtime.block_on(kernel.keep_learned()).unwrap();
         learn(again);
-        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(4, TABLE).len(), 2, "{:?}", table(4, TABLE));
-        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["198.51.100.0/24 via 192.0.2.1 dev up1 proto 116"]);
     });
 }
@@ -335,10 +341,10 @@ fn a_former_speakers_routes_stay_until_the_next_has_converged() {
 fn learned_routes_are_those_of_imported_peers() {
     isolated("learned_routes_are_those_of_imported_peers", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let prefix: IpNet = "198.51.100.0/24".parse().unwrap();
         let both = [("192.0.2.1", "192.0.2.1"), ("192.0.2.3", "192.0.2.3")];
-        let learn = |change: RouteChange| runtime.block_on(kernel.learned(vec![change])).unwrap();
+        let learn = |change: RouteChange| runtime.block_on(kernel.learned(learned(vec![change]))).unwrap();
         learn(change(prefix, &both));
         assert!(table(4, TABLE).is_empty(), "no plan imports");
 
@@ -381,12 +387,12 @@ fn a_large_table_takes_no_longer_than_ip_does() {
         ip(&format!("-batch {}", script.path().display()));
         let by_ip = started.elapsed();
 
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, importing());
         let changes: Vec<RouteChange> =
             (0..count).map(|number| change(prefix(number), &[("192.0.2.1", "192.0.2.1")])).collect();
         let started = Instant::now();
-        runtime.block_on(kernel.learned(changes)).unwrap();
+        runtime.block_on(kernel.learned(learned(changes))).unwrap();
         let by_agent = started.elapsed();
         assert_eq!(table(4, TABLE).len(), count as usize + 1);
         println!(
@@ -405,7 +411,7 @@ fn a_large_table_takes_no_longer_than_ip_does() {
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
         println!("resync with {count} routes: {:?}", started.elapsed());
         let gone = (0..count).map(|number| change(prefix(number), &[])).collect();
-        runtime.block_on(kernel.learned(gone)).unwrap();
+        runtime.block_on(kernel.learned(learned(gone))).unwrap();
         assert_eq!(table(4, TABLE).len(), 1);
         assert!(by_agent < by_ip * 2, "{by_agent:?} {by_ip:?}");
     });
@@ -447,11 +453,11 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
             let output = Command::new("nft").args(["-j", "list", "ruleset"]).output().unwrap();
             String::from_utf8(output.stdout).unwrap() // handles are in it: they change with every replacement
         };
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, nat(&["10.1.0.0/16", "2001:db8:1::/64"]));
         assert!(rules().contains("ip saddr @sources4 ip daddr != @inside4 masquerade"), "{}", rules());
         let before = generation();
-        let (second, _events) = spawn(FamilySet::EMPTY);
+        let (second, _events) = spawn([]);
         assert_eq!(set(runtime, &second, nat(&["10.1.0.0/16", "2001:db8:1::/64"])).changed, 0);
         assert_eq!(generation(), before);
         drop(kernel);
@@ -502,7 +508,7 @@ fn marks_come_with_the_first_nat_chain_of_others() {
             ..KernelPlan::default()
         };
         let marked = || nft("list ruleset").unwrap().contains("ct status dnat");
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
         nft("add table inet theirs").unwrap();
         nft("add chain inet theirs input { type filter hook input priority filter ; }").unwrap();
@@ -513,7 +519,7 @@ fn marks_come_with_the_first_nat_chain_of_others() {
         assert_eq!(kernel.status().repairs, 0, "nobody changed a table of the agent's");
         drop(kernel);
         nft("delete table inet trunkline").unwrap();
-        let (second, _events) = spawn(FamilySet::EMPTY);
+        let (second, _events) = spawn([]);
         set(runtime, &second, plan());
         assert!(marked(), "the chain was there at the start");
     });

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use trunkline_agent::kernel::netlink::lookup::table_name;
 use trunkline_api::control::{PacketPath, PathHop, RouteLookup};
+use trunkline_datapath::netlink::lookup::table_name;
 
 use crate::table::Columns;
 

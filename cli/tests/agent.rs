@@ -3,19 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::fs;
 
-use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::ipam::{Assigned, AttachmentKey, Phase, PodName, Record};
-use trunkline_agent::naming::{default_mac, host_ifname};
 use trunkline_agent::plan::LinkParameters;
 use trunkline_agent::pods;
 use trunkline_api::attach::{Code, Command, Done};
 use trunkline_api::control::{AgentStatus, Query};
 use trunkline_api::resources::AttachmentKind;
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::naming::{default_mac, host_ifname};
 
 use host::{Host, OPTIONAL, address, link_exists, pod_routes};
 use namespace::{eventually, inside, ip, isolated, namespace, ping};

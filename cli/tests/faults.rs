@@ -5,7 +5,7 @@
 
 mod fabric;
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::fs;
@@ -586,7 +586,7 @@ fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
         }
         eventually("an event says so", || host.prints("events").contains("changed by others and put back: "));
         // Only the pod's namespace could have the other end: a veth cannot be made again, and is reported.
-        let link = trunkline_agent::naming::host_ifname("c1", "eth0");
+        let link = trunkline_datapath::naming::host_ifname("c1", "eth0");
         ip(&format!("link del {link}"));
         eventually("it is reported", || host.pods().contains(&("c1".to_owned(), "broken".to_owned())));
         assert!(host.prints("pods").contains("broken"));

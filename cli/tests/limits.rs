@@ -3,16 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::process::Command as Process;
 
 use host::{Host, OPTIONAL, attach, interface, link_exists};
 use namespace::{eventually, ip, isolated, namespace};
-use trunkline_agent::naming::host_ifname;
 use trunkline_api::attach::{Attachment, Check, Command, Done};
 use trunkline_api::bandwidth::{Bandwidth, RateLimit};
+use trunkline_datapath::naming::host_ifname;
 
 fn run(command: &str) {
     let mut words = command.split_whitespace();

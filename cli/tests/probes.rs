@@ -4,7 +4,7 @@
 
 mod fabric;
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::fs;

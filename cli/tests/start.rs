@@ -5,7 +5,7 @@
 
 mod fabric;
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::fs;
@@ -18,7 +18,6 @@ use trunkline_agent::change_notifier::ChangeNotifier;
 use trunkline_agent::config::Config;
 use trunkline_agent::history::History;
 use trunkline_agent::ipam::{Ipam, Started};
-use trunkline_agent::kernel::{KernelConfig, KernelHandle};
 use trunkline_agent::metrics::Metrics;
 use trunkline_agent::reconcile::{self, DrainStage, Reconcile, ReconcileDependencies, ReconcileStatus};
 use trunkline_agent::recover::recover;
@@ -27,7 +26,9 @@ use trunkline_api::control::{EventKind, Events, Peer, Query};
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::speaker::Stop;
-use trunkline_bgp::types::{Asn, FamilySet};
+use trunkline_bgp::types::Asn;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
 
 use fabric::{Router, Speakers, routers, speakers};
 use host::{Host, address, manifests};
@@ -344,7 +345,7 @@ fn a_kernel_that_refuses_everything_costs_no_packet() {
 
 /// The agent's reconcile task by itself, with this speaker's configuration, as `trunkline agent` starts it.
 async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconcile, KernelHandle) {
-    let (kernel, kernel_events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::ALL }).unwrap();
+    let (kernel, kernel_events) = KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).unwrap();
     let Started { ipam, records, .. } = Ipam::start(&host.path("store.redb")).unwrap();
     let recovery = recover(&records, &kernel.devices().await.unwrap());
     let config = Config::read(&host.path("agent.yaml")).unwrap();

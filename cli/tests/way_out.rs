@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
 mod host;
-#[path = "../../agent/tests/namespace/mod.rs"]
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use trunkline_api::control::EventKind;
+use trunkline_datapath::kernel::Repairs;
 
 use super::History;
-use crate::kernel::Repairs;
 
 /// What belongs together comes within this time.
 const GATHER: Duration = Duration::from_millis(200);
@@ -34,6 +34,8 @@ pub async fn follow(history: History, mut repairs: watch::Receiver<Repairs>) {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_datapath::kernel::RepairKind;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -41,7 +43,11 @@ mod tests {
         let history = History::default();
         let (sender, receiver) = watch::channel(Repairs::default());
         let follower = tokio::spawn(follow(history.clone(), receiver));
-        let change = |number| sender.send_modify(|repairs: &mut Repairs| repairs.example(number));
+        let change = |number| {
+            sender.send_modify(|repairs: &mut Repairs| {
+                repairs.add(RepairKind::Route, number, "10.0.0.1/32 in table 39999")
+            })
+        };
         let texts = || history.since(0).events.into_iter().map(|event| event.text).collect::<Vec<_>>();
         change(1);
         sleep(Duration::from_secs(1)).await;

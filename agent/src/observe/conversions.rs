@@ -12,9 +12,9 @@ use trunkline_api::control::{
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
+use trunkline_datapath::nft;
 
 use crate::causes;
-use crate::kernel::nft;
 use crate::plan::RefusedRange;
 use crate::probe::identifiers::duplicates;
 use crate::reconcile::{ListenAddress, SpeakerStatus, StoppedBgp, StoppedPeer, UndiscoveredPeer};
@@ -307,7 +307,7 @@ pub(super) fn alternate_paths(there: bool) -> Option<AlternatePaths> {
 }
 
 /// The guard, with its counters as the kernel has them now.
-pub(super) fn guard(status: crate::kernel::GuardStatus) -> GuardStatus {
+pub(super) fn guard(status: trunkline_datapath::kernel::GuardStatus) -> GuardStatus {
     let dropped = if status.enabled { nft::guard::counters().unwrap_or_default() } else { Vec::new() };
     GuardStatus {
         enabled: status.enabled,

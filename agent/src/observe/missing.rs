@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_api::control::ClusterStatus;
 use trunkline_bgp::speaker::{PeerStatus, State};
+use trunkline_datapath::kernel::GuardStatus;
 
 use crate::causes;
 use crate::ipam::Summary;
-use crate::kernel::GuardStatus;
 use crate::reconcile::{DRAINED, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, ExcludedPeer};
 use trunkline_bgp::speaker::Explanation as Explained;
 use trunkline_bgp::types::Family;
+use trunkline_datapath::kernel::KernelStatus;
+use trunkline_datapath::plan::Hop;
 
-use crate::kernel::KernelStatus;
-use crate::plan::Hop;
+use crate::family::ip_family;
 use crate::reconcile::SpeakerStatus;
 
 /// Each family that has next hops, or peers that could be one.
@@ -33,7 +34,7 @@ pub(super) fn of_prefix(
 
 /// One family.
 fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option<DefaultRouteStatus> {
-    let (table, installed) = kernel.ways_out.get(&family)?;
+    let (table, installed) = kernel.ways_out.get(&ip_family(family))?;
     let installed = gateways(installed);
     let planned = bgp.ways_out.get(&family);
     // Learned default routes come before the plan's. Where none is learned, the peers without `import` are next hops.

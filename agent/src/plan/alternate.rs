@@ -11,7 +11,7 @@
 //!
 //! **No loops.** A router that does not know the pod either (there may be no such pod) would send the packet to some node again. nftables
 //! lets a packet take such a path once: it leaves with a TTL of [`ALTERNATE_TTL`], which is enough for the router and the pod's
-//! node, and a packet that arrives with less is dropped (`crate::kernel::nft::alternate`).
+//! node, and a packet that arrives with less is dropped (`trunkline_datapath::nft::alternate`).
 //!
 //! **The rules depend on the manifests, the routes on the sessions.** A session that ends changes routes of this node over netlink, and no
 //! nftables rule. The node that forwards does not have to notice anything: the router does.
@@ -21,17 +21,19 @@
 
 use std::collections::BTreeSet;
 
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{ALTERNATE_RULE, ALTERNATE_TABLE, Hop, Link, RouteKey, RouteTarget, Rule};
 
 use super::peers::Peer;
-use super::{ALTERNATE_RULE, ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
+use super::{Mode, Plan};
+use crate::family::ip_family;
 
 /// Adds the rules and routes of alternate paths to the plan.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
-    let routers: Vec<(&Link, Family, Hop)> = peers
+    let routers: Vec<(&Link, IpFamily, Hop)> = peers
         .iter()
         .filter_map(|peer| Some((peer.link?, peer)))
-        .flat_map(|(link, peer)| peer.routers().map(move |(family, hop)| (link, family, hop)))
+        .flat_map(|(link, peer)| peer.routers().map(move |(family, hop)| (link, ip_family(family), hop)))
         .collect();
     // Whether a session is up or not: the rules stay as they are.
     let uplinks: BTreeSet<(u32, &str)> = peers
@@ -51,7 +53,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
     let kernel = &mut plan.kernel;
     for (index, name) in &uplinks {
         let table = ALTERNATE_TABLE + index;
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let rule = Rule { iif: Some((*name).to_owned()), ..Rule::always(family, ALTERNATE_RULE, table) };
             kernel.rules.insert(rule);
             let others = routers.iter().filter(|(link, of, _)| *of == family && link.index != *index);
@@ -59,7 +61,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
             if hops.is_empty() {
                 continue;
             }
-            for prefix in attracted.iter().filter(|prefix| Family::of(prefix) == family) {
+            for prefix in attracted.iter().filter(|prefix| IpFamily::of(prefix) == family) {
                 kernel.routes.insert(RouteKey { table, prefix: *prefix }, RouteTarget::via(hops.clone()));
             }
         }

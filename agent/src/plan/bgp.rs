@@ -11,12 +11,14 @@ use trunkline_api::resources::{BgpPeer, Endpoint, Network};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, PeerKey};
+use trunkline_datapath::plan::{DROP_TABLE, RouteKey, RouteTarget, Rule, Sysctl};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, alternate, default_route, peers, policy, probes,
+    BgpPlan, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, alternate, default_route, peers,
+    policy, probes,
 };
+use crate::family::ip_family;
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
 pub(super) fn plan(
@@ -53,7 +55,8 @@ pub(super) fn plan(
     plan_kernel(plan, table, &peers, host);
     alternate::plan(plan, &peers);
     probes::plan(plan, &peers, mtu, intent);
-    plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
+    let routers = peers.iter().flat_map(peers::Peer::routers);
+    plan.routers.extend(routers.map(|(family, hop)| (ip_family(family), hop)));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
     plan.bgp = Some(BgpPlan {
@@ -112,10 +115,14 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
     let uplinks: BTreeSet<&str> =
         peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
     for family in Family::ALL {
-        kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
+        kernel
+            .rules
+            .extend(uplinks.iter().map(|uplink| Rule::from_link(ip_family(family), uplink, DROP_TABLE)));
         let Some(way) = default_route::plan(peers, family, table, host) else { continue };
         if !way.next_hops.is_empty() {
-            kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(way.hops()));
+            kernel
+                .routes
+                .insert(RouteKey::default_route(table, ip_family(family)), RouteTarget::via(way.hops()));
         }
         plan.ways_out.insert(family, way);
     }
@@ -128,7 +135,8 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         .filter(|peer| peer.imports())
         .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
         .collect();
-    kernel.learned = (!importing.is_empty()).then(|| Learned {
+    kernel.learned = (!importing.is_empty()).then_some(table);
+    plan.learned = (!importing.is_empty()).then(|| Learned {
         table,
         left_out: host.left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
         peers: importing,

@@ -13,15 +13,16 @@
 //! over a restart of the peer. Attributes do not matter: a network that wants the best path has `import`.
 //!
 //! **A restart of the agent.** The first sessions come back before the peers' routes do. Until the first route selection of the family is
-//! done, a peer that is a next hop in the kernel ([`Host::former`]) counts as one that offers a default route, as long as its End-of-RIB has not
+//! done, a peer that is a next hop in the kernel ([`KernelHost::former`](trunkline_datapath::plan::KernelHost::former)) counts as one that offers a default route, as long as its End-of-RIB has not
 //! come. While only others are established, and such a peer may still come back, the kernel's next hops stay.
 
 use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::{Hop, RouteKey};
 
-use super::kernel::{Hop, RouteKey};
 use super::peers::{Peer, routes_traffic};
 use super::selection::{Basis, Cause, DefaultRouteSelection, ExcludedPeer};
 use super::types::Host;
+use crate::family::ip_family;
 
 /// A peer that packets can be sent to.
 #[derive(Clone, Debug)]
@@ -74,8 +75,11 @@ pub(super) fn plan(
     if routers.is_empty() {
         return None;
     }
-    let former =
-        host.former.get(&RouteKey::default_route(table, family)).map_or(&[][..], |route| route.hops());
+    let former = host
+        .kernel
+        .former
+        .get(&RouteKey::default_route(table, ip_family(family)))
+        .map_or(&[][..], |route| route.hops());
     let candidates = routers.iter().filter_map(|peer| Candidate::read(peer, family)).collect();
     let returns = routers
         .iter()

@@ -1,9 +1,11 @@
-//! What the guard against pods and foreign tunnels must know of this node ([`crate::kernel`] has its rules).
+//! What the guard against pods and foreign tunnels must know of this node ([`trunkline_datapath::kernel`] has its rules).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{GuardPlan, GuardSettings, GuardedTunnel};
+use trunkline_datapath::plan::{GuardPlan, GuardedTunnel};
+
+use super::GuardSettings;
 
 /// The port of hybridnet and flannel, and IANA's (RFC 7348 §5). Other programs' tunnels are on this node, too.
 const VXLAN_PORTS: [u16; 2] = [4789, 8472];

@@ -20,12 +20,12 @@
 
 use std::collections::BTreeSet;
 
-use trunkline_bgp::types::Family;
-
-use super::{
-    DROP_TABLE, HAIRPIN_TABLE, Hop, Mark, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
-    SubnetPlan, Sysctl, TRANSLATED,
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    DROP_TABLE, HAIRPIN_TABLE, Hop, Mark, POD_TABLE, RouteKey, RouteTarget, Rule, Sysctl, TRANSLATED,
 };
+
+use super::{Mode, NetworkPlan, Plan, SubnetPlan};
 
 /// Adds what networks with `hairpin` need, once it is known by which links and tables they leave.
 pub(super) fn plan_hairpin(plan: &mut Plan) {
@@ -36,7 +36,7 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
     for network in networks.values().filter(|network| network.hairpin && network.refused.is_none()) {
         kernel.translated.hairpin = true;
         kernel.sysctls.insert("net/ipv4/conf/all/src_valid_mark".to_owned(), Sysctl::Exactly("1"));
-        for family in network.subnets.values().map(|subnet| Family::of(&subnet.prefix)) {
+        for family in network.subnets.values().map(|subnet| IpFamily::of(&subnet.prefix)) {
             let stays = Rule { mark: Some(Mark::bits(TRANSLATED)), ..Rule::always(family, 960, POD_TABLE) };
             let comes = entrances
                 .iter()
@@ -44,7 +44,8 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
             kernel.rules.extend(comes.chain([stays]));
         }
         for from in network.subnets.values() {
-            for to in network.subnets.values().filter(|to| Family::of(&to.prefix) == Family::of(&from.prefix))
+            for to in
+                network.subnets.values().filter(|to| IpFamily::of(&to.prefix) == IpFamily::of(&from.prefix))
             {
                 let Some(table) = way(network, from, to) else { continue };
                 kernel

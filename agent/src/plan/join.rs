@@ -18,9 +18,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::AttachmentKind;
+use trunkline_datapath::link_check::LinkCheck;
+use trunkline_datapath::plan::{Attachment, Ipvlan, OnLink};
 
-use super::{Attachment, Host, Intent, Ipvlan, NetworkPlan, OnLink, Plan};
-use crate::link_check::LinkCheck;
+use super::{Host, Intent, NetworkPlan, Plan};
 
 /// A pod's place, before it has links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +122,8 @@ fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCh
 /// Says for each network whose pods have slaves what these reach by the host.
 pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
     // Links that are down are such as `kube-ipvs0`, whose thousands of addresses are Services'.
-    let own = host.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
+    let own =
+        host.kernel.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
     let own: BTreeSet<IpNet> = own.filter(is_reachable).map(IpNet::from).collect();
     let served: Vec<(String, IpNet)> = plan
         .networks

@@ -29,7 +29,12 @@ use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::types::{Community, Family};
+use trunkline_bgp::types::Community;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    DROP_TABLE, Hop, NatRules, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
+    SUBNET_RULE, Sysctl,
+};
 
 mod alternate;
 mod bgp;
@@ -38,8 +43,6 @@ mod guard;
 mod hairpin;
 pub mod intent;
 mod join;
-pub mod kernel;
-mod nft_rules;
 mod peers;
 mod policy;
 mod probes;
@@ -55,8 +58,6 @@ mod vxlan;
 
 pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
 pub use join::{AttachTarget, LinkParameters, join};
-pub use kernel::*;
-pub use nft_rules::*;
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use types::*;
 
@@ -95,7 +96,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
 }
 
 /// What one pod needs. Reads the plan, never computes it.
-pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
+pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
     let network =
         plan.networks.get(&pod.network).ok_or_else(|| PlanError::NoNetwork { name: pod.network.clone() })?;
     if let Some(reason) = &network.refused {
@@ -121,6 +122,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         host_ifindex: pod.host_ifindex,
         ..PodPlan::default()
     };
+    let mut originate = BTreeMap::new();
     for address in &pod.addresses {
         let prefix = IpNet::from(*address);
         let on_link = Hop::link(pod.host_ifindex);
@@ -128,7 +130,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         planned.neighbours.insert(Neighbour { ifindex: pod.host_ifindex, address: *address, mac: pod.mac });
         if let Some(communities) = &communities {
             let communities = communities.clone();
-            planned.originate.insert(prefix, Origination { communities, ..Origination::default() });
+            originate.insert(prefix, Origination { communities, ..Origination::default() });
         }
         // A slave answers for itself.
         if network.mode == Mode::Vlan && pod.attachment == AttachmentKind::Veth {
@@ -140,7 +142,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     // A set of nftables takes no range within another.
     let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();
     planned.sources = IpNet::aggregate(&allowed).into_iter().collect();
-    Ok(planned)
+    Ok(PlannedPod { kernel: planned, originate })
 }
 
 /// The node's one underlay network.
@@ -224,14 +226,14 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> 
 fn plan_subnets(plan: &mut Plan) {
     let subnets: Vec<SubnetPlan> = plan.served().map(|(_, subnet)| subnet.clone()).collect();
     let kernel = &mut plan.kernel;
-    kernel.rules.extend(Family::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
+    kernel.rules.extend(IpFamily::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
     // Redirects are sent where this or the link's own setting is on; every link keeps its own.
     kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));
         kernel.routes.insert(RouteKey { table: DROP_TABLE, prefix }, RouteTarget::Blackhole);
-        if Family::of(&prefix) == Family::Ipv6Unicast {
+        if IpFamily::of(&prefix) == IpFamily::V6 {
             kernel.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));
         }
     }

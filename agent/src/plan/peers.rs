@@ -13,11 +13,10 @@ use trunkline_bgp::config::{
 };
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
+use trunkline_datapath::plan::{Hop, Link};
 
 use super::policy::Sets;
-use super::{
-    Hop, Host, Intent, Link, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy,
-};
+use super::{Host, Intent, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {
@@ -250,7 +249,7 @@ pub(super) fn read<'a>(
 
 /// The router that was found on an interface, while that is up.
 fn found(host: &Host, interface: InterfaceName) -> Option<IpAddr> {
-    let link = host.links.iter().find(|link| link.name == interface.as_str())?;
+    let link = host.kernel.links.iter().find(|link| link.name == interface.as_str())?;
     link.up.then(|| host.neighbours.get(&interface).copied().map(IpAddr::V6))?
 }
 
@@ -262,12 +261,13 @@ fn link_of(
     local: Option<IpAddr>,
 ) -> Option<&Link> {
     if let Some(interface) = interface {
-        return host.links.iter().find(|link| link.name == interface.as_str());
+        return host.kernel.links.iter().find(|link| link.name == interface.as_str());
     }
     connected_link(host, address?).or_else(|| {
         let local = local?;
         // A loopback address says nothing about the way.
-        host.links
+        host.kernel
+            .links
             .iter()
             .find(|link| link.name != "lo" && link.addresses.iter().any(|prefix| prefix.addr() == local))
     })
@@ -275,7 +275,8 @@ fn link_of(
 
 /// The link that has the address on a connected network.
 fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
-    host.links
+    host.kernel
+        .links
         .iter()
         .flat_map(|link| link.addresses.iter().map(move |prefix| (prefix, link)))
         .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
@@ -445,7 +446,7 @@ fn address_v6(link: &Link) -> Option<Ipv6Addr> {
 pub(super) fn router_id(intent: &Intent, peers: &[Peer<'_>], host: &Host) -> Ipv4Addr {
     let of_links = peers.iter().filter_map(|peer| peer.link).filter_map(address_v4).min();
     let of_host =
-        || host.links.iter().filter_map(address_v4).filter(|address| !address.is_link_local()).min();
+        || host.kernel.links.iter().filter_map(address_v4).filter(|address| !address.is_link_local()).min();
     intent.router_id.or(of_links).or_else(of_host).unwrap_or_else(|| {
         let hash = intent
             .node

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::Link;
 
 use super::peers::Peer;
-use super::{Intent, Link, Mode, Plan, ProbedRouter};
+use super::{Intent, Mode, Plan, ProbedRouter};
 
 /// Other nodes whose NodeInfo makes them targets.
 const TARGETS: usize = 2;

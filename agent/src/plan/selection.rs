@@ -3,8 +3,7 @@
 use trunkline_api::control::DefaultRouteBasis;
 pub use trunkline_api::control::ExclusionCause as Cause;
 use trunkline_bgp::types::FamilySet;
-
-use super::kernel::Hop;
+use trunkline_datapath::plan::Hop;
 
 /// What is known of the default routes that a peer offers, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

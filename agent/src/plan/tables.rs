@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
+use trunkline_datapath::plan::FIRST_TABLE;
 
-use super::{FIRST_TABLE, Host};
+use super::Host;
 
 /// The tables of one plan.
 pub(super) struct Tables<'a> {
@@ -23,7 +24,8 @@ impl<'a> Tables<'a> {
     pub(super) fn shared(&mut self, prefixes: impl IntoIterator<Item = IpNet>) -> u32 {
         let host = self.host;
         let may = |table: &u32| *table >= FIRST_TABLE && !self.given.contains(table);
-        let there = prefixes.into_iter().find_map(|prefix| host.tables.get(&prefix).copied().filter(may));
+        let there =
+            prefixes.into_iter().find_map(|prefix| host.kernel.tables.get(&prefix).copied().filter(may));
         let table = there.unwrap_or_else(|| self.fresh());
         self.given.insert(table);
         table
@@ -33,8 +35,8 @@ impl<'a> Tables<'a> {
     fn fresh(&self) -> u32 {
         let is_taken = |table: &u32| {
             self.given.contains(table)
-                || self.host.used_tables.contains(table)
-                || self.host.tables.values().any(|other| other == table)
+                || self.host.kernel.used_tables.contains(table)
+                || self.host.kernel.tables.values().any(|other| other == table)
         };
         (FIRST_TABLE..).find(|table| !is_taken(table)).unwrap_or(FIRST_TABLE)
     }

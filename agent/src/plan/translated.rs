@@ -6,7 +6,7 @@
 //! client, or may drop a source that it does not expect.
 //!
 //! nftables marks the packets after DNAT, by the state of the connection and not by a mark of the service proxy, so that every proxy is
-//! served alike (`crate::kernel::nft::translated`). The rules here are about these marks:
+//! served alike (`trunkline_datapath::nft::translated`). The rules here are about these marks:
 //!
 //! The marks need connection tracking, which costs a node without NAT a sixth of its new connections. So they are loaded where
 //! connections are translated: in a cluster, with `serviceCIDRs`, or once somebody makes a NAT chain.
@@ -26,25 +26,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use trunkline_bgp::types::Family;
-
-use super::{
-    Hop, Host, Intent, Link, MAIN_TABLE, Mark, Mode, OTHER_LINKS, Plan, RETURN_RULE, RETURN_TABLE, RouteKey,
-    RouteTarget, Rule, TRANSIT, mark_of,
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    Hop, Link, MAIN_TABLE, Mark, OTHER_LINKS, RETURN_RULE, RETURN_TABLE, RouteKey, RouteTarget, Rule,
+    TRANSIT, mark_of,
 };
+
+use super::{Host, Intent, Mode, Plan};
 
 /// Preference of the rules for requests to pods of other nodes.
 const TRANSIT_RULE: u32 = 1028;
 
 /// Adds the rules and tables for translated connections to the plan.
 pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
-    let routers: BTreeSet<(Family, Hop)> = plan.routers.union(&host.gateways).copied().collect();
+    let routers: BTreeSet<(IpFamily, Hop)> = plan.routers.union(&host.kernel.gateways).copied().collect();
     let links: Vec<&Link> = host
+        .kernel
         .links
         .iter()
         .filter(|link| routers.iter().any(|(_, hop)| hop.ifindex == Some(link.index)))
         .collect();
-    let numbers = number(&links, &host.link_numbers);
+    let numbers = number(&links, &host.kernel.link_numbers);
     for (link, number) in links.iter().filter_map(|link| Some((*link, *numbers.get(&link.index)?))) {
         plan_return(plan, link, &routers, number);
     }
@@ -52,7 +54,7 @@ pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
         mark: Some(mark_of(number)),
         ..Rule::always(family, RETURN_RULE + 1, MAIN_TABLE)
     };
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let numbers = numbers.values().copied().chain([OTHER_LINKS]);
         plan.kernel.rules.extend(numbers.map(|number| main(family, number)));
     }
@@ -87,7 +89,7 @@ fn number(links: &[&Link], before: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
     numbers
 }
 
-fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, number: u32) {
+fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(IpFamily, Hop)>, number: u32) {
     let table = RETURN_TABLE + link.index;
     let connected = link.addresses.iter().map(IpNet::trunc).filter(|prefix| {
         let link_local = matches!(prefix, IpNet::V6(prefix) if prefix.addr().is_unicast_link_local());
@@ -97,7 +99,7 @@ fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, 
         let on_link = RouteTarget::via(vec![Hop::link(link.index)]);
         plan.kernel.routes.insert(RouteKey { table, prefix }, on_link);
     }
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let hops: Vec<Hop> = routers
             .iter()
             .filter(|(of, hop)| *of == family && hop.ifindex == Some(link.index))
@@ -115,7 +117,7 @@ fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, 
 fn plan_transit(plan: &mut Plan) {
     let mut rules = BTreeSet::new();
     for (network, subnet) in plan.served() {
-        let (Some(table), family) = (subnet.table, Family::of(&subnet.prefix)) else { continue };
+        let (Some(table), family) = (subnet.table, IpFamily::of(&subnet.prefix)) else { continue };
         let to = match network.mode {
             Mode::Bgp | Mode::GlobalBgp => None,
             Mode::Vlan => Some(subnet.prefix),

@@ -10,40 +10,25 @@ use trunkline_api::pod::not_allowed;
 use trunkline_api::resources::{AttachmentKind, ParsedRange, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
-use trunkline_bgp::rib::Origination;
+use trunkline_bgp::rib::{Origination, RouteChange};
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{Hop, KernelHost, KernelPlan, LearnedHop, LearnedRoute, PodPlan};
 
-use super::kernel::{Hop, KernelPlan, Link, Neighbour, Proxy, RouteKey, RouteTarget};
 use super::selection::{DefaultRouteSelection, PeerDefaultRoutes};
 
 /// The host as it was found: the planner's second input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Links of this network namespace; those of pods are left out, those that a plan had made are not.
-    pub links: Vec<Link>,
-    /// Why links of the plan that is in force are not there as it wants them, by name, in words.
-    pub link_faults: BTreeMap<String, String>,
-    /// The link of the default route; while there is no such route, the one that had it last and is still there.
-    pub default_link: Option<u32>,
-    /// Which table each subnet's own rule (`from <subnet> lookup T`) leads to. This is how a network finds its
-    /// table again after a restart.
-    pub tables: BTreeMap<IpNet, u32>,
-    /// Tables that somebody else uses.
-    pub used_tables: BTreeSet<u32>,
-    /// Next hops of the default routes in the main table, each with its link.
-    pub gateways: BTreeSet<(Family, Hop)>,
-    /// The number of each link that has a return table, by ifindex; read from the rules, like `tables`.
-    pub link_numbers: BTreeMap<u32, u32>,
-    /// The BGP sessions. The kernel does not know them: whoever asks for the plan fills them in.
+    /// The kernel's side.
+    pub kernel: KernelHost,
+    /// The BGP sessions.
     pub sessions: Vec<Session>,
     /// Every family's first route selection after the start is done: a peer that is not established now is down.
     pub converged: bool,
-    /// Default routes of BGP networks that the agent's last run left in the kernel, each until the first route selection of its family
-    /// is done.
-    pub former: BTreeMap<RouteKey, RouteTarget>,
-    /// Routers found by their advertisements, by interface; filled in likewise.
+    /// Routers found by their advertisements, by interface.
     pub neighbours: Neighbours,
-    /// Peers that traffic is not sent to while there are others; filled in likewise.
+    /// Peers that traffic is not sent to while there are others.
     pub left_out: BTreeSet<PeerKey>,
 }
 
@@ -69,6 +54,8 @@ pub struct Session {
 pub struct Plan {
     /// The kernel's side.
     pub kernel: KernelPlan,
+    /// Whose routes are imported; none where no peer's are.
+    pub learned: Option<Learned>,
     /// The speaker's side; none where no BGP network is on this node.
     pub bgp: Option<BgpPlan>,
     /// By name, the networks that are on this node, and those that are refused.
@@ -76,7 +63,7 @@ pub struct Plan {
     /// This node's end of the overlay's tunnels, where it has one: what the other nodes must know.
     pub vtep: Option<Vtep>,
     /// Routers of the networks, each with its link: by them a reply can leave.
-    pub routers: BTreeSet<(Family, Hop)>,
+    pub routers: BTreeSet<(IpFamily, Hop)>,
     /// The default routes of the BGP network by peers whose routes are not imported.
     pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
     /// What is probed.
@@ -276,37 +263,6 @@ pub struct Pod {
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// What one pod needs on the host and in BGP.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodPlan {
-    /// Host side of its veth pair: the pod's key.
-    pub host_ifname: String,
-    /// Index of that.
-    pub host_ifindex: u32,
-    /// One /32 or /128 in table 39999 for each address.
-    pub routes: BTreeMap<RouteKey, RouteTarget>,
-    /// Permanent neighbours on the host side.
-    pub neighbours: BTreeSet<Neighbour>,
-    /// Where this node answers ARP and neighbour solicitations for it.
-    pub proxies: BTreeSet<Proxy>,
-    /// What is advertised for it.
-    pub originate: BTreeMap<IpNet, Origination>,
-    /// Prefixes that it may send from besides its addresses: none is part of another.
-    pub sources: BTreeSet<IpNet>,
-}
-
-impl PodPlan {
-    /// Whether the kernel has the same for both: they differ in nothing but what is advertised.
-    pub fn is_same_but_originate(&self, other: &PodPlan) -> bool {
-        PodPlan { originate: other.originate.clone(), ..self.clone() } == *other
-    }
-
-    /// Whether the two differ in nothing but [`PodPlan::sources`].
-    pub fn is_same_but_sources(&self, other: &PodPlan) -> bool {
-        PodPlan { sources: other.sources.clone(), ..self.clone() } == *other
-    }
-}
-
 /// As manifests have it.
 fn attachment_name(kind: AttachmentKind) -> &'static str {
     match kind {
@@ -407,4 +363,54 @@ pub struct ProbedRouter {
     pub link: String,
     /// This node's address on the uplink, in this family; none without one that a router could answer.
     pub own: Option<IpAddr>,
+}
+
+/// What one pod needs on the host and in BGP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlannedPod {
+    /// The kernel's side.
+    pub kernel: PodPlan,
+    /// What is advertised for it.
+    pub originate: BTreeMap<IpNet, Origination>,
+}
+
+/// Where learned routes go and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The table.
+    pub table: u32,
+    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
+    /// next hop is on that one.
+    pub peers: BTreeMap<PeerKey, Option<u32>>,
+    /// Of these, the ones that traffic is not sent to while there are others.
+    pub left_out: BTreeSet<PeerKey>,
+}
+
+impl Learned {
+    /// The next hops of a prefix whose best paths have changed: by imported peers, and by the ones that are left out only where no
+    /// other has it.
+    pub fn route(&self, change: &RouteChange) -> LearnedRoute {
+        let others = change
+            .paths
+            .iter()
+            .any(|path| self.peers.contains_key(&path.peer) && !self.left_out.contains(&path.peer));
+        let hops = change
+            .paths
+            .iter()
+            .filter(|path| !others || !self.left_out.contains(&path.peer))
+            .filter_map(|path| Some((path, *self.peers.get(&path.peer)?)))
+            .map(|(path, ifindex)| match path.next_hop {
+                NextHop::V6(address) if address.is_unicast_link_local() => {
+                    LearnedHop { gateway: address.into(), ifindex, beside: Some(path.peer.address()) }
+                }
+                // A link with a link-local session may have no prefix that the global address would be found by.
+                NextHop::V6WithLinkLocal(_, address)
+                    if path.peer.interface().is_some() && ifindex.is_some() =>
+                {
+                    LearnedHop { gateway: address.into(), ifindex, beside: None }
+                }
+                next_hop => LearnedHop { gateway: next_hop.address(), ifindex: None, beside: None },
+            });
+        LearnedRoute { prefix: change.prefix, hops: hops.collect() }
+    }
 }

@@ -1,12 +1,12 @@
 //! Packets from the fabric for an address of a Subnet that no pod here has: they are counted by Subnet and dropped.
 //!
 //! The kernel does not count what a `blackhole` route drops. So a route to a device of our own comes before it: what is on the way to that
-//! device meets rules of nftables that count by Subnet and drop (`crate::kernel::nft::unassigned`).
+//! device meets rules of nftables that count by Subnet and drop (`trunkline_datapath::nft::unassigned`).
 //!
 //! | preference | packet | table | |
 //! |---|---|---|---|
 //! | 1029 | came in by an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
-//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`](super::UNASSIGNED_TABLE) | all Subnets: to the device |
+//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`](trunkline_datapath::plan::UNASSIGNED_TABLE) | all Subnets: to the device |
 //! | 1030 | the same | 39998 | the blackholes |
 //!
 //! **The drop does not depend on the device.** While the device is missing or down its routes are gone, and the blackholes drop as they do
@@ -17,12 +17,13 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use trunkline_bgp::types::Family;
-
-use super::{
-    ALTERNATE_RULE, ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget,
-    Rule, SINK_ALIAS, SINK_NAME,
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    ALTERNATE_RULE, ALTERNATE_TABLE, DROP_TABLE, Hop, LinkKind, LinkPlan, RouteKey, RouteTarget, Rule,
+    SINK_ALIAS, SINK_NAME,
 };
+
+use super::{Host, Plan};
 
 /// More than any packet, so that no answer says "too big".
 const SINK_MTU: u32 = 65_535;
@@ -39,7 +40,8 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
     let sink = LinkPlan { kind: LinkKind::Sink, alias: SINK_ALIAS.to_owned(), mtu: SINK_MTU };
     kernel.links.insert(SINK_NAME.to_owned(), sink);
     kernel.unassigned.subnets.clone_from(&subnets);
-    let Some(device) = host.links.iter().find(|link| link.own && link.kind == Some(LinkKind::Sink)) else {
+    let Some(device) = host.kernel.links.iter().find(|link| link.own && link.kind == Some(LinkKind::Sink))
+    else {
         return;
     };
     let target = RouteTarget::via(vec![Hop::link(device.index)]);
@@ -51,11 +53,11 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
                 rule.table > ALTERNATE_TABLE && (&rule.iif, rule.family) == (&entrance.iif, entrance.family)
             })
             .map(|rule| rule.table);
-        let table = alternate.unwrap_or(super::UNASSIGNED_TABLE);
+        let table = alternate.unwrap_or(trunkline_datapath::plan::UNASSIGNED_TABLE);
         if alternate.is_none() {
             kernel.rules.insert(Rule { priority: ALTERNATE_RULE, table, ..entrance.clone() });
         }
-        for prefix in subnets.iter().filter(|prefix| Family::of(prefix) == entrance.family) {
+        for prefix in subnets.iter().filter(|prefix| IpFamily::of(prefix) == entrance.family) {
             kernel.routes.entry(RouteKey { table, prefix: *prefix }).or_insert_with(|| target.clone());
         }
     }

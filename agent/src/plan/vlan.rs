@@ -7,7 +7,7 @@
 //!
 //! Each subnet has a VLAN device and a table T of its own: neighbours in the subnet are on the link, everything else goes to the subnet's
 //! router. The device has no address. The host answers ARP and neighbour solicitations there for its own pods and for nothing else
-//! ([`super::Proxy`]; not `proxy_arp`, which answers for whatever the host could route). What comes in for an address that no local pod
+//! ([`trunkline_datapath::plan::Proxy`]; not `proxy_arp`, which answers for whatever the host could route). What comes in for an address that no local pod
 //! has is dropped, as behind BGP uplinks.
 //!
 //! **Which link carries them.** The first of `vlanInterfaces` that is there. Without that setting, or while none of them is there, the link
@@ -19,14 +19,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet};
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::naming::ALIAS_PREFIX;
+use trunkline_datapath::plan::{
+    DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
+};
 
 use super::tables::Tables;
-use super::{
-    DROP_TABLE, Hop, Host, Intent, Link, LinkKind, LinkPlan, MAIN_TABLE, Plan, RouteKey, RouteTarget, Rule,
-    SubnetDevice, SubnetPlan, Sysctl,
-};
-use crate::naming::ALIAS_PREFIX;
+use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan};
 
 /// The longest name of an interface (IFNAMSIZ, without the zero).
 const MAX_NAME: usize = 15;
@@ -103,20 +103,20 @@ fn alias(network: &str) -> String {
 
 /// The link that carries the VLANs, or why there is none.
 fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, String> {
-    let named = |name: &String| host.links.iter().find(|link| link.name == *name);
+    let named = |name: &String| host.kernel.links.iter().find(|link| link.name == *name);
     if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
         return Ok(link);
     }
-    let at = |index: u32| host.links.iter().find(|link| link.index == index);
+    let at = |index: u32| host.kernel.links.iter().find(|link| link.index == index);
     let carrier = |link: &Link| match link.kind {
         Some(LinkKind::Vlan { parent, .. }) if link.own => at(parent),
         _ => None,
     };
-    if let Some(link) = host.links.iter().find_map(carrier) {
+    if let Some(link) = host.kernel.links.iter().find_map(carrier) {
         return Ok(link);
     }
     if intent.vlan_interfaces.is_empty() {
-        host.default_link.and_then(at).ok_or_else(|| {
+        host.kernel.default_link.and_then(at).ok_or_else(|| {
             "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml".to_owned()
         })
     } else {
@@ -138,7 +138,7 @@ fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevic
     let kind = Some(LinkKind::Vlan { parent: parent.index, id: vlan });
     let there = match vlan {
         0 => Some(parent),
-        _ => host.links.iter().find(|link| link.own && link.kind == kind),
+        _ => host.kernel.links.iter().find(|link| link.own && link.kind == kind),
     };
     let name = there.map_or_else(|| name(parent, vlan), |link| link.name.clone());
     let down = |link: &Link| {
@@ -149,7 +149,7 @@ fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevic
             (true, true) => None,
         }
     };
-    let fault = match (host.link_faults.get(&name), there) {
+    let fault = match (host.kernel.link_faults.get(&name), there) {
         (Some(fault), _) => Some(fault.clone()),
         (None, None) => Some(format!("{name} is not made yet")),
         (None, Some(link)) => down(parent).or_else(|| down(link)),
@@ -166,7 +166,7 @@ fn name(parent: &Link, vlan: u16) -> String {
 /// Routes, rules and settings of one subnet, whose device is there.
 fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, ifindex: u32) {
     let kernel = &mut plan.kernel;
-    let family = Family::of(&subnet.prefix);
+    let family = IpFamily::of(&subnet.prefix);
     let (Some(table), Some(gateway)) = (subnet.table, subnet.gateway) else { return };
     let key = RouteKey { table, prefix: subnet.prefix };
     kernel.routes.insert(key, RouteTarget::via(vec![Hop::link(ifindex)]));
@@ -178,7 +178,7 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
     }
     kernel.rules.insert(Rule::from_link(family, name, DROP_TABLE));
     // Untagged, the subnet may be the one that the host itself lives in: its own traffic stays on its own way.
-    let own = host.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    let own = host.kernel.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
     for address in own.filter(|address| subnet.prefix.contains(address)) {
         kernel.rules.insert(Rule::from_prefix(1090, address.into(), MAIN_TABLE));
     }
@@ -187,7 +187,7 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         kernel.sysctls.insert(path, Sysctl::Exactly(value));
     };
     match family {
-        Family::Ipv4Unicast => {
+        IpFamily::V4 => {
             // An answer for a pod is not held back; who asks does not wait.
             set(format!("net/ipv4/neigh/{name}/proxy_delay"), "0");
             // The sender of a request is an address of the host, one of the subnet if the device has it, whoever's packet waits.
@@ -195,7 +195,7 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
             let reverse_path = format!("net/ipv4/conf/{name}/rp_filter");
             kernel.sysctls.insert(reverse_path, Sysctl::LooseReversePath);
         }
-        Family::Ipv6Unicast => {
+        IpFamily::V6 => {
             set(format!("net/ipv6/neigh/{name}/proxy_delay"), "0");
             set(format!("net/ipv6/conf/{name}/proxy_ndp"), "1");
         }

@@ -24,14 +24,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use trunkline_api::resources::{Network, ParsedRange, Vtep};
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::naming::ALIAS_PREFIX;
+use trunkline_datapath::plan::{
+    DROP_TABLE, FdbEntry, Hop, Link, LinkKind, LinkPlan, NODE_TABLE, Neighbour, OVERLAY_TABLE, RouteKey,
+    RouteTarget, Rule, Sysctl,
+};
 
 use super::tables::Tables;
-use super::{
-    DROP_TABLE, FdbEntry, Hop, Host, Intent, Link, LinkKind, LinkPlan, Mode, NODE_TABLE, Neighbour,
-    NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl, guard,
-};
-use crate::naming::ALIAS_PREFIX;
+use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard};
 
 /// Most octets of an interface's name (IFNAMSIZ less the closing zero).
 const MAX_NAME: usize = 15;
@@ -69,7 +70,7 @@ pub(super) fn plan(
     }
 
     let is_tunnel = |link: &&Link| link.own && matches!(link.kind, Some(LinkKind::Vxlan { .. }));
-    let existing = host.links.iter().find(is_tunnel);
+    let existing = host.kernel.links.iter().find(is_tunnel);
     let end = end(intent, host);
     let end_link = end.as_ref().ok().map(|(_, carrier)| carrier.name.clone());
     let vtep = end.as_ref().ok().map(|(vtep, _)| vtep.clone());
@@ -91,8 +92,8 @@ pub(super) fn plan(
     planned.mtu = Some(link.mtu);
     let is_it =
         |known: &&Link| known.own && known.up && known.name == device && known.kind == Some(link.kind);
-    let index = host.links.iter().find(is_it).map(|known| known.index);
-    let fault = missing.or_else(|| host.link_faults.get(&device).cloned());
+    let index = host.kernel.links.iter().find(is_it).map(|known| known.index);
+    let fault = missing.or_else(|| host.kernel.link_faults.get(&device).cloned());
     planned.lead_by(&SubnetDevice { name: device.clone(), parent, ifindex: index, fault });
     plan.kernel.links.insert(device.clone(), link);
 
@@ -111,7 +112,7 @@ pub(super) fn plan(
     for remote in &remotes {
         tunnel.lead_to(remote, &areas, table, plan);
     }
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.kernel.rules.insert(Rule::always(family, 1010, OVERLAY_TABLE));
         plan.kernel.rules.insert(Rule::from_link(family, &device, DROP_TABLE));
     }
@@ -152,7 +153,7 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
 fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> {
     let on = |address: &IpAddr| {
         let holds = |link: &&Link| link.addresses.iter().any(|prefix| prefix.addr() == *address);
-        host.links.iter().filter(|link| !link.own).find(holds)
+        host.kernel.links.iter().filter(|link| !link.own).find(holds)
     };
     let preferred = preferred_link(intent, host);
     if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
@@ -202,9 +203,9 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> 
 fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
     let named = &intent.tunnels.interfaces;
     if named.is_empty() {
-        return host.links.iter().find(|link| Some(link.index) == host.default_link);
+        return host.kernel.links.iter().find(|link| Some(link.index) == host.kernel.default_link);
     }
-    named.iter().find_map(|name| host.links.iter().find(|link| link.name == *name))
+    named.iter().find_map(|name| host.kernel.links.iter().find(|link| link.name == *name))
 }
 
 /// The device: its name, and what it should be. One that has the VNI already keeps its name, whatever the link below it is called now.
@@ -365,7 +366,7 @@ fn route_areas(plan: &mut Plan, areas: &[Area], table: u32) {
         let rest = match (area.overlay, fabric) {
             (true, _) => Some(RouteTarget::Blackhole),
             (false, Some(fabric)) => {
-                let way_out = RouteKey::default_route(fabric, Family::of(&area.prefix));
+                let way_out = RouteKey::default_route(fabric, IpFamily::of(&area.prefix));
                 plan.kernel.routes.get(&way_out).cloned()
             }
             (false, None) => None,

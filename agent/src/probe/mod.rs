@@ -12,7 +12,7 @@
 //!   called. `task`: the clock and the I/O. `identifiers`: BGP identifiers that two routers have.
 //!
 //! **No pod receives a probe, and none answers one.** A router returns a probe to this node, where the packet socket has it before the
-//! kernel drops it ([`crate::kernel`], table `netdev trunkline-probes`). Its TTL ends with the router, so that other nodes drop it too.
+//! kernel drops it ([`trunkline_datapath::kernel`], table `netdev trunkline-probes`). Its TTL ends with the router, so that other nodes drop it too.
 
 mod faults;
 pub mod identifiers;

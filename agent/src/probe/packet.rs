@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use crate::plan::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};
+use trunkline_datapath::plan::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};
 
 pub(super) type Mac = [u8; 6];
 

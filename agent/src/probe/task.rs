@@ -15,6 +15,7 @@ use super::packet::{Kind, Mac, Packet};
 use super::schedule::{Probe, ProbeSchedule, Settings};
 use super::socket::{self, Uplink};
 use crate::change_notifier::ChangeNotifier;
+use crate::family::ip_family;
 use crate::history::History;
 use crate::plan::ProbePlan;
 use crate::reconcile::{Advertised, Reconcile};
@@ -168,7 +169,7 @@ impl Task {
         for probe in &round {
             let key = (probe.ifindex, probe.router.1);
             if let std::collections::hash_map::Entry::Vacant(entry) = uplinks.entry(key) {
-                match Uplink::open(key.0, key.1, self.cookie) {
+                match Uplink::open(key.0, ip_family(key.1), self.cookie) {
                     Ok(uplink) => drop(entry.insert(uplink)),
                     Err(error) => {
                         let named = plan.routers.iter().find(|router| router.ifindex == key.0);

@@ -10,9 +10,10 @@ use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Change;
 use trunkline_bgp::types::{Asn, PeerKey};
+use trunkline_datapath::plan::{KernelHost, Link};
 
 use crate::history::History;
-use crate::plan::{BgpPlan, Host, Link, RefusedRange};
+use crate::plan::{BgpPlan, RefusedRange};
 
 /// Prefixes with what travels with them.
 pub(super) type Prefixes = BTreeMap<IpNet, Origination>;
@@ -46,9 +47,9 @@ pub(super) struct PrefixChanges {
     pub(super) originate: Vec<(IpNet, Origination)>,
 }
 
-/// The links of the host for BFD and for the causes of lost sessions. Pods' links are not in [`Host::links`]. The agent's own devices
+/// The links of the host for BFD and for the causes of lost sessions. Pods' links are not in [`KernelHost::links`]. The agent's own devices
 /// (VLAN, VXLAN) carry pods, and lead to no peer outside their connected network.
-pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
+pub(super) fn host_links(host: &KernelHost) -> Vec<HostLink> {
     let link = |link: &Link| {
         Some(HostLink {
             // The kernel's names are valid.
@@ -286,7 +287,7 @@ mod tests {
             link(3, "vxlan4", true),
             link(4, "eth0.10", false),
         ];
-        let links = host_links(&Host { links, ..Host::default() });
+        let links = host_links(&KernelHost { links, ..KernelHost::default() });
         let uplinks: Vec<u32> = links.iter().filter(|link| link.uplink).map(|link| link.index).collect();
         assert_eq!((links.len(), uplinks), (4, vec![2, 4]));
         assert_eq!(links[1].addresses, ["192.0.2.2/24".parse().unwrap()]);

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::{RouteKey, default_prefix};
 
+use crate::family::ip_family;
 use crate::plan::selection::{Basis, Cause, ExcludedPeer};
-use crate::plan::{DefaultRouteSelection, Mode, Plan, RouteKey, default_prefix};
+use crate::plan::{DefaultRouteSelection, Mode, Plan};
 
 /// What was reported and is not over.
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ impl LostDefaultRoutes {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
         let mut changes = Vec::new();
         let of_network =
-            |kind, family, text| Change { kind, peer: None, prefix: default_prefix(family), text };
+            |kind, family, text| Change { kind, peer: None, prefix: default_prefix(ip_family(family)), text };
         for (name, family) in had.difference(&has) {
             // A network that went away, or imports its routes from now on, has lost nothing.
             if !follows_sessions(after, name) {
@@ -73,7 +75,7 @@ impl LostDefaultRoutes {
             changes.push(Change {
                 kind,
                 peer: peer.map(str::to_owned),
-                prefix: default_prefix(family),
+                prefix: default_prefix(ip_family(family)),
                 text,
             });
         };
@@ -117,7 +119,7 @@ impl LostDefaultRoutes {
 
 /// Whether the default routes of a network lead to the established peers.
 fn follows_sessions(plan: &Plan, name: &str) -> bool {
-    let learned = plan.kernel.learned.as_ref().map(|learned| learned.table);
+    let learned = plan.kernel.learned;
     plan.networks.get(name).is_some_and(|network| {
         let is_bgp = matches!(network.mode, Mode::Bgp | Mode::GlobalBgp);
         is_bgp && network.refused.is_none() && network.table().is_some_and(|table| Some(table) != learned)
@@ -128,8 +130,9 @@ fn defaults(plan: &Plan) -> BTreeSet<(String, Family)> {
     let mut found = BTreeSet::new();
     for (name, network) in plan.networks.iter().filter(|(name, _)| follows_sessions(plan, name)) {
         let Some(table) = network.table() else { continue };
-        let there =
-            |family: &Family| plan.kernel.routes.contains_key(&RouteKey::default_route(table, *family));
+        let there = |family: &Family| {
+            plan.kernel.routes.contains_key(&RouteKey::default_route(table, ip_family(*family)))
+        };
         found.extend(Family::ALL.into_iter().filter(there).map(|family| (name.clone(), family)));
     }
     found
@@ -138,7 +141,7 @@ fn defaults(plan: &Plan) -> BTreeSet<(String, Family)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Hop;
+    use trunkline_datapath::plan::Hop;
 
     const V4: Family = Family::Ipv4Unicast;
 

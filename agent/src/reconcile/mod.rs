@@ -38,11 +38,11 @@ use tokio::time::Instant;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
+use trunkline_datapath::plan::Neighbour;
 
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, DefaultRouteSelection, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange,
-    join,
+    AttachTarget, DefaultRouteSelection, LinkParameters, NetworkPlan, Plan, Pod, RefusedRange, join,
 };
 
 pub use listening::ListenAddress;

@@ -4,6 +4,9 @@
 //! kernel has taken it: a kernel that is slow holds back only the pump, and a prefix that changes meanwhile is
 //! installed once.
 //!
+//! The kernel owner knows no peers. The pump selects the paths of those whose routes are imported ([`Learned::route`]); when they are
+//! others than before, it asks for every route again ([`PumpCommand::Relearn`]).
+//!
 //! What has to happen *after* all changes up to now are installed is a [`PumpCommand`]. To know when that is, the pump puts a
 //! fence behind its request for changes: when the fence is answered and the request is not, there were none left.
 //!
@@ -11,16 +14,18 @@
 //! the default route of a family leads whose session runs over the other one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
+use trunkline_datapath::kernel::{KernelError, KernelHandle};
 
 use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
-use crate::kernel::{KernelError, KernelHandle};
+use crate::plan::Learned;
 
 /// Prefixes per batch.
 const BATCH: usize = 4096;
@@ -54,11 +59,31 @@ pub enum PumpEvent {
     Settled(Instant),
 }
 
+/// The kernel, and the peers whose routes it gets.
+pub struct Fib {
+    /// The kernel owner.
+    pub kernel: KernelHandle,
+    /// The imported peers of the plan in force; none while no routes are imported.
+    pub imported: watch::Receiver<Option<Arc<Learned>>>,
+}
+
+impl Fib {
+    async fn install(&self, changes: &[RouteChange]) -> Result<(), KernelError> {
+        let imported = self.imported.borrow().clone();
+        match imported {
+            Some(learned) => {
+                self.kernel.learned(changes.iter().map(|change| learned.route(change)).collect()).await
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// Moves routes until the speaker stops.
 pub async fn run(
     speaker: SpeakerHandle,
     mut changes: RouteChanges,
-    kernel: KernelHandle,
+    fib: Fib,
     history: History,
     mut commands: mpsc::UnboundedReceiver<PumpCommand>,
     events: mpsc::UnboundedSender<PumpEvent>,
@@ -113,7 +138,7 @@ pub async fn run(
         };
         note(&batch, &mut seen, &events);
         history.learned(&batch);
-        report(kernel.learned(batch).await);
+        report(fib.install(&batch).await);
         notifier.notify();
     }
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use trunkline_bgp::types::{Family, FamilySet, PeerKey};
+use trunkline_datapath::plan::{RouteKey, RouteTarget};
 
-use crate::plan::{PeerDefaultRoutes, RouteKey, RouteTarget};
+use crate::plan::PeerDefaultRoutes;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -15,6 +15,7 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
+use trunkline_datapath::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 
 use super::bgp::{AppliedBgp, host_links};
 use super::defaults::LostDefaultRoutes;
@@ -27,14 +28,14 @@ use super::{
     UnrecordedPod,
 };
 use crate::change_notifier::ChangeNotifier;
+use crate::family::ip_family;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
-use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan, Pod,
-    PodPlan, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Host, Intent, Learned, LinkParameters, Mode, NodeIdentity,
+    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
 
 mod speaker;
@@ -153,7 +154,7 @@ struct Task {
     snapshot: Option<Arc<Snapshot>>,
     plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
-    planned: BTreeMap<String, PodPlan>,
+    planned: BTreeMap<String, PlannedPod>,
     unrecorded: BTreeMap<String, UnrecordedPod>,
     broken: BTreeSet<String>,
     stage: DrainStage,
@@ -178,6 +179,8 @@ struct Task {
     defaults: LostDefaultRoutes,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
+    /// Whose routes the kernel gets: for the pump.
+    imported: watch::Sender<Option<Arc<Learned>>>,
     changed_sessions: watch::Sender<u64>,
     /// The host's links, as BFD looks at them.
     links: Vec<HostLink>,
@@ -257,6 +260,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         notifier,
         defaults: LostDefaultRoutes::default(),
         in_force,
+        imported: watch::Sender::new(None),
         changed_sessions,
         links: Vec::new(),
         left_out: BTreeSet::new(),
@@ -434,10 +438,10 @@ impl Task {
     /// A plan that has a place for every pod that is there, or why there is none.
     async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, SnapshotRefusal> {
         let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
-        let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
-        self.links = host_links(&host);
-        host.former = self.received_defaults.former(host.former);
-        host.sessions = self
+        let mut kernel = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
+        self.links = host_links(&kernel);
+        kernel.former = self.received_defaults.former(kernel.former);
+        let sessions = self
             .sessions
             .iter()
             .map(|(peer, known)| Session {
@@ -449,9 +453,13 @@ impl Task {
                 offer: PeerDefaultRoutes { complete: known.complete, ..self.received_defaults.of(peer) },
             })
             .collect();
-        host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
-        host.neighbours = self.search.found();
-        host.left_out = self.left_out.clone();
+        let host = Host {
+            kernel,
+            sessions,
+            converged: Family::ALL.into_iter().all(|family| self.converged.contains(family)),
+            neighbours: self.search.found(),
+            left_out: self.left_out.clone(),
+        };
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
@@ -496,7 +504,15 @@ impl Task {
                 }
                 self.kernel_faults = applied.faults;
                 self.reapply = None;
-                if applied.relearn
+                // Before `Relearn`: the pump reads it when it converts the routes that come again.
+                let others = self.imported.send_if_modified(|imported| {
+                    let others = imported.as_deref() != plan.learned.as_ref();
+                    if others {
+                        *imported = plan.learned.clone().map(Arc::new);
+                    }
+                    others
+                });
+                if (applied.relearn || others)
                     && let Some(running) = &self.running
                 {
                     let _ = running.pump_commands.send(PumpCommand::Relearn);
@@ -504,11 +520,11 @@ impl Task {
             }
             Err(error) => self.not_applied("the plan did not get into the kernel", &error),
         }
-        let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
+        let mut planned: BTreeMap<String, PlannedPod> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
             if let Ok(pod_plan) = plan_pod(&plan, pod) {
-                let before = self.planned.get(&pod.host_ifname).map(|before| &before.sources);
-                if before != Some(&pod_plan.sources) {
+                let before = self.planned.get(&pod.host_ifname).map(|before| &before.kernel.sources);
+                if before != Some(&pod_plan.kernel.sources) {
                     record_refused(&plan, pod);
                 }
                 planned.insert(pod.host_ifname.clone(), pod_plan);
@@ -518,7 +534,7 @@ impl Task {
             planned.insert(pod.host_ifname.clone(), unrecorded_plan(&plan, pod));
         }
         if !self.populated {
-            match self.kernel.set_pods(planned.values().cloned().collect()).await {
+            match self.kernel.set_pods(planned.values().map(|pod| pod.kernel.clone()).collect()).await {
                 Ok(faults) => {
                     self.populated = true;
                     for fault in faults {
@@ -536,15 +552,15 @@ impl Task {
         } else {
             for (host_ifname, pod_plan) in &planned {
                 let before = self.planned.get(host_ifname);
-                if !before.is_some_and(|before| before.is_same_but_originate(pod_plan))
-                    && let Err(error) = self.kernel.add_pod(pod_plan.clone()).await
+                if before.map(|before| &before.kernel) != Some(&pod_plan.kernel)
+                    && let Err(error) = self.kernel.add_pod(pod_plan.kernel.clone()).await
                 {
                     tracing::error!(device = host_ifname, %error, "a pod's routes could not be changed");
                 }
             }
         }
         self.planned = planned;
-        self.history.set_imports(plan.kernel.learned.is_some());
+        self.history.set_imports(plan.learned.is_some());
         for change in self.defaults.change(self.plan.as_deref(), &plan) {
             self.history.record(change.kind, change.peer, Some(change.prefix), change.text);
         }
@@ -555,7 +571,7 @@ impl Task {
         if first && self.plan.as_ref().is_none_or(|plan| plan.bgp.is_none()) {
             // Nobody will converge. (A speaker that cannot start now converges later: until then what is there stays.)
             for family in Family::ALL {
-                let _ = self.kernel.release(family).await;
+                let _ = self.kernel.release(ip_family(family)).await;
             }
         }
     }
@@ -617,7 +633,10 @@ impl Task {
             return Err(PodError::Waits(DRAINED.to_owned()));
         }
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
-        self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
+        self.kernel
+            .add_pod(pod_plan.kernel.clone())
+            .await
+            .map_err(|error| PodError::Kernel(error.to_string()))?;
         if self.pods.get(&pod.host_ifname) != Some(&pod) {
             record_refused(plan, &pod);
         }
@@ -729,7 +748,7 @@ impl Task {
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 disaggregated: plan.disaggregated.clone(),
                 ways_out: self.plan.as_ref().map(|plan| plan.ways_out.clone()).unwrap_or_default(),
-                imports: self.plan.as_ref().is_some_and(|plan| plan.kernel.learned.is_some()),
+                imports: self.plan.as_ref().is_some_and(|plan| plan.learned.is_some()),
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {

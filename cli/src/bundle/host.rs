@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::system::uname;
-use trunkline_agent::kernel::sysctl;
+use trunkline_datapath::sysctl;
 
 use super::step::Sink;
 use super::{program, shapes};

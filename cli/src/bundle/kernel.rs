@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_route::route::RouteType;
-use trunkline_agent::kernel::netlink::lookup::{self, kind_name, table_name};
-use trunkline_agent::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, PROTOCOL};
-use trunkline_agent::kernel::netlink::{Batch, Connection, vxlan};
-use trunkline_agent::mac::show_mac;
-use trunkline_agent::plan::Hop;
 use trunkline_bgp::types::Family;
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::netlink::lookup::{self, kind_name, table_name};
+use trunkline_datapath::netlink::objects::{self, LinkInfo, MAIN_TABLE, PROTOCOL};
+use trunkline_datapath::netlink::{Batch, Connection, vxlan};
+use trunkline_datapath::plan::Hop;
 
 use super::program;
 use super::step::Sink;

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use trunkline_agent::config::Config;
-use trunkline_agent::kernel::netlink::{Batch, Connection, objects};
 use trunkline_agent::source::kube::SourceKind;
+use trunkline_datapath::netlink::{Batch, Connection, objects};
 
 use super::Finding;
 use crate::hybridnet;

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 
-use trunkline_agent::kernel::netlink::lookup::{self, Packet};
-use trunkline_agent::kernel::netlink::objects::{self, LinkInfo};
-use trunkline_agent::kernel::netlink::{Batch, Connection};
-use trunkline_agent::kernel::sysctl::file;
-use trunkline_agent::naming::ALIAS_PREFIX;
 use trunkline_api::control::{AgentStatus, Peer};
+use trunkline_datapath::naming::ALIAS_PREFIX;
+use trunkline_datapath::netlink::lookup::{self, Packet};
+use trunkline_datapath::netlink::objects::{self, LinkInfo};
+use trunkline_datapath::netlink::{Batch, Connection};
+use trunkline_datapath::sysctl::file;
 
 use super::Finding;
 use crate::clock::is_synchronised;

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use trunkline_agent::kernel::netlink::{Connection, NetlinkError, objects};
-use trunkline_agent::plan::RouteTarget;
 use trunkline_api::control::{AgentStatus, DefaultRouteStatus, ExclusionCause, next_hops_in_words};
 use trunkline_bgp::types::Family;
+use trunkline_datapath::netlink::{Connection, NetlinkError, objects};
+use trunkline_datapath::plan::RouteTarget;
 
 use super::Finding;
 

@@ -14,12 +14,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use serde::de::DeserializeOwned;
 use trunkline_agent::ipam::Record;
 use trunkline_agent::ipam::store::{Batch, Store};
-use trunkline_agent::naming::host_ifname;
 use trunkline_api::attach::{
     Attach, AttachOptions, Attachment, Code, Command, Detach, Done, Failure, Gc, Interface, Reply, Request,
     decode_reply, encode,
 };
 use trunkline_api::control::{AgentStatus, PodStatus, Query};
+use trunkline_datapath::naming::host_ifname;
 
 use crate::namespace::{eventually, ip};
 

@@ -1,6 +1,7 @@
 //! Checks of the source: formatting, lints, documentation, licences, allowed dependencies, unit
 //! tests, and the size of the plugin.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
@@ -24,6 +25,11 @@ pub(super) const TESTS: &[Test] = &[
         name: "check/no-tokio",
         about: "the engine of bgp/ builds without tokio in its tree",
         run: no_tokio,
+    },
+    Test {
+        name: "check/boundaries",
+        about: "datapath/ has neither Kubernetes nor BGP nor HTTP in its tree",
+        run: boundaries,
     },
     Test {
         name: "check/small-lab",
@@ -101,6 +107,17 @@ fn no_tokio(context: &Context) -> Result<Verdict> {
     passed(format!("{} crates in its tree", tree.lines().filter(|l| !l.contains("(*)")).count()))
 }
 
+fn boundaries(context: &Context) -> Result<Verdict> {
+    let package = ["tree", "-e", "normal", "--prefix", "none", "--package", "trunkline-datapath"];
+    let tree = cargo(&context.place, "boundaries", &package, &[])?;
+    ensure!(tree.contains("trunkline-datapath"), "cargo tree shows no trunkline-datapath: {tree}");
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    for barred in ["kube", "kube-client", "k8s-openapi", "hyper", "trunkline-bgp", "trunkline-daemon"] {
+        ensure!(!names.contains(barred), "datapath/ depends on {barred}");
+    }
+    passed(format!("{} crates in its tree", names.len()))
+}
+
 fn small_lab(context: &Context) -> Result<Verdict> {
     let small = ["--package", "lab", "--no-default-features"];
     let tree = cargo(&context.place, "small-tree", &[&["tree", "-e", "normal"], &small[..]].concat(), &[])?;
@@ -110,6 +127,7 @@ fn small_lab(context: &Context) -> Result<Verdict> {
         "k8s-openapi v",
         "trunkline v",
         "trunkline-agent v",
+        "trunkline-datapath v",
         "trunkline-bgp v",
         "trunkline-controller v",
     ] {

@@ -11,7 +11,7 @@ fn both_up() -> Vec<Session> {
 
 /// Alternate rules of IPv4: the link, and where its table leads.
 fn paths(plan: &Plan, prefix: &str) -> Vec<(String, Vec<String>)> {
-    let family = Family::of(&prefix.parse::<IpNet>().unwrap());
+    let family = IpFamily::of(&prefix.parse::<IpNet>().unwrap());
     let rules = plan.kernel.rules.iter().filter(|rule| rule.priority == 1029 && rule.family == family);
     let of = |rule: &Rule| {
         let hops = plan.kernel.routes.get(&key(rule.table, prefix)).map_or(&[][..], RouteTarget::hops);

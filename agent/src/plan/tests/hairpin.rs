@@ -26,7 +26,7 @@ fn early(plan: &Plan) -> Vec<String> {
 #[test]
 fn in_a_vlan_a_subnet_is_reached_by_its_router_and_others_by_their_table() {
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     let plan = plan(&hairpin(three_subnets()), &host).unwrap();
     assert_eq!(
         early(&plan),

@@ -1,10 +1,10 @@
 //! How pods are joined: a network and a host on the left, what a pod's links are told on the right.
 
 use trunkline_api::resources::AttachmentKind;
+use trunkline_datapath::link_check::LinkCheck;
 
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
-use crate::link_check::LinkCheck;
 use crate::plan::join::plan_by_host;
 
 fn slaves() -> Intent {
@@ -26,7 +26,7 @@ fn target(addresses: &[&str], attachment: AttachmentKind) -> AttachTarget {
 
 fn with_devices() -> Host {
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     host
 }
 
@@ -87,7 +87,7 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
         );
         assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 is not made yet");
         let mut unplugged = with_devices();
-        unplugged.links[1].running = false;
+        unplugged.kernel.links[1].running = false;
         assert_eq!(of(&unplugged).unwrap_err(), "Subnet a4: up1 has no carrier");
     }
     let bgp = plan(&usual(), &host(Vec::new())).unwrap();
@@ -98,7 +98,7 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
 #[test]
 fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_are_not() {
     let mut host = with_devices();
-    host.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
+    host.kernel.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
     let mut intent = slaves();
     intent.service_cidrs.clear();
     let mut plan = plan(&intent, &host).unwrap();
@@ -147,7 +147,7 @@ fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {
         let plan = plan(intent, &with_devices()).unwrap();
-        assert_eq!(plan_pod(&plan, &pod(kind)).unwrap().proxies.len(), proxies);
+        assert_eq!(plan_pod(&plan, &pod(kind)).unwrap().kernel.proxies.len(), proxies);
     }
     let error = plan_pod(&plan(&ipvlan, &with_devices()).unwrap(), &pod(AttachmentKind::Veth)).unwrap_err();
     assert_eq!(

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
+use trunkline_datapath::plan::*;
 
 use super::*;
 
@@ -91,17 +92,18 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
 }
 
 fn host(sessions: Vec<Session>) -> Host {
-    Host {
-        neighbours: Default::default(),
-        links: vec![
-            link(1, "lo", &["127.0.0.1/8", "::1/128"]),
-            link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
-            link(3, "up2", &["192.0.2.2/31", "2001:db8:0:2::1/64"]),
-            link(4, "mgmt", &["10.255.0.9/24"]),
-        ],
-        sessions,
-        ..Host::default()
-    }
+    let links = vec![
+        link(1, "lo", &["127.0.0.1/8", "::1/128"]),
+        link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
+        link(3, "up2", &["192.0.2.2/31", "2001:db8:0:2::1/64"]),
+        link(4, "mgmt", &["10.255.0.9/24"]),
+    ];
+    Host { kernel: KernelHost { links, ..KernelHost::default() }, sessions, ..Host::default() }
+}
+
+fn with_kernel(mut host: Host, edit: impl FnOnce(&mut KernelHost)) -> Host {
+    edit(&mut host.kernel);
+    host
 }
 
 fn key(table: u32, prefix: &str) -> RouteKey {
@@ -124,7 +126,7 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
         .kernel
         .rules
         .iter()
-        .filter(|rule| rule.family == Family::Ipv4Unicast)
+        .filter(|rule| rule.family == IpFamily::V4)
         .map(|rule| format!("{} {:?} {:?} {}", rule.priority, rule.from, rule.iif, rule.table))
         .collect();
     assert_eq!(
@@ -198,7 +200,7 @@ fn peers_that_import_or_do_not_route_get_no_default_route() {
     let sessions = ["192.0.2.1", "192.0.2.3", "10.255.0.1"].map(|peer| session(peer, true, None));
     let plan = plan(&intent, &host(sessions.to_vec())).unwrap();
     assert_eq!(gateways(&plan, "0.0.0.0/0"), ["192.0.2.3"]);
-    let learned = plan.kernel.learned.unwrap();
+    let learned = plan.learned.unwrap();
     assert_eq!(learned.peers, [("192.0.2.1".parse().unwrap(), Some(2))].into());
     let bgp = plan.bgp.unwrap();
     let local_pref = |peer: &str| {
@@ -264,11 +266,10 @@ fn a_network_keeps_its_table_and_takes_nobody_elses() {
         (vec![("10.99.0.0/16".parse().unwrap(), 10_000)], vec![], 10_001),
         (vec![(subnet, 254)], vec![], 10_000),
     ] {
-        let host = Host {
-            tables: tables.iter().copied().collect(),
-            used_tables: used.iter().copied().collect(),
-            ..host(Vec::new())
-        };
+        let host = with_kernel(host(Vec::new()), |kernel| {
+            kernel.tables = tables.iter().copied().collect();
+            kernel.used_tables = used.iter().copied().collect();
+        });
         let plan = plan(&usual(), &host).unwrap();
         assert_eq!(plan.networks["rack"].table(), Some(expected), "{tables:?} {used:?}");
     }
@@ -409,7 +410,7 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
             "the session's address in both families"
         );
     }
-    let learned = whole.kernel.learned.as_ref().unwrap();
+    let learned = whole.learned.as_ref().unwrap();
     assert_eq!(learned.peers, [("fe80::1%up1".parse().unwrap(), Some(2))].into());
     for prefix in ["0.0.0.0/0", "::/0"] {
         let hop = Hop::by(found.into(), 3);
@@ -420,7 +421,7 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
         );
     }
 
-    host.links[1].up = false;
+    host.kernel.links[1].up = false;
     let down = plan(&intent, &host).unwrap().bgp.unwrap();
     assert_eq!(down.peers.keys().map(ToString::to_string).collect::<Vec<_>>(), ["fe80::1%up2"]);
 }
@@ -464,7 +465,7 @@ fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
     // Or has its routes imported.
     let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
     assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
-    assert_eq!(importing.kernel.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
+    assert_eq!(importing.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
 }
 
 #[test]
@@ -556,9 +557,12 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         let planned = plan_pod(&plan, &pod(network, address)).unwrap();
         let prefix: IpNet = format!("{address}/32").parse().unwrap();
         let on_link = RouteTarget::Via(vec![Hop::link(7)]);
-        assert_eq!(planned.routes[&RouteKey { table: 39_999, prefix }], on_link);
+        assert_eq!(planned.kernel.routes[&RouteKey { table: 39_999, prefix }], on_link);
         assert_eq!(planned.originate[&prefix].communities, communities);
-        assert_eq!((planned.routes.len(), planned.neighbours.len(), planned.originate.len()), (2, 2, 2));
+        assert_eq!(
+            (planned.kernel.routes.len(), planned.kernel.neighbours.len(), planned.originate.len()),
+            (2, 2, 2)
+        );
     }
     assert!(matches!(plan_pod(&plan, &pod("none", "10.1.0.5")), Err(PlanError::NoNetwork { .. })));
 }
@@ -586,8 +590,12 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
         let refused: Vec<String> =
             plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();
         let planned = plan_pod(&plan, &pod).unwrap();
-        assert_eq!((planned.routes.len(), planned.originate.len()), (1, 1), "nothing leads to a prefix");
-        (planned.sources, refused.len())
+        assert_eq!(
+            (planned.kernel.routes.len(), planned.originate.len()),
+            (1, 1),
+            "nothing leads to a prefix"
+        );
+        (planned.kernel.sources, refused.len())
     };
     const BOTH: &[&str] = &["10.9.0.0/16", "fd00:9::/48"];
     for (allowed, asks, sources, refused) in [

@@ -45,7 +45,7 @@ fn a_router_is_left_out_only_while_there_is_another() {
     let default = |left_out: &[&str]| {
         let left_out = left_out.iter().map(|peer| peer.parse().unwrap()).collect();
         let found = plan(&usual(), &Host { left_out, ..host(both()) }).unwrap();
-        found.kernel.routes[&RouteKey::default_route(10_000, Family::Ipv4Unicast)].clone()
+        found.kernel.routes[&RouteKey::default_route(10_000, IpFamily::V4)].clone()
     };
     let via = |gateways: &[&str]| {
         RouteTarget::via(gateways.iter().map(|gateway| Hop::to(gateway.parse().unwrap())).collect())

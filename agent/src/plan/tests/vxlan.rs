@@ -41,7 +41,12 @@ fn with_device(intent: &Intent, mut host: Host) -> Host {
         .iter()
         .find(|(_, link)| link.kind != LinkKind::Sink)
         .expect("the plan has a device");
-    host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
+    host.kernel.links.push(Link {
+        kind: Some(planned.kind),
+        mtu: planned.mtu,
+        own: true,
+        ..link(9, name, &[])
+    });
     host
 }
 
@@ -76,10 +81,9 @@ fn the_device_comes_first_and_then_what_leads_over_it() {
     let second = plan(&intent, &host).unwrap();
     assert_eq!(device(&second).ifindex, Some(9));
     assert_eq!(second.kernel.links, first.kernel.links, "nothing of the device depends on its being there");
-    let faulty = Host {
-        link_faults: [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into(),
-        ..super::host(Vec::new())
-    };
+    let faulty = with_kernel(super::host(Vec::new()), |kernel| {
+        kernel.link_faults = [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into();
+    });
     let plan = plan(&intent, &faulty).unwrap();
     assert_eq!(device(&plan).fault.as_deref(), Some("no driver"));
 }
@@ -166,7 +170,7 @@ fn rules_stand_in_hybridnets_order() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
-    let v4 = plan.kernel.rules.iter().filter(|rule| rule.family == Family::Ipv4Unicast);
+    let v4 = plan.kernel.rules.iter().filter(|rule| rule.family == IpFamily::V4);
     let shown: Vec<String> = v4
         .map(|rule| {
             let from = rule.from.map(|from| format!(" from {from}")).unwrap_or_default();
@@ -209,7 +213,7 @@ fn an_overlay_pod_is_a_route_and_told_to_nobody() {
         extra_prefixes: Default::default(),
     };
     let planned = plan_pod(&plan, &pod).unwrap();
-    assert_eq!(planned.routes.len(), 1);
+    assert_eq!(planned.kernel.routes.len(), 1);
     assert!(planned.originate.is_empty());
     let network = &plan.networks["overlay"];
     assert!(network.subnet_of("10.200.1.7".parse().unwrap()).is_some());
@@ -257,7 +261,7 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
         vteps: vteps.iter().map(|prefix| prefix.parse().unwrap()).collect(),
         port: 8472,
     };
-    let routed = Host { default_link: Some(2), ..host(Vec::new()) };
+    let routed = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(2));
     let any = ["0.0.0.0/0", "::/0"];
     for (tunnels, host, expected) in [
         (by(&[], &any), &routed, "up1.vxlan100 192.0.2.0"),
@@ -293,8 +297,8 @@ fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
     intent.nodes.remove(0);
     let pods = ["10.200.9.9", "2001:db8:200::99"].map(|address| address.parse().unwrap());
     intent.overlay_pods = Some(Arc::new([("node2".to_owned(), pods.into())].into()));
-    let mut host = Host { default_link: Some(4), ..host(Vec::new()) };
-    let mgmt = host.links.iter_mut().find(|link| link.index == 4).unwrap();
+    let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(4));
+    let mgmt = host.kernel.links.iter_mut().find(|link| link.index == 4).unwrap();
     mgmt.addresses.push("2001:db8:9::9/64".parse().unwrap());
     let host = with_device(&intent, host);
     let plan = plan(&intent, &host).unwrap();

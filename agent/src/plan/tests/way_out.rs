@@ -61,9 +61,9 @@ fn the_kernels_next_hops_stay_while_a_restarted_agent_waits_for_their_peer() {
     let former = [(key(10_000, "0.0.0.0/0"), RouteTarget::via(hops.clone()))].into();
     let back = vec![offering("192.0.2.3", "2001:db8:0:2::2", &[])];
     let tables = [("10.1.0.0/16".parse().unwrap(), 10_000)].into();
-    let waiting = Host { former, tables, ..host(back) };
+    let waiting = with_kernel(host(back), |kernel| (kernel.former, kernel.tables) = (former, tables));
     let plan_of = |host: &Host| plan(&usual(), host).unwrap();
     assert_eq!(plan_of(&waiting).kernel.routes[&key(10_000, "0.0.0.0/0")], RouteTarget::via(hops));
-    let released = Host { former: BTreeMap::new(), ..waiting };
+    let released = with_kernel(waiting, |kernel| kernel.former = BTreeMap::new());
     assert_eq!(gateways(&plan_of(&released), "0.0.0.0/0"), ["192.0.2.3"]);
 }

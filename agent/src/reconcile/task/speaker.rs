@@ -10,6 +10,7 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
 use super::{FIRST_PAUSE, LAST_PAUSE, Restart, RunningSpeaker, SessionState, Task};
+use crate::family::ip_family;
 use crate::reconcile::bgp::{AppliedBgp, Prefixes};
 use crate::reconcile::pump::{self, PumpCommand};
 use crate::reconcile::{Advertised, DrainInput, DrainStage, StoppedBgp, StoppedPeer, listening};
@@ -47,7 +48,7 @@ impl Task {
             tokio::spawn(pump::run(
                 handle.clone(),
                 changes,
-                self.kernel.clone(),
+                pump::Fib { kernel: self.kernel.clone(), imported: self.imported.subscribe() },
                 self.history.clone(),
                 command_queue,
                 event_sender,
@@ -327,7 +328,7 @@ impl Task {
             if self.held.is_empty() {
                 self.held_until = None;
             }
-            if let Err(error) = self.kernel.release(family).await {
+            if let Err(error) = self.kernel.release(ip_family(family)).await {
                 tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
             }
             for known in self.sessions.values_mut().filter(|known| known.former) {

@@ -30,13 +30,13 @@ use trunkline_api::kube::Lenient;
 use trunkline_api::names::API_VERSION;
 use trunkline_api::names::condition::NETWORK_UNAVAILABLE;
 use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
+use trunkline_datapath::mac::show_mac;
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
 use super::condition::{ConditionAction, NetworkCondition, SessionLossTimer, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
-use crate::mac::show_mac;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 

@@ -1,0 +1,25 @@
+//! Address families of the kernel.
+
+use ipnet::IpNet;
+
+/// The family of an address, a prefix, a route or a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpFamily {
+    /// AF_INET.
+    V4,
+    /// AF_INET6.
+    V6,
+}
+
+impl IpFamily {
+    /// Both.
+    pub const ALL: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
+
+    /// The family of a prefix.
+    pub const fn of(prefix: &IpNet) -> IpFamily {
+        match prefix {
+            IpNet::V4(_) => IpFamily::V4,
+            IpNet::V6(_) => IpFamily::V6,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The owner's nftables: NAT, marks and guard follow the plan and the pods, and come back when others change them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::super::events::Events;
+use super::super::topology::is_pods;
+use super::{KernelError, Owner, Reason, RepairKind, Request};
+use crate::netlink::objects::{self, GROUP};
+use crate::nft::{self, nat, probes};
+use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
+use crate::sysctl;
+
+impl Owner {
+    /// Whether the plan wants any table.
+    pub(super) fn has_tables(&self) -> bool {
+        wants_tables(&self.plan)
+    }
+
+    /// Brings the tables to a new plan. One that stays the same is not looked at again: that costs a process.
+    pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
+        let fresh = wants_tables(plan) && !self.has_tables();
+        if fresh {
+            // Before the tables are made, so that nothing falls between.
+            match self.guard.port().and_then(Events::open_nftables) {
+                Ok(events) => self.nftables = Some(events),
+                Err(error) => self.fault(
+                    Reason::Nftables,
+                    format!(
+                        "nftables: {error}: if somebody deletes a table, it stays away until the agent's restart"
+                    ),
+                ),
+            }
+        }
+        // From now on each new NAT chain is announced.
+        if fresh && !self.translates {
+            self.translates = nft::has_nat();
+        }
+        // The guard first: it must not come later than what it guards.
+        if !self.planned || plan.guard != self.plan.guard || self.guard_fault.is_some() {
+            let applied = self.guard.apply(&plan.guard, self.pods.values(), self.populated);
+            self.note_guard(applied, false);
+        }
+        let unchanged = plan.nat == self.plan.nat
+            && plan.translated == self.plan.translated
+            && plan.alternate == self.plan.alternate
+            && plan.unassigned == self.plan.unassigned;
+        if !self.planned || !unchanged {
+            match self.nat.apply(nat::render(plan, self.translates).as_deref()) {
+                Ok(changed) => self.changed += usize::from(changed),
+                Err(error) => self.fault(Reason::Nftables, error),
+            }
+        }
+        if !self.planned || plan.probed != self.plan.probed {
+            match self.probes.apply(probes::render(plan).as_deref()) {
+                Ok(changed) => self.changed += usize::from(changed),
+                Err(error) => self.fault(Reason::Nftables, error),
+            }
+        }
+    }
+
+    /// Somebody has made a NAT chain: connections are translated from now on.
+    pub(super) fn follow_translation(&mut self) {
+        if std::mem::replace(&mut self.translates, true) {
+            return;
+        }
+        match self.nat.apply(nat::render(&self.plan, true).as_deref()) {
+            Ok(changed) => self.changed += usize::from(changed),
+            Err(error) => self.fault(Reason::Nftables, error),
+        }
+    }
+
+    /// Somebody changed one of the tables, or this thread did.
+    pub(super) fn mend_tables(&mut self) {
+        let text = nat::render(&self.plan, self.translates);
+        match self.nat.apply(text.as_deref()) {
+            Ok(true) => {
+                tracing::info!("the NAT table was changed by others: restored");
+                self.repaired(RepairKind::Table, 1, "inet trunkline");
+            }
+            Ok(false) => {}
+            Err(error) => self.fault(Reason::Nftables, error),
+        }
+        match self.probes.apply(probes::render(&self.plan).as_deref()) {
+            Ok(true) => self.repaired(RepairKind::Table, 1, "netdev trunkline-probes"),
+            Ok(false) => {}
+            Err(error) => self.fault(Reason::Nftables, error),
+        }
+        let mended = self.guard.mend(&self.plan.guard, self.pods.values(), self.populated);
+        self.note_guard(mended, true);
+    }
+
+    pub(super) fn note_guard(&mut self, applied: Result<bool, String>, repair: bool) {
+        match applied {
+            Ok(changed) => {
+                self.guard_fault = None;
+                self.changed += usize::from(changed && !repair);
+                if changed && repair {
+                    tracing::warn!("the guard's tables were changed by others: restored");
+                    self.repaired(RepairKind::Table, 1, "the guard's");
+                    self.guard_repairs += 1;
+                }
+            }
+            Err(error) => {
+                self.guard_fault = Some(error.clone());
+                self.fault(Reason::Nftables, error);
+            }
+        }
+    }
+
+    /// Refuses new pods while the guard should be in force and is not.
+    pub(super) fn need_guard(&mut self) -> Result<(), KernelError> {
+        if !self.plan.guard.enabled || self.guard.is_in_force() {
+            return Ok(());
+        }
+        // What was missing may be there now: nft installed, a module loaded.
+        let applied = self.guard.apply(&self.plan.guard, self.pods.values(), self.populated);
+        self.note_guard(applied, false);
+        self.guard_fault.clone().map_or(Ok(()), |fault| Err(KernelError::Guard(fault)))
+    }
+
+    /// Closes a pod's device for what the pod may not send, before a route leads to the pod.
+    pub(super) fn guard_pod(&mut self, pod: &PodPlan) {
+        if let Err(error) = self.pod_settings.close(&pod.host_ifname) {
+            self.fault(Reason::Sysctl, error);
+        }
+        let group = self.topology.links.get(&pod.host_ifindex).map(|link| link.info.group);
+        if group.is_some_and(|group| group != GROUP) {
+            self.set_group(pod.host_ifindex);
+        }
+        self.open_reverse_path(None, pod);
+        if has_prefixes(pod) {
+            let added = self.guard.add_pod(pod);
+            self.note_pod_guarded(added);
+        }
+    }
+
+    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's processes do not run before that,
+    /// and until the addresses are in the sets the guard looks the pod's route up. Extra prefixes have no route: a pod with some
+    /// is in the sets before the answer.
+    pub(super) fn permit_pod(&mut self, host_ifname: &str) {
+        let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
+        let added = self.guard.add_pod(pod);
+        self.note_pod_guarded(added);
+        self.report();
+    }
+
+    fn note_pod_guarded(&mut self, outcome: Result<(), String>) {
+        if let Err(error) = outcome {
+            self.guard_fault = Some(error.clone());
+            self.fault(Reason::Nftables, error);
+        }
+    }
+
+    /// Changes the prefixes that a pod may send from besides its addresses. The pod's routes stay.
+    pub(super) fn change_sources(&mut self, old: &PodPlan, new: &PodPlan) {
+        self.open_reverse_path(Some(old), new);
+        let changed = self.guard.change_pod(old, new);
+        self.note_pod_guarded(changed);
+    }
+
+    /// The kernel's own check of IPv4 sources knows no exceptions: it is off for a pod that has some, and the guard's is the one that
+    /// counts.
+    fn open_reverse_path(&mut self, old: Option<&PodPlan>, new: &PodPlan) {
+        let wanted = match (old.is_some_and(has_prefixes), has_prefixes(new)) {
+            (_, true) => Sysctl::NoReversePath,
+            (true, false) => Sysctl::Exactly("1"),
+            (false, false) => return,
+        };
+        if let Err(error) = sysctl::apply(&reverse_path(new), &wanted) {
+            self.fault(Reason::Sysctl, error);
+        }
+    }
+
+    /// Somebody wrote `rp_filter` of a link, or of all. udev writes it for each new link, a moment after the link was made.
+    pub(super) fn mend_reverse_path(&mut self, index: Option<u32>) {
+        let is_open =
+            |pod: &&PodPlan| index.is_none_or(|index| pod.host_ifindex == index) && has_prefixes(pod);
+        // What is wrong with all is told once.
+        let Some(path) = self.pods.values().find(is_open).map(reverse_path) else { return };
+        match sysctl::apply(&path, &Sysctl::NoReversePath) {
+            Ok(changed) => self.repaired(RepairKind::Sysctl, u64::from(changed), path),
+            Err(error) => self.fault(Reason::Sysctl, error),
+        }
+    }
+
+    /// Takes a pod out of the guard's sets.
+    pub(super) fn unguard_pod(&mut self, pod: &PodPlan) {
+        if let Err(error) = self.guard.remove_pod(pod) {
+            self.fault(Reason::Nftables, error);
+        }
+    }
+
+    /// Puts a pod's device into the group by which the guard knows it.
+    pub(super) fn set_group(&mut self, index: u32) {
+        self.batch.set_group(index);
+        self.requests.push(Request::Link(index));
+        if let Some(link) = self.topology.links.get_mut(&index) {
+            link.info.group = GROUP;
+        }
+    }
+
+    /// A pod's device that is up and not in its group: made by an earlier version, or changed by others.
+    pub(super) fn mend_group(&mut self, info: &objects::LinkInfo) {
+        if is_pods(info) && info.kind.as_deref() == Some("veth") && info.is_up() && info.group != GROUP {
+            tracing::info!(link = info.name, "a pod's device was not in its group: restored");
+            let is_known = self.pod_names.contains_key(&info.index);
+            self.repaired(RepairKind::Link, u64::from(is_known), format_args!("{}: its group", info.name));
+            self.set_group(info.index);
+        }
+    }
+
+    /// Before this host forwards IPv6: links with a default route from a router advertisement keep it.
+    pub(super) fn keep_router_advertisements(&self) {
+        let learned = |hop: &Hop| match hop.gateway {
+            Some(IpAddr::V6(gateway)) => gateway.is_unicast_link_local(),
+            _ => false,
+        };
+        let links = self.gateways.iter().filter(|(_, hop)| learned(hop)).filter_map(|(_, hop)| hop.ifindex);
+        let names = links.filter_map(|index| Some(self.topology.links.get(&index)?.info.name.as_str()));
+        sysctl::keep_router_advertisements(names);
+    }
+
+    /// The numbers of links with a return table, as the rules have them.
+    pub(super) fn link_numbers(&self) -> BTreeMap<u32, u32> {
+        let own = self.found_rules.iter().chain(&self.rules).filter(|rule| rule.priority == RETURN_RULE);
+        own.filter_map(|rule| {
+            let number = rule.mark?.value >> LINK_BITS.trailing_zeros();
+            Some((rule.table.checked_sub(RETURN_TABLE)?, number))
+        })
+        .collect()
+    }
+}
+
+/// Whether a plan has any table.
+fn wants_tables(plan: &KernelPlan) -> bool {
+    plan.guard.enabled || nat::render(plan, true).is_some() || !plan.probed.is_empty()
+}
+
+/// Whether a pod may send from IPv4 prefixes besides its addresses.
+fn has_prefixes(pod: &PodPlan) -> bool {
+    pod.sources.iter().any(|prefix| prefix.addr().is_ipv4())
+}
+
+fn reverse_path(pod: &PodPlan) -> String {
+    format!("net/ipv4/conf/{}/rp_filter", pod.host_ifname)
+}

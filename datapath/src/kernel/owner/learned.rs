@@ -1,0 +1,59 @@
+//! Learned routes: what is handed over, and what stays while their source is replaced.
+
+use tokio::sync::mpsc;
+
+use super::super::{KernelError, Urgent};
+use super::Owner;
+use crate::family::IpFamily;
+use crate::plan::{Hop, LearnedHop, LearnedRoute, RouteKey, RouteTarget};
+
+impl Owner {
+    pub(super) fn handle_learned(
+        &mut self,
+        routes: Vec<LearnedRoute>,
+        urgent: &mut mpsc::UnboundedReceiver<Urgent>,
+    ) -> Result<(), KernelError> {
+        let Some(table) = self.plan.learned else { return Ok(()) };
+        for LearnedRoute { prefix, hops } in routes {
+            let key = RouteKey { table, prefix };
+            self.kept.remove(&key);
+            let hops: Vec<Hop> = hops
+                .into_iter()
+                .map(|LearnedHop { gateway, ifindex, beside }| {
+                    let ifindex = ifindex.or_else(|| self.topology.connected(beside?));
+                    Hop { ifindex, ..Hop::to(gateway) }
+                })
+                .collect();
+            if hops.is_empty() {
+                self.learned.remove(&key);
+            } else {
+                let target = self.intern(RouteTarget::via(hops));
+                self.learned.insert(key, target);
+            }
+            self.settle(key)?;
+            if self.requests.is_empty() {
+                while let Ok(command) = urgent.try_recv() {
+                    self.handle_urgent(command);
+                }
+            }
+        }
+        self.flush()?;
+        Ok(())
+    }
+
+    /// Another speaker hands over all its best routes: until it has, the ones of this speaker stay.
+    pub(super) fn keep_learned(&mut self) {
+        self.kept.extend(self.learned.keys());
+    }
+
+    /// Removes what a former speaker learned and this one did not.
+    pub(super) fn forget_kept(&mut self, family: IpFamily) -> Result<(), KernelError> {
+        let gone: Vec<RouteKey> = self.kept.extract_if(|key| IpFamily::of(&key.prefix) == family).collect();
+        for key in gone {
+            self.learned.remove(&key);
+            self.settle(key)?;
+        }
+        self.flush()?;
+        Ok(())
+    }
+}

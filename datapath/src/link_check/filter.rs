@@ -1,0 +1,191 @@
+//! Which frames the kernel hands to a socket: those that speak of an address that is being checked, and no others.
+//!
+//! A link may carry a flood of IPv6 and, in a large VLAN, a constant murmur of ARP; neither should wake the agent because a pod comes up. What
+//! passes is looked at again ([`super::arp`], [`super::nd`]): the filter compares but the last 32 bits of IPv6 addresses, and checks nothing else.
+
+use std::net::IpAddr;
+
+use socket2::SockFilter;
+
+use super::frame::HEADER;
+use super::{arp, nd};
+use crate::bpf;
+use crate::family::IpFamily;
+
+/// Where a frame's kind (to us, to all, to others, our own) is found: no offset in the frame, but what `linux/filter.h` calls
+/// ancillary data.
+const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+
+/// Whether the frame has a VLAN tag, and so is another device's; of the same kind (`SKF_AD_VLAN_TAG_PRESENT`, not in libc).
+const TAGGED: u32 = (libc::SKF_AD_OFF + 48) as u32;
+
+/// Offset of the frame's type.
+const ETHER_TYPE: u32 = (HEADER - 2) as u32;
+
+/// Offsets of ARP's sender and target address.
+const ARP_SENDER: u32 = (HEADER + 14) as u32;
+const ARP_TARGET: u32 = (HEADER + 24) as u32;
+
+/// Offsets in IPv6: Next Header; the last word of the source, and of a solicitation's or advertisement's target.
+const NEXT_HEADER: u32 = (HEADER + 6) as u32;
+const SOURCE: u32 = (HEADER + 8 + 12) as u32;
+const MESSAGE_TYPE: u32 = (HEADER + nd::IPV6_HEADER) as u32;
+const TARGET: u32 = (HEADER + nd::IPV6_HEADER + 8 + 12) as u32;
+
+/// Most addresses that are looked for one by one: the kernel takes 4096 instructions, and each address is four of them.
+const MOST: usize = 1000;
+
+/// A filter for one family's frames about these addresses.
+pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter> {
+    let ether_type = match family {
+        IpFamily::V4 => arp::ETHER_TYPE,
+        IpFamily::V6 => nd::ETHER_TYPE,
+    };
+    let mut program = vec![
+        bpf::load_octet(PACKET_TYPE),
+        bpf::at_least(u32::from(libc::PACKET_OTHERHOST), 0, 1), // another host's, or our own
+        bpf::DROP,
+        bpf::load_octet(TAGGED),
+        bpf::equal(0, 1, 0),
+        bpf::DROP,
+        bpf::load_half(ETHER_TYPE),
+        bpf::equal(u32::from(ether_type), 1, 0),
+        bpf::DROP,
+    ];
+    let words: Vec<u32> = addresses.iter().map(|address| last_word(*address)).collect();
+    let any_of = |program: &mut Vec<SockFilter>, offset| {
+        program.push(bpf::load_word(offset));
+        for word in &words {
+            program.extend([bpf::equal(*word, 0, 1), bpf::KEEP]);
+        }
+    };
+    if family == IpFamily::V6 {
+        program.extend([
+            bpf::load_octet(NEXT_HEADER),
+            bpf::equal(u32::from(nd::ICMPV6), 1, 0),
+            bpf::DROP,
+            bpf::load_octet(MESSAGE_TYPE),
+            bpf::equal(u32::from(nd::SOLICITATION), 2, 0),
+            bpf::equal(u32::from(nd::ADVERTISEMENT), 1, 0),
+            bpf::DROP,
+        ]);
+    }
+    if words.len() > MOST {
+        program.push(bpf::KEEP);
+        return program;
+    }
+    match family {
+        IpFamily::V4 => {
+            any_of(&mut program, ARP_SENDER);
+            // The target says something of itself only in a probe.
+            program.extend([bpf::equal(0, 1, 0), bpf::DROP]);
+            any_of(&mut program, ARP_TARGET);
+        }
+        IpFamily::V6 => {
+            any_of(&mut program, SOURCE);
+            any_of(&mut program, TARGET);
+        }
+    }
+    program.push(bpf::DROP);
+    program
+}
+
+fn last_word(address: IpAddr) -> u32 {
+    match address {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => u128::from(address) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::os::unix::net::UnixDatagram;
+
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::link_check::frame::Mac;
+    use crate::link_check::{arp, nd};
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 9];
+
+    /// Lets the kernel itself run the filter, on a pair of sockets.
+    fn passes(filter: &[SockFilter], frame: &[u8]) -> bool {
+        let (from, to) = UnixDatagram::pair().unwrap();
+        to.set_nonblocking(true).unwrap();
+        SockRef::from(&to).attach_filter(filter).unwrap();
+        from.send(frame).unwrap();
+        to.recv(&mut [0; 100]).is_ok()
+    }
+
+    fn v4(text: &str) -> Ipv4Addr {
+        text.parse().unwrap()
+    }
+
+    fn v6(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn arp_that_speaks_of_an_address_passes() {
+        let addresses = ["10.10.0.7", "10.10.0.1"].map(|address| address.parse().unwrap());
+        let filter = program(IpFamily::V4, &addresses);
+        for (sender, target, expected) in [
+            ("10.10.0.7", "10.10.0.9", true),
+            ("10.10.0.1", "10.10.0.9", true),
+            ("0.0.0.0", "10.10.0.7", true),
+            ("10.10.0.9", "10.10.0.1", false), // the murmur: somebody asks for the router
+            ("0.0.0.0", "10.10.0.9", false),
+            ("169.254.0.1", "10.10.0.7", false),
+        ] {
+            let frame = arp::request(MAC, v4(sender), v4(target));
+            assert_eq!(passes(&filter, &frame), expected, "{sender} asks for {target}");
+        }
+        assert!(!passes(&filter, &[0; 20]), "too short");
+    }
+
+    #[test]
+    fn neighbour_discovery_that_speaks_of_an_address_passes_and_traffic_does_not() {
+        let filter = program(IpFamily::V6, &["fd00:10::7".parse().unwrap()]);
+        assert!(passes(&filter, &nd::solicitation(MAC, v6("::"), v6("fd00:10::7"))));
+        assert!(passes(&filter, &nd::solicitation(MAC, v6("fd00:10::7"), v6("fd00:10::1"))));
+        assert!(passes(&filter, &nd::announcement(MAC, v6("fd00:10::7"))));
+        assert!(!passes(&filter, &nd::announcement(MAC, v6("fd00:10::8"))));
+        assert!(!passes(&filter, &nd::solicitation(MAC, v6("fe80::8"), v6("fd00:10::1"))));
+        let good = nd::announcement(MAC, v6("fd00:10::7"));
+        for (place, value) in [(NEXT_HEADER, 17), (MESSAGE_TYPE, 128), (MESSAGE_TYPE, 134)] {
+            let mut other = good.clone();
+            other[place as usize] = value;
+            assert!(!passes(&filter, &other), "octet {place} is {value}");
+        }
+    }
+
+    #[test]
+    fn many_addresses_are_still_a_program_that_the_kernel_takes() {
+        for count in [0, 1, MOST, MOST + 1] {
+            for family in IpFamily::ALL {
+                let address = |number: usize| match family {
+                    IpFamily::V4 => IpAddr::V4(Ipv4Addr::from(0x0a0a_0000 + number as u32)),
+                    IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(0xfd00_u128 << 112 | number as u128)),
+                };
+                let addresses: Vec<IpAddr> = (1..=count).map(address).collect();
+                let filter = program(family, &addresses);
+                let last = match address(count.max(1)) {
+                    IpAddr::V4(address) => arp::request(MAC, address, v4("10.0.0.1")),
+                    IpAddr::V6(address) => nd::announcement(MAC, address),
+                };
+                assert_eq!(passes(&filter, &last), count > 0, "{count} addresses");
+                // Of too many, all of the protocol pass; nothing of other protocols.
+                let nobody = match family {
+                    IpFamily::V4 => arp::request(MAC, v4("192.0.2.1"), v4("10.0.0.1")),
+                    IpFamily::V6 => nd::announcement(MAC, v6("2001:db8::ffff:1")),
+                };
+                assert_eq!(passes(&filter, &nobody), count > MOST, "{count} addresses");
+                let mut other = nobody;
+                other[ETHER_TYPE as usize] = 0x90;
+                assert!(!passes(&filter, &other), "another protocol");
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The socket of one link and one family, shared by all checks that are under way on it.
+//!
+//! A packet socket ([`crate::sockets`]), which the filter makes one for one protocol, on one interface. It is made by the first check and closed after the last one; each check says which
+//! addresses it listens for, which is the socket's filter ([`super::filter`]), and gets what is said of those and of no others.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::frame::{AddressClaim, Mac};
+use super::{arp, filter, nd};
+use crate::family::IpFamily;
+use crate::sockets::PacketSocket;
+
+/// Octets that are read of a frame: ARP and Neighbour Discovery are shorter.
+const LONGEST: usize = 1514;
+
+/// What a check has not yet read. More is lost as on the wire.
+const BACKLOG: usize = 32;
+
+/// One link, heard by one protocol.
+pub(super) struct LinkSocket {
+    shared: Arc<Shared>,
+    reader: JoinHandle<()>,
+}
+
+/// What the reader and the checks have in common.
+struct Shared {
+    family: IpFamily,
+    socket: PacketSocket,
+    watches: Mutex<ClaimSubscriptions>,
+}
+
+#[derive(Default)]
+struct ClaimSubscriptions {
+    next: u64,
+    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<AddressClaim>>)>,
+}
+
+impl LinkSocket {
+    /// Listens on an interface of the calling thread's network namespace. Needs CAP_NET_RAW.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub(super) fn open(index: u32, family: IpFamily) -> io::Result<LinkSocket> {
+        let socket = PacketSocket::open(index, &filter::program(family, &[]))?;
+        let shared = Arc::new(Shared { family, socket, watches: Mutex::default() });
+        let reader = tokio::spawn(read(Arc::clone(&shared)));
+        Ok(LinkSocket { shared, reader })
+    }
+
+    /// The interface's MAC address.
+    pub(super) fn mac(&self) -> Mac {
+        self.shared.socket.mac()
+    }
+
+    /// Whether there is nothing more to be heard: the interface went down or away.
+    pub(super) fn is_over(&self) -> bool {
+        self.reader.is_finished()
+    }
+
+    /// Listens for these addresses from now on.
+    pub(super) fn watch(self: &Arc<LinkSocket>, addresses: Vec<IpAddr>) -> io::Result<ClaimSubscription> {
+        let (sender, claims) = mpsc::channel(BACKLOG);
+        let mut watches = self.shared.watches();
+        let number = watches.next;
+        watches.next += 1;
+        watches.open.insert(number, (addresses, sender));
+        let filtered = self.shared.listen_for(&watches);
+        drop(watches);
+        let watch = ClaimSubscription { link: Arc::clone(self), number, claims };
+        filtered.map(|()| watch)
+    }
+
+    /// Sends a frame.
+    pub(super) async fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.shared.socket.send(frame).await
+    }
+}
+
+impl Drop for LinkSocket {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// A check's ear; it is closed when this is dropped.
+pub(super) struct ClaimSubscription {
+    link: Arc<LinkSocket>,
+    number: u64,
+    claims: mpsc::Receiver<io::Result<AddressClaim>>,
+}
+
+impl ClaimSubscription {
+    /// The next that somebody says of one of the addresses. An error: the interface went down or away.
+    pub(super) async fn receive(&mut self) -> io::Result<AddressClaim> {
+        self.claims.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
+    }
+}
+
+impl Drop for ClaimSubscription {
+    fn drop(&mut self) {
+        let mut watches = self.link.shared.watches();
+        watches.open.remove(&self.number);
+        // A filter that is too wide is not wrong.
+        let _ = self.link.shared.listen_for(&watches);
+    }
+}
+
+impl Shared {
+    fn watches(&self) -> std::sync::MutexGuard<'_, ClaimSubscriptions> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen_for(&self, watches: &ClaimSubscriptions) -> io::Result<()> {
+        let addresses: Vec<IpAddr> =
+            watches.open.values().flat_map(|(addresses, _)| addresses).copied().collect();
+        self.socket.set_filter(&filter::program(self.family, &addresses))
+    }
+}
+
+/// Passes on what is heard, until the interface goes down or away.
+async fn read(shared: Arc<Shared>) {
+    let mut buffer = [0; LONGEST];
+    loop {
+        let claim = match shared.socket.receive(&mut buffer).await {
+            Ok(length) => match shared.family {
+                IpFamily::V4 => arp::parse(&buffer[..length]),
+                IpFamily::V6 => nd::parse(&buffer[..length]),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            Err(error) => {
+                for (_, sender) in std::mem::take(&mut shared.watches().open).into_values() {
+                    let _ = sender.try_send(Err(io::Error::new(error.kind(), error.to_string())));
+                }
+                return;
+            }
+        };
+        let Some(claim) = claim else { continue };
+        for (addresses, sender) in shared.watches().open.values() {
+            if addresses.contains(&claim.address) {
+                let _ = sender.try_send(Ok(claim));
+            }
+        }
+    }
+}
+
+/// Hears solicitations for an address as who has it must (RFC 4862 §5.4.2): in their multicast group, which switches that look into MLD are told of too.
+/// The membership lasts as long as the socket.
+pub(super) fn join_solicited_node(index: u32, address: Ipv6Addr) -> io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    socket.join_multicast_v6(&nd::solicited_node(address), index)?;
+    Ok(socket)
+}
+
+/// The link-local address that the kernel itself would ask from, if the interface has one that may be used. Nothing is sent.
+pub(super) fn link_local(index: u32) -> Option<Ipv6Addr> {
+    const NEIGHBOUR: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(SocketAddrV6::new(NEIGHBOUR, 9, 0, index)).ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V6(address) if address.is_unicast_link_local() => Some(address),
+        _ => None,
+    }
+}

@@ -1,0 +1,272 @@
+//! Checks on the wire against real kernels at the other end of a link: routers, owners of addresses and those that stand in for them.
+#![allow(clippy::disallowed_methods, reason = "tests measure")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod namespace;
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
+use tokio::runtime::Runtime;
+use trunkline_datapath::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
+
+/// Generous: what does not depend on silence ends long before.
+const TIMES: CheckTimeouts =
+    CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
+
+const ROUTER: &str = "02:00:00:00:00:01";
+
+/// A link `vlan10` without an address, and at its other end the rack: a router that has 10.10.0.1 and fd00:10::1.
+fn rack() -> OwnedFd {
+    let rack = namespace();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), rack.as_raw_fd());
+    ip("link add vlan10 type veth peer name rack");
+    ip(&format!("link set rack netns {path}"));
+    ip("link set vlan10 up");
+    inside(&rack, || {
+        ip(&format!("link set rack address {ROUTER}"));
+        ip("addr add 10.10.0.1/24 dev rack");
+        ip("addr add fd00:10::1/64 dev rack nodad");
+        ip("link set rack up");
+    });
+    // The link-local addresses are past their own duplicate address detection.
+    eventually("carrier and link-local addresses", || {
+        let ready = || ip_json("-6 addr show scope link").iter().any(usable);
+        ready() && inside(&rack, ready)
+    });
+    rack
+}
+
+fn usable(link: &serde_json::Value) -> bool {
+    link["addr_info"].as_array().is_some_and(|addresses| {
+        addresses.iter().any(|address| address["local"].is_string() && address["tentative"].is_null())
+    })
+}
+
+fn check(address: &str) -> LinkCheck {
+    let address: IpAddr = address.parse().unwrap();
+    let gateway = if address.is_ipv4() { "10.10.0.1" } else { "fd00:10::1" };
+    LinkCheck {
+        address,
+        subnet: "s10".to_owned(),
+        gateway: gateway.parse().unwrap(),
+        device: "vlan10".to_owned(),
+        ifindex: ip_json("link show vlan10")[0]["ifindex"].as_u64().unwrap().try_into().unwrap(),
+        vlan: 10,
+    }
+}
+
+fn mac(device: &str) -> String {
+    ip_json(&format!("link show {device}"))[0]["address"].as_str().unwrap().to_owned()
+}
+
+/// Checks; the error in words.
+fn look(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
+    runtime.block_on(LinkChecker::new(times).check(check)).map_err(|error| error.to_string())
+}
+
+/// Checks and announces; the error in words.
+fn ask(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
+    let free = look(runtime, TIMES, check)?;
+    runtime.block_on(free.announce()).map_err(|error| error.to_string())
+}
+
+/// What the rack believes to be the MAC address of an address.
+fn believed(rack: &OwnedFd, address: &str) -> Option<String> {
+    let neighbours = inside(rack, || ip_json(&format!("neigh show {address} dev rack")));
+    neighbours.first().and_then(|neighbour| Some(neighbour["lladdr"].as_str()?.to_owned()))
+}
+
+#[test]
+fn an_address_that_is_free_behind_a_router_that_answers() {
+    isolated("free", |runtime| {
+        let _rack = rack();
+        for address in ["10.10.0.7", "fd00:10::7"] {
+            ask(runtime, &check(address)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
+    isolated("dead gateway", |runtime| {
+        let rack = rack();
+        inside(&rack, || {
+            ip("addr del 10.10.0.1/24 dev rack");
+            ip("addr del fd00:10::1/64 dev rack");
+        });
+        assert_eq!(
+            ask(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
+            "gateway 10.10.0.1 of Subnet s10 did not answer ARP on vlan10 within 3 s: check that the switch's trunk to this node carries VLAN 10 and that the gateway is up"
+        );
+        let untagged = LinkCheck { vlan: 0, ..check("fd00:10::7") };
+        assert_eq!(
+            ask(runtime, &untagged).expect_err("without fd00:10::1"),
+            "gateway fd00:10::1 of Subnet s10 did not answer Neighbour Solicitations on vlan10 within 3 s: check that vlan10 is in the untagged network of the Subnet and that the gateway is up"
+        );
+    });
+}
+
+#[test]
+fn whoever_has_the_address_is_named_by_its_mac() {
+    isolated("owner", |runtime| {
+        let rack = rack();
+        inside(&rack, || {
+            ip("addr add 10.10.0.7/24 dev rack");
+            ip("addr add fd00:10::7/64 dev rack nodad");
+        });
+        for address in ["10.10.0.7", "fd00:10::7"] {
+            let error = ask(runtime, &check(address)).expect_err(address);
+            assert_eq!(
+                error,
+                format!(
+                    "{address} of Subnet s10 is already in use by {ROUTER} on vlan10: remove it there, or write it into spec.range.excludeIPs of the Subnet"
+                )
+            );
+        }
+    });
+}
+
+/// A pod on another node is behind that node's proxy entry, and Linux does not answer a probe from 0.0.0.0 for such an address.
+#[test]
+fn whoever_stands_in_for_the_address_is_found_too() {
+    isolated("proxy", |runtime| {
+        let rack = rack();
+        inside(&rack, || {
+            ip("link add pod type veth peer name inside");
+            ip("link set pod up");
+            ip("link set inside up");
+            for family in ["ipv4", "ipv6"] {
+                fs::write(format!("/proc/sys/net/{family}/conf/all/forwarding"), "1").unwrap();
+                fs::write(format!("/proc/sys/net/{family}/neigh/rack/proxy_delay"), "0").unwrap();
+            }
+            fs::write("/proc/sys/net/ipv6/conf/rack/proxy_ndp", "1").unwrap();
+            ip("route add 10.10.0.7/32 dev pod");
+            ip("-6 route add fd00:10::7/128 dev pod");
+            ip("neigh add proxy 10.10.0.7 dev rack");
+            ip("neigh add proxy fd00:10::7 dev rack");
+        });
+        for address in ["10.10.0.7", "fd00:10::7"] {
+            let error = ask(runtime, &check(address)).expect_err(address);
+            assert!(error.contains(&format!("already in use by {ROUTER}")), "{address}: {error}");
+        }
+    });
+}
+
+#[test]
+fn a_check_changes_no_table_and_an_announcement_does() {
+    isolated("announcement", |runtime| {
+        let rack = rack();
+        let own = mac("vlan10");
+        for address in ["10.10.0.7", "fd00:10::7"] {
+            // Somebody had it before, and the rack has just talked to them.
+            let previous = "02:00:00:00:00:99";
+            inside(&rack, || {
+                ip(&format!("neigh replace {address} dev rack lladdr {previous} nud reachable"))
+            });
+            let check = check(address);
+            let free = look(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(believed(&rack, address).as_deref(), Some(previous), "before it is announced");
+            runtime.block_on(free.announce()).unwrap();
+            eventually(&format!("who had {address} before is forgotten"), || {
+                believed(&rack, address).as_deref() == Some(own.as_str())
+            });
+        }
+    });
+}
+
+#[test]
+fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
+    isolated("race", |runtime| {
+        let rack = rack();
+        // Long enough for both to be asking; who hears the other does not wait.
+        let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
+        for address in ["10.10.0.7", "fd00:10::7"] {
+            let here = check(address);
+            let index = inside(&rack, || ip_json("link show rack")[0]["ifindex"].as_u64().unwrap());
+            let there =
+                LinkCheck { ifindex: index.try_into().unwrap(), device: "rack".to_owned(), ..here.clone() };
+            let (ours, theirs) = std::thread::scope(|scope| {
+                let theirs = scope.spawn(|| {
+                    inside(&rack, || {
+                        let runtime =
+                            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                        // Its router is itself and does not answer it.
+                        look(&runtime, times, &there).map(drop)
+                    })
+                });
+                // Neither comes to announce it: one hears that the other asks.
+                (look(runtime, times, &here).map(drop), theirs.join().unwrap())
+            });
+            let named = [(&ours, ROUTER.to_owned()), (&theirs, mac("vlan10"))].map(|(outcome, mac)| {
+                outcome.as_ref().is_err_and(|error| error.contains(&format!("already in use by {mac}")))
+            });
+            assert!(named[0] || named[1], "{address}: {ours:?} {theirs:?}");
+        }
+    });
+}
+
+/// Lines of packet sockets of this namespace.
+fn packet_sockets() -> usize {
+    fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
+}
+
+/// Waits until a check has opened its socket.
+async fn listening() {
+    while packet_sockets() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(packet_sockets(), 1);
+}
+
+#[test]
+fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
+    isolated("fifty", |runtime| {
+        let _rack = rack();
+        let checks: Vec<LinkCheck> = (10..60).map(|number| check(&format!("10.10.0.{number}"))).collect();
+        let wire = LinkChecker::new(TIMES);
+        runtime.block_on(async {
+            let tasks: Vec<_> = checks
+                .into_iter()
+                .map(|check| {
+                    let wire = wire.clone();
+                    tokio::spawn(async move { wire.check(&check).await.map(drop) })
+                })
+                .collect();
+            listening().await;
+            for task in tasks {
+                task.await.unwrap().unwrap();
+                assert!(packet_sockets() <= 1);
+            }
+        });
+        runtime.block_on(async {
+            while packet_sockets() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn a_link_that_is_down_or_gone_is_said() {
+    isolated("down", |runtime| {
+        let _rack = rack();
+        let check = check("10.10.0.7");
+        let wire = LinkChecker::new(TIMES);
+        let error = runtime.block_on(async {
+            let asking = wire.check(&check);
+            let cut = async {
+                listening().await;
+                ip("link set vlan10 down");
+            };
+            tokio::join!(asking, cut).0.map(drop).unwrap_err().to_string()
+        });
+        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: Network is down (os error 100)");
+        ip("link del vlan10");
+        let error = runtime.block_on(wire.check(&check)).map(drop).unwrap_err().to_string();
+        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: No such device (os error 19)");
+    });
+}
