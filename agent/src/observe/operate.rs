@@ -1,5 +1,5 @@
-//! What an operator has the agent do with a session. Each act is among the events, so that whoever looks later does not take
-//! it for a fault.
+//! An operator's commands on sessions. Each command records an event, so a later reader of the
+//! events does not take its effects for a failure.
 
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{Direction, EventKind, PeerDone};
@@ -23,7 +23,7 @@ impl Observer {
         Ok(self.done(key, format!("{how} by an operator{said}")))
     }
 
-    /// Has what was told on a session told again.
+    /// Requests a route refresh of the peer, or sends one to the peer, or both.
     pub async fn refresh_peer(&self, peer: &str, direction: Direction) -> Result<PeerDone, Failure> {
         let bgp = self.bgp().await?;
         let key = self.only(&bgp, peer).await?;

@@ -9,7 +9,7 @@ fn both_up() -> Vec<Session> {
     ]
 }
 
-/// Alternate rules of IPv4: the link, and where its table leads.
+/// Alternate rules of IPv4: the link, and the next hops in its table.
 fn paths(plan: &Plan, prefix: &str) -> Vec<(String, Vec<String>)> {
     let family = IpFamily::of(&prefix.parse::<IpNet>().unwrap());
     let rules = plan.kernel.rules.iter().filter(|rule| rule.priority == 1029 && rule.family == family);

@@ -1,4 +1,5 @@
-//! How pods are joined: a network and a host on the left, what a pod's links are told on the right.
+//! Attachment of pods: a network and a host on the left, the parameters of a pod's links on the
+//! right.
 
 use trunkline_api::resources::AttachmentKind;
 use trunkline_datapath::link_check::LinkCheck;
@@ -58,12 +59,12 @@ fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
         ["10.10.0.0/24", "10.20.0.0/24", "2001:db8:10::/64"].map(prefix).into()
     );
 
-    // One that was attached by veth stays so.
+    // A pod that was attached by veth keeps veth.
     let veth = join(&plan, &target(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
     assert_eq!(veth, LinkParameters { attachment: Attachment::Veth, ..parameters_of("10.10.0.5") });
 }
 
-/// What a pod by IPVLAN with this one address is told.
+/// The parameters of an IPVLAN pod with this one address.
 fn parameters_of(address: &str) -> LinkParameters {
     join(&plan(&slaves(), &with_devices()).unwrap(), &target(&[address], AttachmentKind::Ipvlan)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tables: an intent and a host on the left, what comes of it on the right.
+//! Tables: an intent and a host on the left, the resulting plan on the right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -390,7 +390,8 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
     let uplinks = waiting.kernel.rules.iter().filter(|rule| rule.priority == 1030).count();
     assert_eq!(uplinks, 4, "what comes in by the links is the fabric's already");
 
-    // The same address on both: two peers. up9 is not there, whatever was heard.
+    // The same address on both: two peers. up9 does not exist, although a router was discovered
+    // there.
     let found: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
     host.neighbours = ["up1", "up2", "up9"].map(|name| (name.parse().unwrap(), found)).into();
     host.sessions = ["fe80::1%up1", "fe80::1%up2"].map(|peer| session(peer, true, None)).to_vec();
@@ -458,11 +459,11 @@ fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
     assert_eq!(bgp.optional_ranges, [prefixes[1]].into());
     assert!(gateways(&none, "0.0.0.0/0").is_empty(), "nobody is there");
 
-    // Who has come is a next hop; a stranger's session is not.
+    // A connected dynamic neighbour is a next hop. A session with an unknown peer is not.
     let some = plan_of(serde_json::Value::Null, came.to_vec());
     assert_eq!(gateways(&some, "0.0.0.0/0"), ["192.0.2.1", "192.0.2.3"]);
     assert_eq!(some.bgp, none.bgp, "the speaker is told nothing new");
-    // Or has its routes imported.
+    // Or its routes are imported.
     let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
     assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
     assert_eq!(importing.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
@@ -491,7 +492,7 @@ fn a_prefix_that_overlaps_a_subnet_is_refused_by_name() {
         ("172.16.0.0/12", "172.16.3.7", "172.16.0.0/12 overlaps 172.16.3.0/24 of Subnet far"),
     ] {
         let planned = plan_of(prefix, &["192.0.2.1", pod]);
-        // The pod's session, made before the Subnet was, is no next hop.
+        // The pod's session, which is older than the Subnet, is no next hop.
         assert_eq!(gateways(&planned, "0.0.0.0/0"), ["192.0.2.1"], "{prefix}");
         let bgp = planned.bgp.unwrap();
         let refused = &bgp.refused_ranges[&prefix.parse::<IpNet>().unwrap()];
@@ -604,7 +605,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
         (BOTH, &["10.9.1.0/24", "fd00:9:0:1::/64"], &["10.9.1.0/24", "fd00:9:0:1::/64"], 0),
         (&[], BOTH, &[], 2),
         (BOTH, &["10.8.0.0/15", "10.9.1.0/24", "::/0"], &["10.9.1.0/24"], 2),
-        // No range lies within another.
+        // A set contains no range inside another range.
         (BOTH, &["10.9.0.0/24", "10.9.0.128/25", "10.9.1.0/24"], &["10.9.0.0/23"], 0),
         (&["0.0.0.0/0"], &["10.9.0.0/16", "0.0.0.0/0"], &["0.0.0.0/0"], 0),
     ] {
@@ -696,7 +697,7 @@ fn policies_are_copied_rule_for_rule() {
     let export =
         |peer: &str| plan.peers[&PeerKey::from(peer.parse::<std::net::IpAddr>().unwrap())].export.clone();
     let first = export("192.0.2.1");
-    // What its rules leave open is as if there were none.
+    // Undecided paths behave as without rules.
     assert_eq!((first.rules.len(), first.default), (3, PolicyResult::Reject));
     assert_eq!(first.rules[2..], Policy::originated_only().rules);
     let tag = &first.rules[0];

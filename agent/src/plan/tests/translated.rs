@@ -3,7 +3,7 @@
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
 
-/// Rules that read marks: preference, destination, value and mask, table.
+/// Rules that match marks: preference, destination, value and mask, table.
 fn marked(plan: &Plan, family: IpFamily) -> Vec<String> {
     let shown = |rule: &Rule| {
         let Mark { value, mask } = rule.mark?;

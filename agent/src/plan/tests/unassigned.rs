@@ -1,4 +1,5 @@
-//! What is for no pod here: links and sessions on the left, the way to the device that counts on the right.
+//! Packets for no local pod: links and sessions on the left, routes to the counting device on the
+//! right.
 
 use super::*;
 
@@ -10,7 +11,7 @@ fn with_sink(intent: &Intent, mut host: Host) -> Host {
     host
 }
 
-/// Where rule 1029 of a link leads a Subnet: to a gateway, or to the device of this index.
+/// The target of rule 1029 of a link for a Subnet: a gateway, or the device of this index.
 fn ways(plan: &Plan, prefix: &str) -> Vec<String> {
     let family = IpFamily::of(&prefix.parse::<IpNet>().unwrap());
     let rules = plan.kernel.rules.iter().filter(|rule| rule.priority == 1029 && rule.family == family);

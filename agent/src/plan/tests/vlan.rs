@@ -142,7 +142,7 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
 fn a_subnet_finds_its_table_again_and_takes_nobody_elses() {
     let prefix = |text: &str| text.parse::<IpNet>().unwrap();
     let mut host = with_default();
-    // As if a BGP network had had both before: they shared a table, and only one can keep it.
+    // A BGP network had both before: they shared a table, and only one can keep it.
     host.kernel.tables = [(prefix("10.10.0.0/24"), 10_005), (prefix("10.20.0.0/24"), 10_005)].into();
     host.kernel.used_tables = [10_000].into();
     let planned = plan(&three_subnets(), &host).unwrap();

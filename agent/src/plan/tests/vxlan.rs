@@ -1,4 +1,4 @@
-//! The overlay's part: a node with two others, and what leads to them.
+//! The overlay's part: a node with two others, and the routes to them.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn hybrid() -> Intent {
     intent
 }
 
-/// The host once the device is there, as the first plan asked for it.
+/// The host with the device that the first plan created.
 fn with_device(intent: &Intent, mut host: Host) -> Host {
     let first = plan(intent, &host).unwrap();
     let (name, planned) = first
@@ -107,12 +107,12 @@ fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
     let overlay = plan.networks["overlay"].table().unwrap();
     assert_eq!(overlay, 10_001, "beside the underlay's");
     for (table, prefix, expected) in [
-        // Everybody's way to overlay pods of other nodes.
+        // All packets to overlay pods of other nodes.
         (40_000, "10.200.2.0/24", v4("10")),
         (40_000, "10.200.3.0/24", v4("11")),
         (40_000, "2001:db8:200::2000/116", v6("a")),
         (40_000, "10.200.1.0/24", vec![]),
-        // Overlay pods' way to other nodes and to underlay pods there.
+        // Packets of overlay pods to other nodes and to underlay pods there.
         (40_001, "10.255.0.10/32", v4("10")),
         (40_001, "2001:db8:9::11/128", v6("b")),
         (40_001, "10.255.0.9/32", vec![]),
@@ -278,22 +278,23 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
     let mut elsewhere = hybrid();
     elsewhere.nodes[0] = node("node1", "198.51.100.1", &["10.200.1.0/24"]);
     assert!(end(&elsewhere, &routed).contains("198.51.100.1 is on no link of this node"));
-    // What is there stays while its address is away.
+    // An existing device stays while its address is missing.
     let there = with_device(&hybrid(), host(Vec::new()));
     let plan = plan(&elsewhere, &there).unwrap();
     assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
-    // A name that the kernel would refuse.
+    // A name that the kernel would reject.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);
     assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");
 }
 
-/// With the API server as the source nobody has blocks, and the pods of other nodes are known one by one.
+/// With the API server as the source, no node has blocks, and the pods of other nodes are known one
+/// by one.
 #[test]
 fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
     let mut intent = hybrid();
-    // Each node writes its own NodeInfo from what it is.
+    // Each node writes its own NodeInfo from its actual addresses.
     intent.nodes.remove(0);
     let pods = ["10.200.9.9", "2001:db8:200::99"].map(|address| address.parse().unwrap());
     intent.overlay_pods = Some(Arc::new([("node2".to_owned(), pods.into())].into()));

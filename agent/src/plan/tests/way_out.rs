@@ -1,4 +1,5 @@
-//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::selection`].
+//! The default route of a BGP network, from sessions to the routes of table T.
+//! [`crate::plan::selection`] has the table of the rule itself.
 
 use trunkline_bgp::types::FamilySet;
 
@@ -7,7 +8,7 @@ use super::*;
 const V4: Family = Family::Ipv4Unicast;
 const V6: Family = Family::Ipv6Unicast;
 
-/// An established peer that offers default routes of these families, and whose whole table is here.
+/// An established peer that offers default routes of these families and has sent all its routes.
 fn offering(peer: &str, v6: &str, families: &[Family]) -> Session {
     let now = families.iter().copied().collect();
     let offer = PeerDefaultRoutes { now, ever: now, withdrawn: FamilySet::EMPTY, complete: FamilySet::ALL };
