@@ -23,7 +23,7 @@ impl Observer {
         Ok(self.done(key, format!("{how} by an operator{said}")))
     }
 
-    /// Requests a route refresh of the peer, or sends one to the peer, or both.
+    /// Requests the peer's routes again (ROUTE-REFRESH), or advertises this node's routes again.
     pub async fn refresh_peer(&self, peer: &str, direction: Direction) -> Result<PeerDone, Failure> {
         let bgp = self.bgp().await?;
         let key = self.only(&bgp, peer).await?;

@@ -1,4 +1,4 @@
-//! Rounds with a fabric that is a function: which probes come back.
+//! Rounds with a simulated fabric: a function decides which probes return.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,7 +46,8 @@ impl Fabric {
         }
     }
 
-    /// Rounds in which what `passes` accepts comes back. Returns the events and the packets sent.
+    /// Runs rounds in which a probe returns if `passes` accepts it. Returns the events and the
+    /// packets sent.
     fn run(&mut self, schedule: usize, passes: impl Fn(&Probe) -> bool) -> (Vec<String>, Vec<Probe>) {
         let (mut texts, mut sent) = (Vec::new(), Vec::new());
         for _ in 0..schedule {
@@ -155,7 +156,7 @@ fn routes_have_time_to_get_into_the_router() {
     assert!(sent.iter().all(|probe| matches!(probe.kind, Kind::Echo)), "pods are new: {sent:?}");
     let (_, sent) = fabric.run(2, |_| true);
     assert!(sent.iter().any(|probe| probe.check == CheckName::ToPods));
-    // A pod that comes later waits as long.
+    // A later pod gets the same time.
     let late: IpAddr = "10.1.0.99".parse().unwrap();
     fabric.pods = vec![late];
     let (_, sent) = fabric.run(2, |_| true);
@@ -190,7 +191,7 @@ fn a_target_that_no_router_reaches_is_no_routers_fault() {
     fabric.run(5, |_| true);
     fabric.run(5, |probe| down(probe) || by(probe, FIRST));
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Target]);
-    // One of two is enough.
+    // One target of two is enough.
     fabric.run(5, |probe| probe.destination.to_string() != "203.0.113.9");
     assert!(fabric.faults(SECOND).is_empty());
 }

@@ -39,7 +39,7 @@ fn look(objects: &Objects, running: Option<&Snapshot>) -> Assembled {
     assemble(objects, running, "kube-system", &|_, _| false)
 }
 
-/// What is served: names of networks, then names and prefixes of subnets.
+/// The served names of networks, then names and prefixes of subnets.
 fn served(assembled: &Assembled) -> String {
     let networks = assembled.snapshot.networks.iter().map(|one| one.name().to_owned());
     let subnets =
@@ -54,7 +54,7 @@ fn good() -> Objects {
     )
 }
 
-/// Each row: what is there, what ran before, what is served, and in which words the fault is told.
+/// Each row: the objects, the previous snapshot, the served objects, and the text of the fault.
 #[test]
 fn one_bad_object_does_not_stall_the_rest() {
     let running = look(&good(), None).snapshot;

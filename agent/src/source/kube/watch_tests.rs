@@ -1,4 +1,4 @@
-//! The loop over a pretended API server, in virtual time.
+//! Tests of the watch loop against a fake API server, in virtual time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,15 +13,15 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// What the server does when it is asked next.
+/// The server's action at its next request.
 enum Answer {
-    /// A list of these, as of a version.
+    /// A complete list: the object names and the list's resource version.
     List(&'static [&'static str], &'static str),
-    /// A page of these, and there are more.
+    /// One page of a list: the object names. More pages follow.
     Page(&'static [&'static str]),
-    /// A connection that brings these and then ends, or stays silent.
+    /// A connection that sends these events and then ends, or stays silent.
     Watch(Vec<kube::Result<WatchEvent<ConfigMap>>>, End),
-    /// No.
+    /// An error with this HTTP status.
     Refuse(u16),
 }
 
@@ -167,7 +167,8 @@ async fn what_was_missed_is_listed_anew() {
         Answer::List(&["b"], "20"),
         Answer::Refuse(410),
         Answer::List(&["c"], "30"),
-        // Restored from a backup: the server does not know the version, and does not say 410.
+        // After a restore from a backup: the server does not know the version, and does not return
+        // 410.
         Answer::Refuse(504),
         Answer::Refuse(504),
         Answer::Refuse(504),
@@ -184,7 +185,7 @@ async fn what_was_missed_is_listed_anew() {
     assert!(bed.health.is_live("test"));
 }
 
-/// After an outage a quiet watch is known to be connected, though nothing came over it yet.
+/// After an outage, the watch is live as soon as the server accepts it, before the first event.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_told_once_and_its_end_needs_no_event() {
     let mut answers = vec![Answer::List(&[], "7"), Answer::Watch(Vec::new(), End::Closed)];
