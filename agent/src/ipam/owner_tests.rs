@@ -40,7 +40,7 @@ fn reservation(container_id: &str) -> Reservation {
     }
 }
 
-/// One request alone in its transaction.
+/// One request in its own transaction.
 fn request_of<T>(owner: &mut Owner, request: impl FnOnce(Answer<T>) -> Request) -> T {
     let (answer, mut reply) = oneshot::channel();
     owner.handle(std::iter::once(request(answer)));
@@ -215,7 +215,8 @@ async fn the_thread_answers_and_many_at_once_get_different_addresses() {
     assert_eq!(ipam.summary().await.unwrap().records.len(), 100);
 }
 
-/// Addresses of an IPInstance: nothing is chosen, but nothing is given twice either.
+/// With addresses of an IPInstance the allocator selects nothing, but it must not allocate an
+/// address twice.
 #[test]
 fn what_is_given_from_outside_is_recorded_once() {
     let disk = Disk::default();
@@ -261,7 +262,7 @@ async fn that_a_node_is_drained_outlives_the_thread_and_what_else_is_written() {
     let start = || {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {
-            // The thread of before closes the file when it notices that its last handle is gone.
+            // The previous thread closes the file after its last handle is dropped.
             let started = Ipam::start(&path).unwrap();
             if started.fault.is_none() || tokio::time::Instant::now() > deadline {
                 return started;

@@ -1,5 +1,7 @@
-//! Changes of the default routes of BGP networks, as events: the ones that a plan takes away or puts back, peers that leave or enter their
-//! next hops, and the last peer that offers one. Learned default routes are in no plan; [`crate::history::History::learned`] records these.
+//! Records changes of the default routes of BGP networks as events: routes that a plan removes or
+//! adds again, peers that become or stop being next hops, and the last peer that offers a default
+//! route. Learned default routes are in no plan; [`crate::history::History::learned`] records
+//! these.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +14,18 @@ use crate::family::ip_family;
 use crate::plan::selection::{Basis, Cause, ExcludedPeer};
 use crate::plan::{DefaultRouteSelection, Mode, Plan};
 
-/// What was reported and is not over.
+/// The reported losses that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct LostDefaultRoutes {
     /// Networks that have lost a default route.
     lost: BTreeSet<(String, Family)>,
-    /// Peers that are no next hops.
+    /// Peers that are not next hops.
     left_out: BTreeSet<(Family, String)>,
     /// Families in which the last peer has withdrawn its default route.
     unoffered: BTreeSet<Family>,
 }
 
-/// An event to be recorded.
+/// An event for the history.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) kind: EventKind,
@@ -33,14 +35,14 @@ pub(super) struct Change {
 }
 
 impl LostDefaultRoutes {
-    /// What a plan changes.
+    /// The events for the changes between two plans.
     pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<Change> {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
         let mut changes = Vec::new();
         let of_network =
             |kind, family, text| Change { kind, peer: None, prefix: default_prefix(ip_family(family)), text };
         for (name, family) in had.difference(&has) {
-            // A network that went away, or imports its routes from now on, has lost nothing.
+            // A network that was removed, or now imports its routes, has lost nothing.
             if !follows_sessions(after, name) {
                 continue;
             }
@@ -80,7 +82,8 @@ impl LostDefaultRoutes {
             });
         };
         let names = way.names();
-        // A peer whose routes are still to come is not reported: it is about to enter. Nor is one while others' routes are.
+        // A peer with routes still to come is not reported, because it will soon be a next hop. The
+        // same applies to a peer while others' routes are still to come.
         let known = |out: &&ExcludedPeer| match out.cause {
             Cause::Pending => false,
             Cause::ProbeFault => true,
@@ -184,14 +187,14 @@ mod tests {
             ]
         );
         assert_eq!(then(Basis::Offered, &[a], &out), [""; 0]);
-        // Its session is lost, and comes back.
+        // Its session is lost and then established again.
         assert_eq!(then(Basis::Offered, &[a], &[]), [""; 0]);
         assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0]);
         assert_eq!(
             then(Basis::Offered, &[a, b], &[]),
             ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again"]
         );
-        // Both withdraw theirs, one after the other.
+        // Both withdraw their default routes, one after the other.
         then(Basis::Offered, &[a], &out);
         assert_eq!(
             then(Basis::Configured, &[a, b], &[]),
