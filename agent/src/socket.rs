@@ -1,8 +1,9 @@
-//! The agent's unix socket: one agent per socket, one request per connection, a descriptor beside it.
+//! The agent's Unix socket: one agent per socket, one request per connection, and at most one file
+//! descriptor with a request.
 //!
-//! A lock file beside the socket (`agent.sock.lock`) is held as long as the process lives: whoever has it may remove a
-//! socket that a killed agent left, and a second agent is refused before it touches anything. Only root may connect.
-//! The framing is [`trunkline_api::attach`]'s.
+//! The agent locks the file `agent.sock.lock` beside the socket while it runs. The owner of the
+//! lock may remove the socket of a killed agent. A second agent gets an error before it changes
+//! anything. Only root may connect. [`trunkline_api::attach`] defines the framing.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut};
@@ -17,23 +18,23 @@ use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use trunkline_api::attach::{Code, Failure, MAX_LINE};
 
-/// Why the agent cannot have its socket.
+/// The reason for which the agent cannot use its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// There is one already.
+    /// Another agent holds the lock of this socket.
     #[error(
         "another agent (process {pid}) runs with socket {path}: stop it, or give this one another `socket` and `store`"
     )]
     Taken {
         /// The socket.
         path: PathBuf,
-        /// What the other one wrote into the lock file.
+        /// The process ID of the other agent, from the lock file.
         pid: String,
     },
-    /// The system says no.
+    /// A system call failed.
     #[error("{step} {path}: {error}")]
     Io {
-        /// What was being done.
+        /// The failed step.
         step: &'static str,
         /// The file.
         path: PathBuf,
@@ -43,14 +44,15 @@ pub enum SocketError {
     },
 }
 
-/// The right to be the agent of this socket; it ends with the process.
+/// The lock that makes this process the agent of the socket. The kernel releases it when the
+/// process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
     path: PathBuf,
 }
 
-/// Takes the lock of the socket at `path`, or says who has it.
+/// Locks the socket at `path`. The error contains the process that holds the lock.
 pub fn lock(path: &Path) -> Result<Lock, SocketError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
@@ -84,7 +86,7 @@ pub fn lock(path: &Path) -> Result<Lock, SocketError> {
 }
 
 impl Lock {
-    /// Binds the socket, in place of one that a former agent left.
+    /// Binds the socket, in place of a former agent's socket.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         let path = &self.path;
         let wrong = |step| move |error| SocketError::Io { step, path: path.clone(), error };
@@ -98,7 +100,8 @@ impl Lock {
     }
 }
 
-/// A request line and the descriptor that came with it. `None`: the client closed without asking anything.
+/// A request line and its file descriptor. `None`: the client closed the connection without a
+/// request.
 pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>, Failure> {
     let mut line = Vec::new();
     let mut descriptor = None;
@@ -144,7 +147,8 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
 }
 
 fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
-    // Room for two, so that one too many is seen and closed rather than truncated away.
+    // The buffer has space for two descriptors. So the agent receives and closes one descriptor too
+    // many; otherwise the kernel would drop it.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message =
@@ -158,7 +162,8 @@ fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Ve
     Ok((message.bytes, descriptors, message.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Ends when the other side closes, or sends something that it should not: it is no longer interested.
+/// Returns when the client closes the connection or sends unexpected data. In both cases the client
+/// does not wait for the answer.
 pub async fn gone(stream: &UnixStream) {
     let mut octet = [0];
     loop {

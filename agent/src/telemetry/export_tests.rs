@@ -1,4 +1,4 @@
-//! The way out, against a server on a real socket that answers what it is told to.
+//! Tests of the export against a server on a real socket with prepared answers.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl Bed {
         self.batches.send(batch).unwrap();
     }
 
-    /// Waits until so many attempts have failed, or more: they go on.
+    /// Waits until at least this number of attempts has failed. The attempts continue.
     async fn fails(&self, times: u64) {
         let name = "trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"} ";
         for _ in 0..500 {
@@ -105,7 +105,7 @@ async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     }
 }
 
-/// Answers each request with the next of these; what was asked.
+/// Answers the requests with these answers in order. Returns the received requests.
 fn serve(
     listener: TcpListener,
     answers: Vec<(&'static str, Vec<u8>)>,
@@ -166,7 +166,7 @@ async fn what_is_refused_is_dropped_and_counted() {
     let answers = vec![
         ("400 Bad Request", SECRET.into()),
         ("200 OK", partial.encode_to_vec()),
-        // An answer that is no protobuf is an answer.
+        // An answer without protobuf also counts.
         ("200 OK", b"\xff\xff".to_vec()),
     ];
     let mut requests = serve(listener, answers);

@@ -1,7 +1,7 @@
 //! Events as log records.
 //!
-//! The history is the queue: the exporter is one more reader of its ring, so an exporter that cannot keep up holds nothing but the one batch that
-//! is on its way, and learns from the ring how many events it was too slow for.
+//! The history is the queue: the exporter is one more reader of its ring. So a slow exporter holds
+//! only the batch in transit, and the ring returns the number of events that it missed.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Source for Events {
 fn record(event: &Event, about: &ServiceResource) -> LogRecord {
     let now = Timestamp::now();
     let nanoseconds = |at: Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or_default();
-    // OpenTelemetry's numbers for INFO and WARN.
+    // OpenTelemetry's numbers of INFO and WARN.
     let (severity_number, severity_text) = match event.severity {
         Severity::Info => (9, "INFO"),
         Severity::Warning => (13, "WARN"),

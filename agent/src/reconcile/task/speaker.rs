@@ -106,8 +106,9 @@ impl Task {
         self.restart = Some(Restart { at: Some(now + pause), pause, since });
     }
 
-    /// The speaker's task has ended without an order. Its connections were closed without a Cease: peers that grant graceful
-    /// restart keep forwarding, and so does this node until the next speaker has converged.
+    /// Handles an unexpected end of the speaker's task. Its connections were closed without a Cease.
+    /// Peers with graceful restart keep forwarding, and so does this node until the next speaker has
+    /// converged.
     pub(super) async fn speaker_ended(&mut self) {
         self.running = None;
         for known in self.sessions.values_mut() {
