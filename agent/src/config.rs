@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_the_defaults() {
+    fn an_empty_configuration_has_the_defaults() {
         assert_eq!(parse("").unwrap(), Config::default());
         assert_eq!(parse("# only a comment\n---\n").unwrap(), Config::default());
     }
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_was_written_here_is_refused_and_not_repeated() {
+    fn a_literal_secret_is_refused_and_not_repeated() {
         for text in [
             "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: s3cret}",
             "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: {value: s3cret}}",
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_name_label_is_the_node_name_unless_said() {
+    fn the_host_name_label_defaults_to_the_node_name() {
         let config = parse("nodeName: a").unwrap();
         assert_eq!(config.node_labels()["kubernetes.io/hostname"], "a");
         let config = parse("nodeName: a\nnodeLabels: {kubernetes.io/hostname: b}").unwrap();

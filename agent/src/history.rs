@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_first_and_a_reader_learns_what_he_missed() {
+    fn the_oldest_event_is_dropped_first_and_counted_as_missed() {
         let history = History::keeping(3, Vec::new());
         for text in ["a", "b", "c", "d", "e"] {
             session(&history, text);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_routes_leaves_the_sessions_that_explain_it() {
+    fn many_route_events_do_not_displace_session_events() {
         let history = History::keeping(10, Vec::new());
         (0..4).for_each(|number| session(&history, &number.to_string()));
         let prefix = |number: u32| IpNet::from(std::net::IpAddr::V4(number.into()));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_default_route_that_goes_is_a_warning() {
+    fn the_loss_of_the_last_default_route_is_a_warning() {
         let history = History::default();
         history.set_imports(true);
         let change = |prefix: &str| RouteChange { prefix: prefix.parse().unwrap(), paths: Vec::new() };
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_speaker_tells_is_kept_in_words() {
+    fn events_of_the_speaker_are_recorded_as_text() {
         let history = History::default();
         let (peer, address) = (PeerId(0), "192.0.2.1".parse().unwrap());
         history.record_speaker_event(&Event::PeerDown {

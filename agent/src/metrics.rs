@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn how_things_stand_is_in_the_text() {
+    fn the_text_contains_the_state() {
         let text = rendered();
         for line in [
             "trunkline_build_info{version=\"1.2.3\"} 1",

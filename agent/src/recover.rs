@@ -160,7 +160,7 @@ mod tests {
 
     /// Every state that a kill in ADD or DEL, a lost store or a foreign `ip link del` can leave.
     #[test]
-    fn every_state_that_a_kill_leaves_has_its_end() {
+    fn every_state_after_a_kill_is_recovered() {
         use Phase::{Attached, Attaching};
         const BOTH: &[&str] = &["10.0.0.1", "2001:db8::1"];
         type Row = (&'static str, Option<Phase>, Option<&'static [&'static str]>, fn(&Recovery) -> bool);
@@ -192,7 +192,7 @@ mod tests {
 
     /// The device that limits a pod's egress stays as long as a record may need it.
     #[test]
-    fn what_limits_a_pair_goes_when_nobody_asks_for_it() {
+    fn an_unused_limiting_device_is_removed() {
         use trunkline_datapath::naming::ifb_name;
         let limiting = |container_id: &str| OwnDevice {
             ifname: ifb_name(&host_ifname(container_id, "eth0")).unwrap(),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_as_it_was() {
+    fn a_recovered_pod_does_not_change() {
         let records = [record("c1", Phase::Attached, &["10.0.0.1"])];
         let devices = [device("c1", &["10.0.0.1"]), device("c2", &["2001:db8::2", "10.0.0.2"])];
         let recovery = recover(&records, &devices);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_comes_in_pieces_and_its_descriptor_with_the_first() {
+    async fn a_line_in_parts_has_its_descriptor_with_the_first_part() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_request_is_refused() {
+    async fn an_invalid_request_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = File::create(folder.path().join("file")).unwrap();
         for descriptors in [2, 3] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_gives_up_is_noticed() {
+    async fn a_disconnected_client_is_detected() {
         let (client, server) = UnixStream::pair().unwrap();
         let waiting = tokio::time::timeout(std::time::Duration::from_millis(20), gone(&server)).await;
         assert!(waiting.is_err(), "it is still there");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_agent_is_refused_and_a_dead_one_s_socket_replaced() {
+    async fn a_second_agent_is_refused_and_a_stale_socket_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/agent.sock");
         let first = lock(&path).unwrap();

@@ -150,8 +150,8 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
 /// of the host as source. The backend here has no route to the pod's subnet, so it can reply only
 /// to the host.
 #[test]
-fn what_a_service_became_is_asked_from_the_host() {
-    isolated("what_a_service_became_is_asked_from_the_host", |runtime| {
+fn a_translated_service_is_reached_from_the_host() {
+    isolated("a_translated_service_is_reached_from_the_host", |runtime| {
         let nft = |command: &str| Command::new("nft").arg(command).status();
         if nft("add table ip services").is_err() {
             println!("skipped, nft is not installed");
@@ -185,8 +185,8 @@ fn what_a_service_became_is_asked_from_the_host() {
 }
 
 #[test]
-fn check_names_everything_that_is_missing() {
-    isolated("check_names_everything_that_is_missing", |runtime| {
+fn check_reports_everything_that_is_missing() {
+    isolated("check_reports_everything_that_is_missing", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
@@ -216,8 +216,8 @@ fn check_names_everything_that_is_missing() {
 }
 
 #[test]
-fn what_others_break_at_a_pod_comes_back() {
-    isolated("what_others_break_at_a_pod_comes_back", |runtime| {
+fn foreign_changes_of_a_pod_are_repaired() {
+    isolated("foreign_changes_of_a_pod_are_repaired", |runtime| {
         let mut node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
@@ -274,8 +274,8 @@ fn what_others_break_at_a_pod_comes_back() {
 }
 
 #[test]
-fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
-    isolated("del_succeeds_on_what_is_gone_and_spares_what_is_not_ours", |runtime| {
+fn del_ignores_missing_and_foreign_devices() {
+    isolated("del_ignores_missing_and_foreign_devices", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4"]);
@@ -320,8 +320,8 @@ fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
 }
 
 #[test]
-fn half_done_work_is_completed_or_made_anew() {
-    isolated("half_done_work_is_completed_or_made_anew", |runtime| {
+fn incomplete_work_is_completed_or_repeated() {
+    isolated("incomplete_work_is_completed_or_repeated", |runtime| {
         let node = node(runtime);
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
         let name = host_ifname("c", "eth0");
@@ -356,8 +356,8 @@ fn half_done_work_is_completed_or_made_anew() {
 }
 
 #[test]
-fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
-    isolated("bandwidth_limits_are_put_checked_and_taken_away_with_the_pair", |runtime| {
+fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
+    isolated("bandwidth_limits_are_set_checked_and_removed_with_the_pair", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let mut spec = spec("c", &["10.1.0.4"]);
@@ -413,8 +413,8 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
 }
 
 #[test]
-fn a_second_interface_leaves_the_first_one_alone() {
-    isolated("a_second_interface_leaves_the_first_one_alone", |runtime| {
+fn a_second_interface_does_not_change_the_first() {
+    isolated("a_second_interface_does_not_change_the_first", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let first = spec("c", &["10.1.0.4"]);
@@ -524,8 +524,8 @@ fn standings(stage: &RouteLookup) -> Vec<String> {
 }
 
 #[test]
-fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
-    isolated("a_packet_s_walk_is_what_the_kernel_does_with_it", |runtime| {
+fn packet_path_equals_the_kernels_forwarding() {
+    isolated("packet_path_equals_the_kernels_forwarding", |runtime| {
         let node = node(runtime);
         let router = namespace();
         ip("link add up0 address 02:00:00:00:00:01 type veth peer name r0 address 02:00:00:00:00:02");
@@ -658,8 +658,8 @@ fn move_link(name: &str, netns: &OwnedFd) {
 }
 
 #[test]
-fn a_pod_is_attached_without_a_look_at_the_others() {
-    isolated("a_pod_is_attached_without_a_look_at_the_others", |runtime| {
+fn an_attach_lists_no_other_pods() {
+    isolated("an_attach_lists_no_other_pods", |runtime| {
         let node = node(runtime);
         let mut namespaces = Vec::new();
         let mut measure = |from: u32, count: u32| {

@@ -185,8 +185,8 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
 }
 
 #[test]
-fn stale_routes_go_by_family_and_only_own_ones() {
-    isolated("stale_routes_go_by_family_and_only_own_ones", |runtime| {
+fn only_own_stale_routes_are_removed_by_family() {
+    isolated("only_own_stale_routes_are_removed_by_family", |runtime| {
         let _routers = uplinks();
         {
             let (kernel, _events) = spawn([]);
@@ -225,8 +225,8 @@ fn stale_routes_go_by_family_and_only_own_ones() {
 }
 
 #[test]
-fn deleted_routes_and_rules_come_back_without_a_scan() {
-    isolated("deleted_routes_and_rules_come_back_without_a_scan", |runtime| {
+fn deleted_routes_and_rules_are_restored_without_a_scan() {
+    isolated("deleted_routes_and_rules_are_restored_without_a_scan", |runtime| {
         let _routers = uplinks();
         let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
@@ -263,8 +263,8 @@ fn deleted_routes_and_rules_come_back_without_a_scan() {
 }
 
 #[test]
-fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
-    isolated("a_lost_link_is_left_out_at_once_and_taken_in_again", |runtime| {
+fn a_lost_link_is_excluded_at_once_and_included_again() {
+    isolated("a_lost_link_is_excluded_at_once_and_included_again", |runtime| {
         let routers = uplinks();
         let (kernel, mut events) = spawn([]);
         set(runtime, &kernel, plan());
@@ -419,8 +419,8 @@ fn a_large_table_takes_no_longer_than_ip_does() {
 }
 
 #[test]
-fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
-    isolated("nat_is_replaced_as_a_whole_and_left_alone_when_right", |runtime| {
+fn nat_is_replaced_as_a_whole_and_only_if_it_differs() {
+    isolated("nat_is_replaced_as_a_whole_and_only_if_it_differs", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;
@@ -490,8 +490,8 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
 }
 
 #[test]
-fn marks_come_with_the_first_nat_chain_of_others() {
-    isolated("marks_come_with_the_first_nat_chain_of_others", |runtime| {
+fn the_first_foreign_nat_chain_enables_marks() {
+    isolated("the_first_foreign_nat_chain_enables_marks", |runtime| {
         let nft = |command: &str| {
             let output = Command::new("nft").args(command.split(' ')).output();
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_cordon_does_and_what_it_does_not() {
+    fn a_cordon_decides_the_action_on_the_drain() {
         use DrainCause::{Cordon as ByCordon, Operator};
         use DrainPhase::{Announcing, Drained, Undrained, Withdrawing};
         let empty = Cordon::Yes { left: 0 };

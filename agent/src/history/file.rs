@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_and_a_cut_off_end_are_left_out() {
+    fn damaged_and_incomplete_lines_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         let mut text = b"\0\xff garbage\n{\"number\":1}\n".to_vec();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_the_file_is_written_anew() {
+    fn after_an_error_the_file_is_rewritten() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").unwrap();

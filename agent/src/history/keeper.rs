@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_survive_a_restart_and_the_start_says_how_the_last_run_ended() {
+    async fn events_survive_a_restart_with_the_end_of_the_last_run() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store.redb");
         let (first, run) = History::begin(&store);

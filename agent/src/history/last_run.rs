@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_read_back_and_damage_is_no_run() {
+    fn a_run_is_read_back_and_a_damaged_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = path_for_store(&folder.path().join("store.redb"));
         assert_eq!(LastRun::read(&path), None);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_storm_of_repairs_is_one_event() {
+    async fn many_repairs_are_one_event() {
         let history = History::default();
         let (sender, receiver) = watch::channel(Repairs::default());
         let follower = tokio::spawn(follow(history.clone(), receiver));

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_an_address_left_gives_the_other_back() {
+    fn an_exhausted_family_releases_the_other_familys_address() {
         let mut allocator =
             allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/127")]);
         for _ in 0..2 {
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_cannot_be_met_says_why() {
+    fn an_impossible_request_reports_its_reason() {
         let mut allocator = allocator(
             &["m", "n"],
             vec![
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_prefixes_with_disjoint_ranges_are_told_apart() {
+    fn equal_prefixes_with_disjoint_ranges_are_distinguished() {
         let half = |name: &str, start: &str, end: &str| {
             Pool::new(PoolSpec {
                 start: Some(start.parse().unwrap()),

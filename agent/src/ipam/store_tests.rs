@@ -106,7 +106,7 @@ impl StorageBackend for Disk {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_kill() {
+fn committed_data_survives_a_kill() {
     let disk = Disk::default();
     let (mut store, contents) = disk.open();
     assert_eq!(contents.unwrap(), Contents::default());
@@ -133,7 +133,7 @@ fn what_was_committed_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_commit_leaves_before_or_after() {
+fn a_kill_during_a_commit_leaves_the_old_or_the_new_state() {
     /// Keeps a copy of the file before every write and sync.
     #[derive(Clone, Debug, Default)]
     struct Filmed(Disk, Arc<Mutex<Vec<Disk>>>);
@@ -177,7 +177,7 @@ fn a_kill_in_the_middle_of_a_commit_leaves_before_or_after() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_passes() {
+fn a_full_disk_is_a_temporary_error() {
     let disk = Disk::default();
     let (mut store, _) = disk.open();
     let first = record("a", Phase::Attached, "10.0.0.1");
@@ -196,7 +196,7 @@ fn a_full_disk_is_an_error_and_passes() {
 /// unchanged or reports that the store is damaged. It never panics, and never returns a record that
 /// was not written.
 #[test]
-fn a_damaged_file_is_found_out() {
+fn a_damaged_file_is_detected() {
     let disk = Disk::default();
     let (mut store, _) = disk.open();
     let mut records: Vec<Record> =
@@ -226,7 +226,7 @@ fn a_damaged_file_is_found_out() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_left_as_it_is() {
+fn a_file_that_is_not_a_store_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let text = "not a database\n".repeat(1000);

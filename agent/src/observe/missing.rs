@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_probe_waits_for_the_surroundings_once_and_for_the_agent_always() {
+    fn the_readiness_probe_waits_for_the_node_only_once() {
         let lack = |counts, text: &str| Missing { text: text.to_owned(), counts };
         let store = || lack(ProbeEffect::Always, "store");
         let peers = || lack(ProbeEffect::UntilReady, "no peer");

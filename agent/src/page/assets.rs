@@ -71,7 +71,7 @@ mod tests {
 
     /// Checks for content that the page's policy forbids: inline code, and code from other hosts.
     #[test]
-    fn nothing_is_inline_and_nothing_is_fetched_from_elsewhere() {
+    fn no_inline_code_and_no_foreign_resource() {
         let html = ASSETS[0].text;
         for tag in html.split("<script").skip(1) {
             assert!(tag.trim_start().starts_with("src=\"/page/") || tag.contains("src=\"/page/"), "{tag}");

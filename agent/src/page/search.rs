@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_what_people_mean_by_it() {
+    fn each_search_word_gets_its_usual_meaning() {
         let prefix = |text: &str| Some(Word::Prefix(text.parse().unwrap()));
         let community = |text: &str| Some(Word::Community(text.to_owned()));
         for (word, meant) in [
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn words_hold_together_and_what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn words_must_all_match_and_invalid_words_are_refused() {
         let filter = read("10.1.0.0/16  AS65001", "10.0.0.1", "refused").unwrap();
         assert_eq!(filter.prefix, Some("10.1.0.0/16".parse().unwrap()));
         assert_eq!(filter.asn, Some(Asn(65001)));

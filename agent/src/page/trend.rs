@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn minutes_without_news_are_like_the_one_before_and_those_before_the_start_are_empty() {
+    async fn minutes_without_changes_repeat_and_unknown_ones_are_empty() {
         let mut case = Case::new();
         case.note(10, UP);
         assert_eq!(case.last(10, 3), ("--u".to_owned(), vec![0, 0, 5]));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_was_lost_and_came_back_between_two_looks_is_seen() {
+    async fn a_flap_between_two_samples_is_recorded() {
         let mut case = Case::new();
         case.note(0, UP);
         case.note(60, Sample { flaps: 1, ..UP });
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_gone_is_forgotten_and_no_more_than_the_bound_are_kept() {
+    async fn removed_peers_are_forgotten_and_the_number_is_limited() {
         let mut case = Case::new();
         let now = case.at(1);
         case.trends.note(now, (0..5000).map(|number| (format!("peer {number}"), UP)));

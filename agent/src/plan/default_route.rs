@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_established_never_leaves_an_empty_set() {
+    fn next_hops_are_never_empty_with_an_established_peer() {
         let known = ["", "c", "o", "oc", "e", "ec", "ew", "ewc"];
         for (first, second) in known.iter().flat_map(|first| known.map(|second| (*first, second))) {
             let formers: [&[u8]; 5] = [&[], &[1], &[2], &[1, 2], &[3]];
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_a_probe_fault_leaves_unless_it_is_the_last() {
+    fn a_peer_with_a_probe_fault_is_excluded_unless_it_is_the_last() {
         let names = |faulty: &[&str]| {
             let peers = vec![peer(1, "oc"), peer(2, "oc")];
             let faulty: Vec<String> = faulty.iter().map(|name| (*name).to_owned()).collect();

@@ -84,7 +84,7 @@ fn by(probe: &Probe, peer: &str) -> bool {
 }
 
 #[test]
-fn an_mtu_hole_is_named_within_three_rounds_and_goes_with_its_end() {
+fn an_mtu_hole_is_reported_within_three_rounds_and_cleared() {
     let mut fabric = Fabric::new(false, &[]);
     assert!(fabric.run(5, |_| true).0.is_empty());
     let hole = |probe: &Probe| !by(probe, SECOND) || probe.length <= 1400;
@@ -138,7 +138,7 @@ fn a_router_without_the_pods_routes_is_named() {
 }
 
 #[test]
-fn a_fault_that_stands_at_the_start_is_found_by_the_other_router() {
+fn a_fault_from_the_start_is_detected_through_another_router() {
     let mut fabric = Fabric::new(false, &[]);
     let one_way = |probe: &Probe| by(probe, FIRST);
     fabric.run(10, one_way);
@@ -150,7 +150,7 @@ fn a_fault_that_stands_at_the_start_is_found_by_the_other_router() {
 }
 
 #[test]
-fn routes_have_time_to_get_into_the_router() {
+fn losses_do_not_count_before_routes_are_installed() {
     let mut fabric = Fabric::new(false, &[]);
     let (_, sent) = fabric.run(2, |_| true);
     assert!(sent.iter().all(|probe| matches!(probe.kind, Kind::Echo)), "pods are new: {sent:?}");

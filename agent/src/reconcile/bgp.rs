@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_peers_that_differ_are_told() {
+    fn only_changed_peers_are_sent() {
         let applied = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
         let wanted = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 22), peer("10.0.0.4", 4)]);
         let changes = peer_changes(&applied, &wanted);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_prefixes_that_differ_are_told() {
+    fn only_changed_prefixes_are_sent() {
         let prefix = |text: &str| text.parse::<IpNet>().unwrap();
         let plain = Origination::default();
         let tagged = Origination { communities: vec![Community::NO_EXPORT], ..plain.clone() };

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn next_hops_that_leave_and_enter_are_events_once() {
+    fn each_change_of_the_next_hops_is_one_event() {
         let (a, b) = ("192.0.2.1", "192.0.2.3");
         let mut defaults = LostDefaultRoutes::default();
         let mut before = None;

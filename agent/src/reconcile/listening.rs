@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_bound_from_the_start_is_no_news() {
+    async fn an_address_bound_at_start_causes_no_event() {
         let (speaker, receiver) = watch::channel(status(None));
         let history = History::default();
         let shown = follow(receiver, history.clone(), ChangeNotifier::default());

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_speaker_takes_over_until_end_of_rib() {
+    fn a_new_speaker_keeps_the_old_state_until_end_of_rib() {
         let ended = || {
             let mut offers = ReceivedDefaultRoutes::default();
             offers.set(peer(), V4, true, true);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_of_the_folder_is_read_and_nothing_else() {
+    fn only_manifests_of_the_folder_are_read() {
         let folder = Folder::new(&[
             ("b.yml", &format!("{}---\n{}", subnet("s2", "10.1.2.0/24"), subnet("s1", "10.1.1.0/24"))),
             ("a.yaml", &peer("")),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_while_it_runs_is_refused() {
+    fn changes_of_immutable_fields_are_refused() {
         let folder = Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &subnet("s", "10.1.1.0/24"))]);
         let running = Some(Arc::new(folder.read().unwrap()));
         fs::write(folder.0.path().join("b.yaml"), subnet("s", "10.1.2.0/24")).unwrap();
@@ -317,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_at_once() {
+    fn all_faults_are_reported_at_once() {
         let folder = Folder::new(&[("a.yaml", "kind: ["), ("b.yaml", "kind: Pod\napiVersion: v1\n")]);
         assert_eq!(read(folder.0.path(), &Context::default()).unwrap_err().faults.len(), 2);
     }
 
     #[test]
-    fn a_password_file_is_read_without_its_line_end_and_never_shown() {
+    fn a_password_file_is_read_without_newline_and_never_shown() {
         let folder = Folder::new(&[("key", "s3cret\n"), ("long", &"x".repeat(81)), ("empty", "\n")]);
         let of = |file: &str| {
             let path = folder.0.path().join(file);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn edits_are_noticed_and_quiet_is_quiet() {
+    async fn edits_are_detected_and_reads_are_ignored() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("manifests");
         let mut source = FolderSource::new(&folder).unwrap();

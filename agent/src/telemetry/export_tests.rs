@@ -133,7 +133,7 @@ async fn listen() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn a_batch_is_told_until_it_is_taken() {
+async fn a_batch_is_sent_until_the_collector_accepts_it() {
     let (listener, endpoint) = listen().await;
     let answers = vec![
         ("503 Service Unavailable\r\nretry-after: 0", Vec::new()),
@@ -160,7 +160,7 @@ async fn a_batch_is_told_until_it_is_taken() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_dropped_and_counted() {
+async fn rejected_records_are_dropped_and_counted() {
     let (listener, endpoint) = listen().await;
     let partial = ExportServiceResponse { partial_success: Some(ExportPartialSuccess { rejected: 2 }) };
     let answers = vec![
@@ -183,7 +183,7 @@ async fn what_is_refused_is_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn a_collector_that_comes_late_gets_what_waited() {
+async fn a_late_collector_receives_waiting_records() {
     let (listener, endpoint) = listen().await;
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -196,7 +196,7 @@ async fn a_collector_that_comes_late_gets_what_waited() {
 }
 
 #[tokio::test]
-async fn a_stop_is_one_attempt_more_and_no_other() {
+async fn after_a_stop_there_is_only_one_more_attempt() {
     let (listener, endpoint) = listen().await;
     drop(listener);
     let bed = Bed::start(endpoint);
@@ -210,7 +210,7 @@ async fn a_stop_is_one_attempt_more_and_no_other() {
 }
 
 #[test]
-fn a_collector_may_not_ask_for_patience_without_end() {
+fn retry_after_of_a_collector_is_limited() {
     let answer = |status, retry_after| HttpResponse { status, retry_after, body: Bytes::new() };
     let trouble = taken(&answer(StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(86_400))));
     assert!(matches!(trouble, Err(ExportError::Later(_, PATIENCE))), "{trouble:?}");

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_are_what_opentelemetry_reads() {
+    async fn events_are_decoded_by_opentelemetry() {
         let history = History::default();
         let about = ServiceResource { service: "rack".to_owned(), node: "n1".to_owned(), kubernetes: true };
         let mut events = Events { history: history.subscribe(0), about };
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_too_slow_learns_how_much_is_lost() {
+    async fn a_slow_reader_gets_the_number_of_lost_events() {
         let history = History::default();
         let about = ServiceResource { service: "s".to_owned(), node: "n".to_owned(), kubernetes: false };
         let mut events = Events { history: history.subscribe(0), about };

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_read_as_w3c_writes_it() {
+    fn traceparent_is_parsed_as_w3c_defines() {
         let parent = Parent::parse(PARENT).unwrap();
         assert_eq!((parent.trace[0], parent.span[7], parent.sampled), (0x4b, 0xb7, true));
         assert!(!Parent::parse(&PARENT.replace("-01", "-00")).unwrap().sampled);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_cannot_be_right_is_not_believed() {
+    async fn an_impossible_start_time_is_ignored() {
         let (tracer, mut finished) = Tracer::new();
         let now = now();
         for started in [0, now + 60_000_000_000, now - 7_200_000_000_000] {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_wants_or_has_room_for_is_not_kept() {
+    async fn unsampled_and_excess_traces_are_dropped() {
         let began = Instant::now();
         assert!(Tracer::default().begin("attach", began, None).0.is_none());
         let (tracer, mut finished) = Tracer::new();

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_trace_is_what_opentelemetry_reads() {
+    async fn a_trace_is_decoded_by_opentelemetry() {
         let (tracer, finished) = Tracer::new();
         let about = ServiceResource { service: "s".to_owned(), node: "n1".to_owned(), kubernetes: false };
         let mut traces = Traces { finished, about };

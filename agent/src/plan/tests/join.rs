@@ -32,7 +32,7 @@ fn with_devices() -> Host {
 }
 
 #[test]
-fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
+fn a_slave_gets_its_gateways_and_the_hosts_prefixes() {
     let plan = plan(&slaves(), &with_devices()).unwrap();
     let parameters = join(&plan, &target(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap();
     assert_eq!(parameters.mtu, Some(1502));
@@ -70,7 +70,7 @@ fn parameters_of(address: &str) -> LinkParameters {
 }
 
 #[test]
-fn every_address_in_a_vlan_is_looked_at_on_its_device() {
+fn every_address_in_a_vlan_is_checked_on_its_device() {
     let check = |address: &str, subnet: &str, gateway: &str| LinkCheck {
         address: address.parse().unwrap(),
         subnet: subnet.to_owned(),
@@ -97,7 +97,7 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
 }
 
 #[test]
-fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_are_not() {
+fn other_networks_use_the_host_and_down_links_are_excluded() {
     let mut host = with_devices();
     host.kernel.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
     let mut intent = slaves();
@@ -135,7 +135,7 @@ fn a_slave_waits_for_its_device_and_has_only_one() {
 }
 
 #[test]
-fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
+fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
     let pod = |attachment| Pod {
         network: "rack".to_owned(),
         addresses: vec!["10.10.0.5".parse().unwrap()],

@@ -257,7 +257,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
 }
 
 #[test]
-fn a_network_keeps_its_table_and_takes_nobody_elses() {
+fn a_network_keeps_its_own_table() {
     let subnet: IpNet = "10.1.0.0/16".parse().unwrap();
     for (tables, used, expected) in [
         (vec![], vec![], 10_000),
@@ -322,7 +322,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
 }
 
 #[test]
-fn a_node_passes_on_only_where_it_reflects() {
+fn only_a_route_reflector_advertises_received_paths() {
     let exports = |peers: serde_json::Value| {
         let mut intent = usual();
         intent.networks = vec![bgp("rack", 65100, peers)];
@@ -342,7 +342,7 @@ fn a_node_passes_on_only_where_it_reflects() {
 }
 
 #[test]
-fn a_node_that_is_to_go_tells_all_its_peers() {
+fn graceful_shutdown_is_advertised_to_all_peers() {
     let planned = |shutdown: serde_json::Value| {
         let mut intent = usual();
         let config = serde_json::json!({"bgpPeers": two_tors(), "gracefulShutdown": shutdown});
@@ -364,7 +364,7 @@ fn a_node_that_is_to_go_tells_all_its_peers() {
 }
 
 #[test]
-fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
+fn an_unnumbered_peer_is_planned_after_discovery_on_an_up_link() {
     let peers = serde_json::json!([
         {"asn": 65001, "interface": "up1", "import": {}},
         {"asn": 65002, "interface": "up2", "allowNotEstablished": true},
@@ -428,7 +428,7 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
 }
 
 #[test]
-fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
+fn dynamic_neighbours_are_peers_once_connected() {
     let peers = |import: serde_json::Value| {
         serde_json::json!([
             {"asn": 65001, "address": "192.0.2.1"},
@@ -614,7 +614,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_by_name() {
+fn unservable_resources_are_refused_by_name() {
     let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
     let elsewhere = {
         let mut network = bgp("elsewhere", 65100, two_tors());
@@ -648,7 +648,7 @@ fn what_cannot_be_served_is_refused_by_name() {
 }
 
 #[test]
-fn only_subnets_that_ask_are_masqueraded_and_only_towards_the_outside() {
+fn only_configured_subnets_are_masqueraded_to_the_outside() {
     let mut intent = usual();
     intent.subnets.push(subnet("out", "rack", "10.3.0.0/16", serde_json::json!({"autoNatOutgoing": true})));
     intent.subnets.push(subnet(

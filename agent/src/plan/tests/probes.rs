@@ -41,7 +41,7 @@ fn established_routers_are_probed_from_this_nodes_address() {
 }
 
 #[test]
-fn a_router_is_left_out_only_while_there_is_another() {
+fn a_router_is_excluded_only_while_another_exists() {
     let default = |left_out: &[&str]| {
         let left_out = left_out.iter().map(|peer| peer.parse().unwrap()).collect();
         let found = plan(&usual(), &Host { left_out, ..host(both()) }).unwrap();

@@ -59,7 +59,7 @@ fn an_alternate_path_comes_first() {
 }
 
 #[test]
-fn somebody_elses_device_is_none() {
+fn a_foreign_device_is_not_used() {
     let intent = usual();
     let mut host = host(Vec::new());
     host.kernel.links.push(link(50, SINK_NAME, &[]));

@@ -44,7 +44,7 @@ fn devices(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
+fn a_device_is_planned_before_its_routes() {
     let first = plan(&three_subnets(), &with_default()).unwrap();
     let links: Vec<String> = first
         .kernel
@@ -139,7 +139,7 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
 }
 
 #[test]
-fn a_subnet_finds_its_table_again_and_takes_nobody_elses() {
+fn a_subnet_keeps_its_own_table() {
     let prefix = |text: &str| text.parse::<IpNet>().unwrap();
     let mut host = with_default();
     // A BGP network had both before: they shared a table, and only one can keep it.
@@ -152,7 +152,7 @@ fn a_subnet_finds_its_table_again_and_takes_nobody_elses() {
 }
 
 #[test]
-fn subnets_with_one_prefix_share_its_table_or_are_refused() {
+fn subnets_with_equal_prefixes_share_a_table_or_are_refused() {
     let mut same = intent(
         vec![vlan(None)],
         vec![
@@ -170,7 +170,7 @@ fn subnets_with_one_prefix_share_its_table_or_are_refused() {
 }
 
 #[test]
-fn vlans_are_on_the_first_of_the_links_that_are_named_or_where_they_were() {
+fn vlans_use_the_first_named_link_or_their_existing_link() {
     let own = |name, parent| vec![own_vlan(7, name, parent, 10)];
     type Row = (&'static str, &'static [&'static str], Option<u32>, Vec<Link>, &'static str);
     let rows: &[Row] = &[
@@ -218,7 +218,7 @@ fn untagged_is_the_parent_itself_and_the_host_keeps_its_own_way() {
 }
 
 #[test]
-fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
+fn a_device_fault_is_reported_and_its_pods_wait() {
     let pod = Pod {
         network: "rack".to_owned(),
         addresses: vec!["10.10.0.5".parse().unwrap(), "2001:db8:10::5".parse().unwrap()],
@@ -264,7 +264,7 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
 }
 
 #[test]
-fn a_long_parent_name_leaves_room_for_the_id() {
+fn a_long_parent_name_is_shortened_for_the_vlan_id() {
     let mut host = with_default();
     host.kernel.links[1].name = "enp129s0f0np0".to_owned();
     let planned = plan(&three_subnets(), &host).unwrap();

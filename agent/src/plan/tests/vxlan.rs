@@ -58,7 +58,7 @@ fn hops(plan: &Plan, table: u32, prefix: &str) -> Vec<(String, Option<u32>, bool
 }
 
 #[test]
-fn the_device_comes_first_and_then_what_leads_over_it() {
+fn the_device_is_planned_before_its_routes() {
     let intent = hybrid();
     let first = plan(&intent, &host(Vec::new())).unwrap();
     let (name, planned) = first.kernel.links.first_key_value().unwrap();
@@ -89,7 +89,7 @@ fn the_device_comes_first_and_then_what_leads_over_it() {
 }
 
 #[test]
-fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
+fn a_remote_node_has_fdb_and_neighbour_entries_and_routes() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
@@ -129,7 +129,7 @@ fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
 }
 
 #[test]
-fn what_no_pod_can_have_is_carved_out() {
+fn addresses_that_no_pod_can_have_are_carved_out() {
     let intent = hybrid();
     let sessions = vec![session("192.0.2.1", true, None)];
     let host = with_device(&intent, host(sessions));
@@ -166,7 +166,7 @@ fn what_no_pod_can_have_is_carved_out() {
 }
 
 #[test]
-fn rules_stand_in_hybridnets_order() {
+fn rules_have_hybridnets_order() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
@@ -199,7 +199,7 @@ fn rules_stand_in_hybridnets_order() {
 }
 
 #[test]
-fn an_overlay_pod_is_a_route_and_told_to_nobody() {
+fn an_overlay_pod_is_a_route_and_not_advertised() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
@@ -221,7 +221,7 @@ fn an_overlay_pod_is_a_route_and_told_to_nobody() {
 }
 
 #[test]
-fn a_subnet_of_which_the_node_has_no_block_gives_out_nothing_and_is_reached_all_the_same() {
+fn a_subnet_without_a_local_block_is_routed_only() {
     let mut intent = hybrid();
     intent.nodes[0] = node("node1", "10.255.0.9", &["10.200.1.0/24"]);
     let host = with_device(&intent, host(Vec::new()));
@@ -236,7 +236,7 @@ fn a_subnet_of_which_the_node_has_no_block_gives_out_nothing_and_is_reached_all_
 }
 
 #[test]
-fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
+fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let mut silent = hybrid();
     silent.nodes.remove(0);
     silent.nodes.push(
@@ -292,7 +292,7 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
 /// With the API server as the source, no node has blocks, and the pods of other nodes are known one
 /// by one.
 #[test]
-fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
+fn with_cluster_allocation_a_pod_is_a_block_of_one() {
     let mut intent = hybrid();
     // Each node writes its own NodeInfo from its actual addresses.
     intent.nodes.remove(0);

@@ -30,7 +30,7 @@ fn each_family_follows_the_default_routes_of_its_own() {
 }
 
 #[test]
-fn a_peer_that_no_packet_is_sent_to_offers_nothing() {
+fn a_peer_without_traffic_offers_no_default_route() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "doesNotRouteTraffic": true}, {"asn": 65001, "address": "192.0.2.3"},
     ]);

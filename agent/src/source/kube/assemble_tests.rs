@@ -140,7 +140,7 @@ fn one_bad_object_does_not_stall_the_rest() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_as_it_was() {
+fn an_unreadable_object_keeps_its_last_version() {
     let running = look(&good(), None).snapshot;
     let mut objects = good();
     objects.subnets.remove("b");
@@ -154,7 +154,7 @@ fn what_cannot_be_read_stays_as_it_was() {
 }
 
 #[test]
-fn what_is_deleted_under_pods_stays_until_they_are_gone() {
+fn objects_deleted_under_pods_stay_until_the_pods_are_gone() {
     let running = look(&good(), None).snapshot;
     let mut objects = good();
     objects.subnets.remove("b");
@@ -166,7 +166,7 @@ fn what_is_deleted_under_pods_stays_until_they_are_gone() {
 }
 
 #[test]
-fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had() {
+fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
     let peers = |name: &str, key: &str| json!([{"asn": 65000, "address": "10.0.0.1", "passwordSecretRef": {"name": name, "key": key}}]);
     let with = |name: &str, key: &str| {
         let spec = json!({"netID": 65001, "mode": "BGP", "nodeSelector": {"rack": "1"}, "config": {"bgpPeers": peers(name, key)}});

@@ -125,7 +125,7 @@ mod tests {
     use crate::ipam::Assigned;
 
     #[test]
-    fn what_was_in_force_comes_back_with_its_keys_and_for_its_node_only() {
+    fn the_cached_state_has_keys_and_is_for_its_node_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/cluster.json");
         assert_eq!(read(&path, "n1"), Ok(None));

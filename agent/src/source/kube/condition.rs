@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_after_a_while_and_ends_at_once() {
+    fn session_loss_is_reported_late_and_cleared_at_once() {
         let (mut silence, start) = (SessionLossTimer::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let down = peers(&["Active", "Connect"]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_word_is_waited_for_and_nobody_elses() {
+    fn only_the_controllers_condition_is_not_overwritten() {
         let node = |condition: Option<(&str, &str)>| {
             let condition = condition.map(|(status, reason)| NodeCondition {
                 type_: NETWORK_UNAVAILABLE.to_owned(),

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_drain_in_kubernetes_leaves() {
+    fn a_kubernetes_drain_leaves_daemonset_and_static_pods() {
         let owner = |kind: &str, is_controller: bool| {
             serde_json::json!({"ownerReferences": [{
                 "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u", "controller": is_controller,

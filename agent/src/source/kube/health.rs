@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_failing_watch_is_an_outage_until_it_hears_again() {
+    async fn one_failing_watch_is_an_outage_until_it_recovers() {
         let health = Health::default();
         health.started("networks");
         health.started("ipinstances");

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_pod_has_all_its_addresses() {
+    fn completeness_of_a_pods_addresses() {
         const V4: &str = "10.0.0.7/24";
         const V6: &str = "2001:db8::7/64";
         type Row = (&'static [(&'static str, &'static str, &'static str)], Option<bool>, &'static str);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_change_and_go() {
+    fn rows_are_added_changed_and_removed() {
         let mut index = index(&[("10.0.0.7/24", "old", "IPv4")]);
         let name = ("web".to_owned(), "10-0-0-7-24".to_owned());
         let bound = Row::read(&instance("10.0.0.7/24", "u", "IPv4")).unwrap();

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_does_not_say_so_is_not_cordoned() {
+    fn a_node_without_the_field_is_not_cordoned() {
         for (spec, expected) in
             [("{}", false), (r#"{"unschedulable": false}"#, false), (r#"{"unschedulable": true}"#, true)]
         {

@@ -141,7 +141,7 @@ impl Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_in_pages_and_what_changes_after_it() {
+async fn a_list_in_pages_is_followed_by_changes() {
     let events = vec![
         Ok(WatchEvent::Added(object("c", "8"))),
         Ok(WatchEvent::Deleted(object("a", "9"))),
@@ -159,7 +159,7 @@ async fn a_list_in_pages_and_what_changes_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_missed_is_listed_anew() {
+async fn a_gap_is_closed_by_a_new_list() {
     let gone = Status { code: 410, ..Status::default() };
     let mut bed = start(vec![
         Answer::List(&["a"], "7"),
@@ -187,7 +187,7 @@ async fn what_was_missed_is_listed_anew() {
 
 /// After an outage, the watch is live as soon as the server accepts it, before the first event.
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_once_and_its_end_needs_no_event() {
+async fn an_outage_is_reported_once_and_ends_without_an_event() {
     let mut answers = vec![Answer::List(&[], "7"), Answer::Watch(Vec::new(), End::Closed)];
     answers.extend((0..2).map(|_| Answer::Refuse(503)));
     answers.push(Answer::Watch(Vec::new(), End::Silent));
@@ -200,7 +200,7 @@ async fn an_outage_is_told_once_and_its_end_needs_no_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_a_sound_is_given_up() {
+async fn a_silent_connection_is_closed() {
     let mut bed = start(vec![
         Answer::List(&[], "7"),
         Answer::Watch(vec![bookmark("8")], End::Silent),
@@ -213,7 +213,7 @@ async fn a_connection_without_a_sound_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_grow_and_end_at_their_most() {
+async fn delays_grow_up_to_their_maximum() {
     let mut bed = start((0..12).map(|_| Answer::Refuse(403)).collect());
     let began = Instant::now();
     bed.asked(&["list "; 12]).await;

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_stays_keeps_its_time() {
+    fn an_unchanged_state_keeps_its_time() {
         let peer = |state: &str, since: &str| NodePeer {
             name: "10.0.0.1".to_owned(),
             state: state.to_owned(),
