@@ -280,7 +280,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     for key in &recovery.discard {
         let name = host_ifname(&key.container_id, &key.ifname);
         if let Err(error) = devices.detach(name, None).await {
-            tracing::warn!(attachment = %key, %error, "what is left of an interrupted ADD could not be deleted");
+            tracing::warn!(attachment = %key, %error, "the leftovers of an interrupted ADD could not be deleted");
             continue;
         }
         match ipam.release(key.clone()).await {
@@ -290,8 +290,8 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     }
     for name in &recovery.leftover {
         match devices.detach(name.clone(), None).await {
-            Ok(_) => tracing::info!(device = name, "a link that belongs to nobody was deleted"),
-            Err(error) => tracing::warn!(device = name, %error, "a link that belongs to nobody stays"),
+            Ok(_) => tracing::info!(device = name, "an unused link was deleted"),
+            Err(error) => tracing::warn!(device = name, %error, "an unused link could not be deleted"),
         }
     }
     for (name, bandwidth) in &recovery.limits {
@@ -307,7 +307,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     for name in &recovery.broken {
         tracing::warn!(
             device = name,
-            "an attached pod's link is gone: its addresses stay taken until its DEL or GC"
+            "an attached pod's link is gone: its addresses stay allocated until its DEL or GC"
         );
     }
     for pod in &recovery.unrecorded {

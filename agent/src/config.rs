@@ -328,7 +328,7 @@ impl Config {
                 ));
             }
             if self.bmp.stations[..index].contains(station) {
-                return Err(("bmp.stations", format!("{station} stands there twice: leave one out")));
+                return Err(("bmp.stations", format!("{station} is listed twice: remove one")));
             }
         }
         for prefix in &self.service_cidrs {
@@ -371,7 +371,7 @@ impl Config {
         for (index, name) in self.vlan_interfaces.iter().enumerate() {
             name.parse::<InterfaceName>().map_err(|error| ("vlanInterfaces", error.to_string()))?;
             if self.vlan_interfaces[..index].contains(name) {
-                return Err(("vlanInterfaces", format!("{name} stands there twice: leave one out")));
+                return Err(("vlanInterfaces", format!("{name} is listed twice: remove one")));
             }
         }
         if self.source == SourceKind::Kube && !self.node_labels.is_empty() {
@@ -391,7 +391,7 @@ impl Config {
                 return Err(("listen", format!("{address} has port 0: write the port, BGP's is 179")));
             }
             if self.listen[..index].contains(address) {
-                return Err(("listen", format!("{address} stands there twice: leave one out")));
+                return Err(("listen", format!("{address} is listed twice: remove one")));
             }
         }
         for (field, path) in [

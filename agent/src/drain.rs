@@ -413,7 +413,7 @@ impl Task {
     async fn wait_advertised(&mut self, left: &DrainInput, what: &str) {
         let Some(speaker) = &left.speaker else { return };
         if timeout(PATIENCE, speaker.wait_all_advertised()).await.is_err() {
-            self.fault(format!("not every peer had taken {what} after {} s", PATIENCE.as_secs()));
+            self.fault(format!("not every peer received {what} within {} s", PATIENCE.as_secs()));
         }
     }
 

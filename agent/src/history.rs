@@ -199,12 +199,12 @@ impl History {
 
     /// Records prefixes that this node now advertises, or advertises with other attributes.
     pub fn originated(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
-        self.own(EventKind::Originated, "told to the peers", prefixes);
+        self.own(EventKind::Originated, "advertised", prefixes);
     }
 
     /// Records prefixes that this node withdrew.
     pub fn withdrawn(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
-        self.own(EventKind::Withdrawn, "told to the peers no more", prefixes);
+        self.own(EventKind::Withdrawn, "no longer advertised", prefixes);
     }
 
     fn own(&self, kind: EventKind, what: &str, prefixes: impl ExactSizeIterator<Item = IpNet>) {
@@ -235,8 +235,8 @@ impl History {
             let lost = changes.iter().filter(|change| change.paths.is_empty()).count();
             let text = match (changes.len() - lost, lost) {
                 (kept, 0) => format!("{kept} prefixes have other paths"),
-                (0, lost) => format!("no peer's path leads to {lost} prefixes any more"),
-                (kept, lost) => format!("{kept} prefixes have other paths, {lost} no peer's any more"),
+                (0, lost) => format!("{lost} prefixes have lost their last path"),
+                (kept, lost) => format!("{kept} prefixes have other paths, {lost} have lost their last path"),
             };
             return self.record(EventKind::Learned, None, None, text);
         }
@@ -273,11 +273,11 @@ impl History {
     fn learned_one(&self, kind: EventKind, change: &RouteChange) {
         let hops: Vec<String> = change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
         let text = match hops.as_slice() {
-            [] => format!("no peer's path leads to {} any more", change.prefix),
+            [] => format!("{} has lost its last path", change.prefix),
             hops if self.with(|ring| ring.imports) => {
-                format!("{} goes by {}", change.prefix, hops.join(", "))
+                format!("{} is routed through {}", change.prefix, hops.join(", "))
             }
-            hops => format!("{}: best path by {}", change.prefix, hops.join(", ")),
+            hops => format!("{}: best path through {}", change.prefix, hops.join(", ")),
         };
         let peer = match change.paths.as_slice() {
             [path] => Some(path.peer.to_string()),
@@ -339,16 +339,18 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             let kept: Vec<String> = retained.iter().map(|family| family.to_string()).collect();
             let text = match kept.is_empty() {
                 true => format!("session down: {reason}"),
-                false => format!("session down: {reason}; its paths are kept for now: {}", kept.join(", ")),
+                false => format!("session down: {reason}; its paths are retained: {}", kept.join(", ")),
             };
             about(EventKind::SessionDown, address, text)
         }
         Event::PeerError { address, error, .. } => about(EventKind::SessionError, address, error.clone()),
         Event::Bfd { address, down: Some(down), .. } => {
             let cause = match down.cause {
-                Cause::TimeExpired => "nothing was heard for the detection time",
-                Cause::NeighborDown => "the peer says Down: it does not hear this side, or was restarted",
-                Cause::NeighborAdminDown => "the peer's operator took it down",
+                Cause::TimeExpired => "no packet was received in the detection time",
+                Cause::NeighborDown => {
+                    "the peer is in state Down: it receives no packets from this node, or was restarted"
+                }
+                Cause::NeighborAdminDown => "the peer's operator disabled it",
             };
             about(EventKind::BfdDown, address, format!("BFD session down: {cause}"))
         }
@@ -359,13 +361,13 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             about(EventKind::MalformedUpdate, address, format!("malformed UPDATE: {fault}"))
         }
         Event::EndOfRib { address, family, .. } => {
-            about(EventKind::EndOfRib, address, format!("the whole table of {family} is here"))
+            about(EventKind::EndOfRib, address, format!("the whole table of {family} was received"))
         }
         Event::LongLivedStale { address, family, paths, removed, time, .. } => about(
             EventKind::LongLivedStale,
             address,
             format!(
-                "{paths} paths of {family} are kept as the last to be used, for {} s at most; {removed} were removed",
+                "{paths} paths of {family} are retained as least preferred, for at most {} s; {removed} were removed",
                 time.as_secs()
             ),
         ),
@@ -379,7 +381,7 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             EventKind::RangeFull,
             Some(*refused),
             Some(*prefix),
-            format!("refused: {limit} neighbours from {prefix} are there already, as many as may be"),
+            format!("refused: {limit} neighbours from {prefix} are already connected, which is the limit"),
         )),
         Event::Converged { family } => Some((
             EventKind::Converged,
@@ -442,18 +444,12 @@ mod tests {
         // Many simultaneous withdrawals are one event.
         history.withdrawn((0..FEW as u32 + 1).map(prefix).collect::<Vec<_>>().into_iter());
         let last = history.since(0).events.pop().unwrap();
-        assert_eq!(last.text, "9 prefixes of this node are told to the peers no more");
+        assert_eq!(last.text, "9 prefixes of this node are no longer advertised");
         let change = |number| RouteChange { prefix: prefix(number), paths: Vec::new() };
         history.learned(&[change(1)]);
-        assert_eq!(
-            history.since(0).events.pop().unwrap().text,
-            "no peer's path leads to 0.0.0.1/32 any more"
-        );
+        assert_eq!(history.since(0).events.pop().unwrap().text, "0.0.0.1/32 has lost its last path");
         history.learned(&(0..50).map(change).collect::<Vec<_>>());
-        assert_eq!(
-            history.since(0).events.pop().unwrap().text,
-            "no peer's path leads to 50 prefixes any more"
-        );
+        assert_eq!(history.since(0).events.pop().unwrap().text, "50 prefixes have lost their last path");
     }
 
     #[test]
@@ -468,11 +464,8 @@ mod tests {
         let events = history.since(0).events;
         let [lost, others] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((lost.kind, lost.severity), (EventKind::DefaultLost, Severity::Warning));
-        assert_eq!(
-            (lost.prefix, lost.text.as_str()),
-            ("::/0".parse().ok(), "no peer's path leads to ::/0 any more")
-        );
-        assert_eq!(others.text, "no peer's path leads to 50 prefixes any more");
+        assert_eq!((lost.prefix, lost.text.as_str()), ("::/0".parse().ok(), "::/0 has lost its last path"));
+        assert_eq!(others.text, "50 prefixes have lost their last path");
     }
 
     #[tokio::test]

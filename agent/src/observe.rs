@@ -310,7 +310,7 @@ impl Observer {
             return Err(Failure::new(
                 Code::TryAgainLater,
                 format!(
-                    "only {} of {} prefixes could be looked at within 10 s",
+                    "only {} of {} prefixes could be searched within 10 s",
                     found.looked_at, found.prefixes
                 ),
             ));

@@ -266,7 +266,7 @@ impl NamespaceTables<'_> {
                     vtep.map_or_else(|| ", no forwarding entry".to_owned(), |vtep| format!(" to {vtep}"));
                 Some(format!("VXLAN {vni}{to}"))
             }
-            Some(LinkKind::Sink) => Some("drops what is for no pod of this node".to_owned()),
+            Some(LinkKind::Sink) => Some("drops packets for no pod of this node".to_owned()),
             None => link.kind.clone().filter(|kind| kind != "veth"),
         };
         let hop = PathHop {
@@ -312,7 +312,7 @@ fn in_words(refusal: &Refusal, packet: &Packet) -> String {
         libc::EHOSTUNREACH => "an unreachable route",
         libc::EACCES => "a prohibit route",
         libc::EXDEV => "the reverse path check (rp_filter): the source is not reached by this interface",
-        libc::EINVAL if came_in => "a blackhole route, or addresses that cannot come in here",
+        libc::EINVAL if came_in => "a blackhole route, or addresses that are invalid for received packets",
         libc::EINVAL => "a blackhole route, or a source that is not this place's",
         _ => return refusal.to_string(),
     };

@@ -127,7 +127,7 @@ impl Pods {
         let netns = netns.ok_or_else(|| {
             Failure::new(
                 Code::InvalidEnvironment,
-                "no network namespace came with the request: CNI_NETNS must name one that exists",
+                "the request has no network namespace: CNI_NETNS must be the path of an existing one",
             )
         })?;
         let key = key_of(&request.interface);
@@ -218,7 +218,7 @@ impl Pods {
         };
         match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
-                tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
+                tracing::info!(attachment = %holder.key, by = %key, "an old sandbox without a DEL is replaced by the pod's next one");
                 {
                     let _guard = self.locks.lock(&holder.key).await;
                     steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
@@ -440,7 +440,7 @@ impl Pods {
             names.dedup();
             for host_ifname in names.drain(..) {
                 if let Err(error) = self.mend_limits(&host_ifname).await {
-                    tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be put back");
+                    tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be repaired");
                 }
             }
         }
@@ -489,7 +489,7 @@ impl Pods {
         let Some(record) = self.ipam.get(key.clone()).await else {
             return Err(Failure::new(
                 Code::UnknownContainer,
-                format!("{key} is not attached: ADD comes before CHECK"),
+                format!("{key} is not attached: run ADD before CHECK"),
             ));
         };
         let ours = record.addresses.iter().map(|assigned| assigned.address);
@@ -552,7 +552,7 @@ impl Pods {
 async fn missing(speaker: &SpeakerHandle, prefixes: &[IpNet], waited: Duration) -> Failure {
     let prefixes: Vec<String> = prefixes.iter().map(IpNet::to_string).collect();
     let message = format!(
-        "{} was not told to any established peer within {:.1} s",
+        "no established peer received {} within {:.1} s",
         prefixes.join(" and "),
         waited.as_secs_f64()
     );

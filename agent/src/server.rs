@@ -57,7 +57,7 @@ impl Server {
         let began = Instant::now();
         let received = match timeout(REQUEST_TIMEOUT, socket::receive(&stream)).await {
             Ok(received) => received,
-            Err(_) => Err(Failure::new(Code::Io, "no whole request came within 10 s")),
+            Err(_) => Err(Failure::new(Code::Io, "no complete request arrived within 10 s")),
         };
         let (request, descriptor) = match received {
             Ok(None) => return,
@@ -156,7 +156,7 @@ impl Server {
                         outcome = observer.dump(file.into()) => outcome,
                         () = socket::gone(stream) => return,
                     },
-                    None => Err(Failure::new(Code::InvalidContent, "no file came with the question")),
+                    None => Err(Failure::new(Code::InvalidContent, "the request has no file descriptor")),
                 };
                 answer(stream, outcome).await;
             }
@@ -199,7 +199,7 @@ impl Server {
                 let outcome = match descriptor {
                     Some(netns) => observer.path(netns, &container_id, destination, source).await,
                     None => {
-                        let missing = "the pod's network namespace did not come with the question";
+                        let missing = "the request has no descriptor of the pod's network namespace";
                         Err(Failure::new(Code::InvalidContent, missing))
                     }
                 };

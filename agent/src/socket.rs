@@ -121,7 +121,7 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
         if truncated || descriptors.next().is_some() {
             return Err(Failure::new(
                 Code::InvalidContent,
-                "more than one descriptor came with the request: send one, of the network namespace",
+                "the request has more than one descriptor: send one, of the network namespace",
             ));
         }
         line.extend_from_slice(&buffer[..length]);

@@ -44,7 +44,7 @@ pub struct AddressRequest {
 pub enum AllocateError {
     /// The node has no network for pods.
     #[error(
-        "no network of this node can take pods: add a Network and a Subnet manifest whose nodeSelector matches this node"
+        "no network of this node accepts pods: add a Network and a Subnet manifest whose nodeSelector matches this node"
     )]
     NoNetwork,
     /// More than one network is possible.
@@ -64,7 +64,7 @@ pub enum AllocateError {
         known: String,
     },
     /// The network exists but pods cannot be attached.
-    #[error("network {name} cannot take pods on this node: {reason}")]
+    #[error("network {name} accepts no pods on this node: {reason}")]
     RefusedNetwork {
         /// Its name.
         name: String,
@@ -345,7 +345,7 @@ impl Allocator {
                 reason: match reason {
                     Unavailable::OutOfRange => "is outside its range: name one from start to end",
                     Unavailable::Excluded => {
-                        "is never given out (gateway, excluded, network or broadcast address): name another"
+                        "is never allocated (gateway, excluded, network or broadcast address): name another"
                     }
                     Unavailable::InUse => {
                         "is in use: see `trunkline pods`, name another or delete the pod that has it"
@@ -523,7 +523,7 @@ mod tests {
                 "10.0.0.6 and 10.0.0.7 are of the same IP version",
             ),
             (request("n", &[], &["10.0.0.5"]), "address 10.0.0.5 of subnet a is in use"),
-            (request("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never given out"),
+            (request("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never allocated"),
             (request("n", &[], &["10.0.1.1"]), "address 10.0.1.1 is in no subnet of network n"),
             (request("", &[], &["192.0.2.1"]), "192.0.2.1 is in no subnet"),
         ] {
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(given(&mut allocator, &AddressRequest::default()).unwrap(), ["10.2.0.1"]);
         assert_eq!(given(&mut allocator, &request("", &[], &["10.1.0.9"])).unwrap(), ["10.1.0.9"]);
         let error = given(&mut allocator, &request("v", &[], &[])).unwrap_err();
-        assert!(error.contains("network v cannot take pods"), "{error}");
+        assert!(error.contains("network v accepts no pods"), "{error}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum IpamError {
     Allocate(#[from] AllocateError),
     /// An assigned address is still in another attachment's record.
     #[error(
-        "{address} is still attached to container {} (pod {}), whose DEL has not come",
+        "{address} is still attached to container {} (pod {}), which has had no DEL",
         holder.key, full_name(&holder.pod.namespace, &holder.pod.name)
     )]
     Held {
@@ -54,7 +54,7 @@ impl IpamError {
         match self {
             IpamError::Store(StoreError::Io { path, reason }) => format!(
                 "the pod's link and routes are removed, but store {path} cannot be written ({reason}): the pod's addresses stay \
-                 taken until the runtime repeats DEL; free space or mend the disk"
+                 taken until the runtime repeats DEL; free space or repair the disk"
             ),
             other => other.to_string(),
         }
@@ -442,7 +442,7 @@ impl Owner {
             }
             Err(fault) => {
                 if self.fault.as_ref() != Some(fault) {
-                    tracing::error!(error = %fault, "no address is given out");
+                    tracing::error!(error = %fault, "no address is allocated");
                 }
                 self.fault = Some(fault.clone());
             }

@@ -99,7 +99,7 @@ fn a_full_disk_stops_allocation_and_keeps_records() {
     disk.set_full(true);
     for _ in 0..2 {
         let error = reserve(&mut owner, "b").unwrap_err();
-        assert!(error.contains("no address is given out"), "{error}");
+        assert!(error.contains("no address is allocated"), "{error}");
     }
     assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false), "what is there is there");
     release(&mut owner, "a").unwrap_err();
@@ -127,7 +127,7 @@ fn a_failed_release_reports_removed_and_retained_parts() {
     ] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    assert!(!words.contains("no address is given out"), "{words}");
+    assert!(!words.contains("no address is allocated"), "{words}");
     assert_eq!(IpamError::Stopped.on_release(), IpamError::Stopped.to_string());
 }
 

@@ -35,7 +35,7 @@ const CACHE_BYTES: usize = 512 * 1024;
 pub enum StoreError {
     /// The file is damaged, or it is not a store.
     #[error(
-        "store {path} is damaged ({reason}): no address is given out; move the file away and restart the agent, \
+        "store {path} is damaged ({reason}): no address is allocated; move the file away and restart the agent, \
          which finds the addresses of running pods again in the kernel"
     )]
     Corrupt {
@@ -46,7 +46,7 @@ pub enum StoreError {
     },
     /// The disk is full, the file cannot be opened, the device has an error.
     #[error(
-        "store {path} cannot be written ({reason}): no address is given out; free space or mend the disk, the \
+        "store {path} cannot be written ({reason}): no address is allocated; free space or repair the disk, the \
          agent tries again at the next request"
     )]
     Io {

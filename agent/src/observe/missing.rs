@@ -76,10 +76,10 @@ pub(super) fn missing(
             ClusterStatus { last_error: Some(error), .. } => {
                 format!("the API server does not answer: {error}")
             }
-            _ => "the API server was not heard yet".to_owned(),
+            _ => "the API server has not answered yet".to_owned(),
         });
         let text = match view.refused.as_slice() {
-            [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
+            [] => unheard.unwrap_or_else(|| "the manifests have not been read yet".to_owned()),
             faults => format!("the manifests are refused: {}", faults.join("; ")),
         };
         lacks(ProbeEffect::Always, text);
@@ -132,7 +132,8 @@ fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<String> {
             Some(cause) => format!("{} is {} ({cause})", peer.key(), peer.state),
             None => format!("{} is {}", peer.key(), peer.state),
         });
-        let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
+        let absent =
+            bgp.required_ranges.iter().map(|prefix| format!("no neighbour from {prefix} has connected"));
         let states: Vec<String> =
             states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
         Some(format!("no BGP peer is established: {}", states.join(", ")))

@@ -18,7 +18,7 @@ impl Observer {
         if !reset {
             return Err(refused(key, "is administratively down, and has no session to reset"));
         }
-        let said = if message.is_empty() { String::new() } else { format!(", who is told: {message}") };
+        let said = if message.is_empty() { String::new() } else { format!(", with the message: {message}") };
         let how = if hard { "hard reset" } else { "reset" };
         Ok(self.done(key, format!("{how} by an operator{said}")))
     }
@@ -35,8 +35,8 @@ impl Observer {
             return Err(self.why_no_refresh(&bgp, key).await?);
         }
         let how = match direction {
-            Direction::In => "asked to tell everything again (ROUTE-REFRESH)",
-            Direction::Out => "told everything again",
+            Direction::In => "asked to advertise all routes again (ROUTE-REFRESH)",
+            Direction::Out => "all routes advertised again",
         };
         Ok(self.done(key, how.to_owned()))
     }
@@ -47,11 +47,11 @@ impl Observer {
         Ok(match state {
             Some(State::Established) => refused(
                 key,
-                "cannot be asked: its OPEN has no route refresh capability (RFC 2918); `trunkline peers reset` makes it tell everything again",
+                "does not support route refresh (RFC 2918): use `trunkline peers reset` to receive all its routes again",
             ),
             state => {
                 let state = state.map_or("gone", State::name);
-                refused(key, &format!("is {state}: it tells everything once the session is Established"))
+                refused(key, &format!("is {state}: it advertises all routes once the session is Established"))
             }
         })
     }

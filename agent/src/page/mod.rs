@@ -187,7 +187,7 @@ impl Page {
 
     /// Waits for a permit to answer a request.
     async fn permit(&self) -> Result<SearchPermit<'_>, Response<Body>> {
-        let busy = || try_later("2", "too many questions at a time: ask again\n");
+        let busy = || try_later("2", "too many requests at a time: try again\n");
         let waiting = self.waiting.try_acquire().map_err(|_| busy())?;
         let permit = self.permits.acquire().await.map_err(|_| busy())?;
         Ok(SearchPermit { _waiting: waiting, _permit: permit })
@@ -261,7 +261,7 @@ const SECURITY: [(&str, &str); 5] = [
 fn stranger(head: &Parts, from: SocketAddr) -> Option<String> {
     if !from.ip().to_canonical().is_loopback() {
         return Some(
-            "the page is shown to this host only: come by `ssh -L` or `kubectl port-forward`, or write page: everywhere into agent.yaml\n"
+            "the page is only for this host: use `ssh -L` or `kubectl port-forward`, or write page: everywhere into agent.yaml\n"
                 .to_owned(),
         );
     }

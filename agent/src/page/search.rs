@@ -55,7 +55,7 @@ pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, S
             }
         };
         if known {
-            return Err(format!("{word}: there is another of its kind: leave one out"));
+            return Err(format!("{word}: another word of this kind exists: remove one"));
         }
     }
     Ok(filter)

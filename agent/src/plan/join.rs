@@ -107,7 +107,7 @@ fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCh
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
         let Some(device) = &planned.device else { continue };
         let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
-            let fault = device.fault.as_deref().unwrap_or("its device is not there");
+            let fault = device.fault.as_deref().unwrap_or("its device does not exist");
             return Err(format!("Subnet {subnet}: {fault}"));
         };
         // A tunnel has no gateway that could answer.

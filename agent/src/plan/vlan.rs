@@ -121,7 +121,8 @@ fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, String> {
     }
     if intent.vlan_interfaces.is_empty() {
         host.kernel.default_link.and_then(at).ok_or_else(|| {
-            "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml".to_owned()
+            "no link for VLANs: the host has no default route: write vlanInterfaces into agent.yaml"
+                .to_owned()
         })
     } else {
         Err(format!(
@@ -155,7 +156,7 @@ fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevic
     };
     let fault = match (host.kernel.link_faults.get(&name), there) {
         (Some(fault), _) => Some(fault.clone()),
-        (None, None) => Some(format!("{name} is not made yet")),
+        (None, None) => Some(format!("{name} does not exist yet")),
         (None, Some(link)) => down(parent).or_else(|| down(link)),
     };
     SubnetDevice { name, parent: parent.name.clone(), ifindex: there.map(|link| link.index), fault }

@@ -149,7 +149,7 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
     for name in undivided {
         let Some(subnet) = planned.subnets.remove(&name) else { continue };
         let reason = format!(
-            "no block of {} is this node's: write one into spec.config.podCIDRs of NodeInfo {node}",
+            "this node has no block of {}: write one into spec.config.podCIDRs of NodeInfo {node}",
             subnet.prefix
         );
         planned.refused_subnets.insert(name, reason);
@@ -180,7 +180,7 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> 
              spec.vtepInfo into this node's NodeInfo"
                 .to_owned()
         } else {
-            format!("vxlanInterfaces: none of {} is there", named.join(", "))
+            format!("vxlanInterfaces: none of {} exists", named.join(", "))
         }
     })?;
     let may = |address: &IpAddr| {

@@ -61,7 +61,7 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
     let pod = about.pod.map_or_else(|| "the pods".to_owned(), |pod| format!("pod {pod}"));
     let (text, fix) = match kind {
         ProbeFaultKind::Silent => (
-            format!("no probe by peer {peer} on {link} comes back ({family}), although its session is up"),
+            format!("no probe through peer {peer} on {link} returns ({family}), although its session is up"),
             format!(
                 "look for loss in one direction: counters of {link} (`ip -s link show {link}`) and of the router's port, filters on both sides; \
                  `bfd` in the peer's manifest ends such a session within a second"
@@ -69,7 +69,7 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
         ),
         ProbeFaultKind::ToPods => (
             format!(
-                "peer {peer} on {link} does not send this node what is for {pod} ({family}): it refuses the pods' routes, or filters packets to pods"
+                "peer {peer} on {link} does not forward packets for {pod} to this node ({family}): it rejects the pods' routes, or filters packets to pods"
             ),
             format!(
                 "compare the routes that the router has accepted with `trunkline routes --advertised {peer}`: prefix lists, route maps and \
@@ -77,13 +77,13 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
             ),
         ),
         ProbeFaultKind::FromPods => (
-            format!("peer {peer} on {link} drops what {pod} sends ({family})"),
+            format!("peer {peer} on {link} drops packets from {pod} ({family})"),
             "look at the router's packet filters and source checks (uRPF, IP source guard) on the port to this node: pods' prefixes must pass"
                 .to_owned(),
         ),
         ProbeFaultKind::Size => (
             format!(
-                "peer {peer} on {link} loses packets of {size} octets and passes small ones ({family}): an MTU on the way is smaller than the pods'"
+                "peer {peer} on {link} loses packets of {size} octets and passes small ones ({family}): an MTU on the path is smaller than the pods'"
             ),
             format!(
                 "set the MTU of the router's port to {size} or more, or that of {link} to the router's; `ping -M do -s {} {gateway}` shows the same",
@@ -91,13 +91,13 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
             ),
         ),
         ProbeFaultKind::Target => (
-            format!("no other node answers {pod} by peer {peer} on {link} ({family})"),
+            format!("no other node answers {pod} through peer {peer} on {link} ({family})"),
             "follow the path beyond the router: its uplinks, its routes to the other nodes' addresses, filters on pods' prefixes in the fabric"
                 .to_owned(),
         ),
         ProbeFaultKind::TargetSize => (
             format!(
-                "other nodes answer small packets of {pod} by peer {peer} on {link} and none of {size} octets ({family}): an MTU beyond the router is smaller"
+                "other nodes answer small packets of {pod} through peer {peer} on {link} and none of {size} octets ({family}): an MTU beyond the router is smaller"
             ),
             format!("compare the MTUs of the router's uplinks and of the spines with {size}"),
         ),

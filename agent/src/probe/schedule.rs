@@ -251,7 +251,8 @@ impl ProbeSchedule {
             for kind in router.faults.keys().copied().collect::<Vec<_>>() {
                 if !kinds.contains(&kind) {
                     router.faults.remove(&kind);
-                    let text = format!("probes by peer {peer} ({family}): `{}` is good again", kind.name());
+                    let text =
+                        format!("probes through peer {peer} ({family}): `{}` is good again", kind.name());
                     changes.push(Change { peer: peer.clone(), begun: false, text });
                 }
             }

@@ -178,7 +178,7 @@ impl AppliedBgp {
             match self.handle.set_ranges(plan.ranges.values().cloned().collect()).await {
                 Ok(()) => {
                     let prefixes: Vec<String> = plan.ranges.keys().map(IpNet::to_string).collect();
-                    tracing::info!(prefixes = prefixes.join(","), "dynamic neighbours may come");
+                    tracing::info!(prefixes = prefixes.join(","), "dynamic neighbours are accepted");
                     self.ranges.clone_from(&plan.ranges);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),

@@ -48,7 +48,7 @@ impl LostDefaultRoutes {
             }
             self.lost.insert((name.clone(), *family));
             let text = format!(
-                "network {name}: no {family} default route is left: no peer with a next hop for it is up"
+                "network {name}: no {family} default route is left, because no peer with a next hop for it is up"
             );
             changes.push(of_network(EventKind::DefaultLost, *family, text));
         }
@@ -92,13 +92,13 @@ impl LostDefaultRoutes {
         for out in way.left_out.iter().filter(known) {
             if self.left_out.insert((family, out.peer.clone())) {
                 let text =
-                    format!("{}: pods' {family} packets go by {names} and not by it", out.cause.words());
+                    format!("{}: pods' {family} packets use {names} and not this peer", out.cause.words());
                 add(EventKind::NextHopOut, Some(&out.peer), text);
             }
         }
         for (peer, _) in &way.next_hops {
             if self.left_out.remove(&(family, peer.clone())) {
-                add(EventKind::NextHopIn, Some(peer), format!("pods' {family} packets go by {names} again"));
+                add(EventKind::NextHopIn, Some(peer), format!("pods' {family} packets use {names} again"));
             }
         }
         let had = before.filter(|before| !before.next_hops.is_empty()).map(|before| before.basis);
@@ -106,7 +106,7 @@ impl LostDefaultRoutes {
             (Some(Basis::Offered), Basis::Configured) if !way.next_hops.is_empty() => {
                 self.unoffered.insert(family);
                 let text = format!(
-                    "no peer advertises a default route of {family} any more: pods' packets still go by {names}, as configured"
+                    "no peer advertises a default route of {family} any more: pods' packets still use {names}, as configured"
                 );
                 add(EventKind::DefaultLost, None, text);
             }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(
             then(Basis::Offered, &[a], &out),
             [
-                "nextHopOut 192.0.2.3: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.1 and not by it"
+                "nextHopOut 192.0.2.3: withdrew its default route: pods' ipv4-unicast packets use 192.0.2.1 and not this peer"
             ]
         );
         assert_eq!(then(Basis::Offered, &[a], &out), [""; 0]);
@@ -192,22 +192,22 @@ mod tests {
         assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0]);
         assert_eq!(
             then(Basis::Offered, &[a, b], &[]),
-            ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again"]
+            ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets use 192.0.2.1, 192.0.2.3 again"]
         );
         // Both withdraw their default routes, one after the other.
         then(Basis::Offered, &[a], &out);
         assert_eq!(
             then(Basis::Configured, &[a, b], &[]),
             [
-                "nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again",
-                "defaultLost: no peer advertises a default route of ipv4-unicast any more: pods' packets still go by \
+                "nextHopIn 192.0.2.3: pods' ipv4-unicast packets use 192.0.2.1, 192.0.2.3 again",
+                "defaultLost: no peer advertises a default route of ipv4-unicast any more: pods' packets still use \
                  192.0.2.1, 192.0.2.3, as configured"
             ]
         );
         assert_eq!(
             then(Basis::Offered, &[b], &[(a, Cause::Withdrawn)]),
             [
-                "nextHopOut 192.0.2.1: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.3 and not by it",
+                "nextHopOut 192.0.2.1: withdrew its default route: pods' ipv4-unicast packets use 192.0.2.3 and not this peer",
                 "defaultBack: 192.0.2.3 advertises a default route of ipv4-unicast again"
             ]
         );

@@ -106,9 +106,9 @@ impl Search {
                 local_as: peer.local_as.map(|asn| asn.0),
                 optional: peer.optional,
                 reason: match (peer.link, self.running.get(interface)) {
-                    (None, _) => format!("{interface} is not there or not up"),
+                    (None, _) => format!("{interface} does not exist or is not up"),
                     (_, Some((_, Err(fault)))) => fault.clone(),
-                    _ => format!("no router advertisement heard on {interface} yet"),
+                    _ => format!("no router advertisement received on {interface} yet"),
                 },
             })
             .collect()

@@ -504,7 +504,7 @@ impl Task {
         match self.kernel.set_plan(plan.kernel.clone()).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
-                    tracing::error!(%fault, "the kernel does not take a part of the plan");
+                    tracing::error!(%fault, "the kernel rejects a part of the plan");
                 }
                 self.kernel_faults = applied.faults;
                 self.reapply = None;
@@ -551,7 +551,7 @@ impl Task {
                         }
                     }
                 }
-                Err(error) => self.not_applied("the pods of the last run were not taken over", &error),
+                Err(error) => self.not_applied("the pods of the last run could not be adopted", &error),
             }
         } else {
             for (host_ifname, pod_plan) in &planned {
@@ -625,7 +625,7 @@ impl Task {
                 // Validation prevents this. If it missed a case, no address is allocated from this
                 // subnet.
                 Err(error) => {
-                    tracing::error!(subnet = subnet.name(), error, "the subnet gives out no addresses")
+                    tracing::error!(subnet = subnet.name(), error, "the subnet allocates no addresses")
                 }
             }
         }
@@ -716,7 +716,7 @@ impl Task {
             tracing::warn!(
                 device = host_ifname,
                 addresses = addresses.join(","),
-                "a pod's link is gone: it is withdrawn, and its addresses stay taken until its DEL or GC"
+                "a pod's link is gone: it is withdrawn, and its addresses stay allocated until its DEL or GC"
             );
             self.broken.insert(host_ifname.to_owned());
         }

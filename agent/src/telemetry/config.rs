@@ -152,7 +152,7 @@ impl Otlp {
         for (name, header) in &self.headers {
             let text = header.read().map_err(|fault| format!("header {name}: {fault}"))?;
             let mut value = HeaderValue::from_str(text.trim())
-                .map_err(|_| format!("header {name}: what is there is more than one line of text"))?;
+                .map_err(|_| format!("header {name}: the value has more than one line of text"))?;
             value.set_sensitive(true);
             let name = name.parse::<HeaderName>().map_err(|_| format!("header {name}: is no name"))?;
             headers.insert(name, value);
@@ -189,7 +189,7 @@ impl Header {
             }
             Header::Reference(Reference::Env(variable)) => std::env::var(variable)
                 .map_err(|_| format!("the environment variable {variable} is not set, or is no text")),
-            Header::Other(_) => Err("says no file and no variable".to_owned()),
+            Header::Other(_) => Err("has no file and no variable".to_owned()),
         }
     }
 }

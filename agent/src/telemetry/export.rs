@@ -234,7 +234,7 @@ impl Health {
                 signal = self.signal,
                 endpoint = self.endpoint,
                 error = words,
-                "OpenTelemetry is not exported for now; the agent goes on"
+                "the collector does not accept the OpenTelemetry export; the agent continues"
             );
         }
     }

@@ -98,7 +98,7 @@ impl Telemetry {
     pub async fn stop(self) {
         self.stop.cancel();
         if timeout(FLUSH, self.tasks.wait()).await.is_err() {
-            tracing::warn!("OpenTelemetry: the collector did not take the last records in time");
+            tracing::warn!("OpenTelemetry: the collector did not accept the last records in time");
         }
     }
 }

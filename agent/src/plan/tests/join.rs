@@ -86,7 +86,7 @@ fn every_address_in_a_vlan_is_checked_on_its_device() {
             of(&with_devices()).unwrap().link_checks,
             [check(both[0], "a4", "10.10.0.1"), check(both[1], "a6", "2001:db8:10::1")]
         );
-        assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 is not made yet");
+        assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 does not exist yet");
         let mut unplugged = with_devices();
         unplugged.kernel.links[1].running = false;
         assert_eq!(of(&unplugged).unwrap_err(), "Subnet a4: up1 has no carrier");
@@ -126,7 +126,7 @@ fn other_networks_use_the_host_and_down_links_are_excluded() {
 fn a_slave_waits_for_its_device_and_has_only_one() {
     let waiting = plan(&slaves(), &with_default()).unwrap();
     let error = join(&waiting, &target(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
-    assert_eq!(error, "Subnet a4: up1.10 is not made yet");
+    assert_eq!(error, "Subnet a4: up1.10 does not exist yet");
     let mut apart = slaves();
     apart.subnets[1].spec.net_id = Some(20);
     let apart = plan(&apart, &with_devices()).unwrap();

@@ -62,9 +62,9 @@ fn a_device_is_planned_before_its_routes() {
     assert_eq!(
         devices(&first),
         [
-            "a4 up1.10 None up1.10 is not made yet",
-            "a6 up1.10 None up1.10 is not made yet",
-            "b4 up1.20 None up1.20 is not made yet",
+            "a4 up1.10 None up1.10 does not exist yet",
+            "a6 up1.10 None up1.10 does not exist yet",
+            "b4 up1.20 None up1.20 does not exist yet",
         ]
     );
     let leads_out =
@@ -174,8 +174,8 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
     let own = |name, parent| vec![own_vlan(7, name, parent, 10)];
     type Row = (&'static str, &'static [&'static str], Option<u32>, Vec<Link>, &'static str);
     let rows: &[Row] = &[
-        ("default route", &[], Some(3), vec![], "up2.10 None up2.10 is not made yet"),
-        ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 is not made yet"),
+        ("default route", &[], Some(3), vec![], "up2.10 None up2.10 does not exist yet"),
+        ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 does not exist yet"),
         ("nothing", &[], None, vec![], " None no link for VLANs: the host has no default route"),
         (
             "named and gone",
@@ -187,7 +187,13 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
         ("the default route moved", &[], Some(3), own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the default route is gone", &[], None, own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the parent was renamed", &["eth0"], None, own("eth0.10", 2), "eth0.10 Some(7) ok"),
-        ("another one is named now", &["up2"], None, own("up1.10", 2), "up2.10 None up2.10 is not made yet"),
+        (
+            "another one is named now",
+            &["up2"],
+            None,
+            own("up1.10", 2),
+            "up2.10 None up2.10 does not exist yet",
+        ),
     ];
     for (case, named, default_link, devices_there, expected) in rows {
         let mut intent = three_subnets();
@@ -241,7 +247,7 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
         ("Subnet a4: up1 is down: `ip link set up1 up`", &|host| host.kernel.links[1].up = false),
         ("Subnet a4: up1 has no carrier", &|host| host.kernel.links[1].running = false),
         ("Subnet a4: up1.10 is down: `ip link set up1.10 up`", &|host| host.kernel.links[4].up = false),
-        ("Subnet a4: up1.10 is not made yet", &|host| drop(host.kernel.links.pop())),
+        ("Subnet a4: up1.10 does not exist yet", &|host| drop(host.kernel.links.pop())),
         ("Subnet a4: it is somebody's", &|host| {
             host.kernel.links[4].own = false;
             host.kernel.link_faults.insert("up1.10".to_owned(), "it is somebody's".to_owned());

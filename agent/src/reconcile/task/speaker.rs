@@ -76,7 +76,7 @@ impl Task {
             Err(stopped) => Some(stopped.to_string()),
         };
         if let Some(fault) = &self.speaker_fault {
-            tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
+            tracing::error!(%fault, "the BGP speaker rejects a part of the plan");
         }
     }
 

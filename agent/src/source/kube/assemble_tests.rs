@@ -205,9 +205,9 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
 
     for (known, named, words) in [
         (
-            SecretState::Missing("is not there: create it".to_owned()),
+            SecretState::Missing("does not exist: create it".to_owned()),
             "md5",
-            "Secret kube-system/tor is not there",
+            "Secret kube-system/tor does not exist",
         ),
         (values("x"), "nokey", "has no key `nokey`, it has md5"),
         (values(""), "md5", "`md5` is empty"),

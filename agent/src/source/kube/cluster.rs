@@ -140,7 +140,7 @@ impl Cluster {
         if pod.name.is_empty() || pod.namespace.is_empty() {
             return Err(Failure::new(
                 Code::InvalidEnvironment,
-                "CNI_ARGS does not say which pod this is: with `source: kube` it must have K8S_POD_NAMESPACE and K8S_POD_NAME",
+                "CNI_ARGS does not name the pod: with `source: kube` it must contain K8S_POD_NAMESPACE and K8S_POD_NAME",
             ));
         }
         let mut abandoned = std::pin::pin!(abandoned);
@@ -189,13 +189,13 @@ impl Cluster {
     fn without(&self, missing: String) -> Failure {
         let details = match self.0.health.outage() {
             Some(outage) => outage.to_string(),
-            None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node were not read yet".to_owned(),
+            None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node have not been read yet".to_owned(),
             None => match self.0.health.silence(INSTANCES) {
                 Some(seconds) => format!(
-                    "the API server answers; the last news of IPInstances of this node came {seconds} s ago: is the controller running, and has \
+                    "the API server answers; the last change of this node's IPInstances was {seconds} s ago: is the controller running, and has \
                      the pod's Network an address left (kubectl describe pod)?"
                 ),
-                None => "the API server answers, and has told of no IPInstance of this node: is the controller running?".to_owned(),
+                None => "the API server answers, and has sent no IPInstance of this node: is the controller running?".to_owned(),
             },
         };
         Failure::new(Code::TryAgainLater, missing).with_details(details)
@@ -245,9 +245,12 @@ impl Cluster {
             match timeout(QUESTION, recorder.publish(&event, &about)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::debug!(error = super::watch::words(&error), "an event was not taken");
+                    tracing::debug!(
+                        error = super::watch::words(&error),
+                        "the API server did not accept an event"
+                    );
                 }
-                Err(_) => tracing::debug!("an event was not taken in time"),
+                Err(_) => tracing::debug!("the API server did not accept an event in time"),
             }
         });
     }

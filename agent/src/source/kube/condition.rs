@@ -50,7 +50,7 @@ impl NetworkCondition {
         match self {
             NetworkCondition::Available => "the agent serves this node's networks",
             NetworkCondition::NoSession => {
-                "no BGP session is up: nobody learns of this node's pods (trunkline peers says why)"
+                "no BGP session is up: no router has routes to this node's pods (`trunkline peers` shows the reason)"
             }
         }
     }

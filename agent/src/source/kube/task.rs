@@ -187,9 +187,7 @@ impl Task {
         match self.start.reconcile.snapshot(remembered.snapshot.clone()).await {
             None => return false,
             Some(Ok(running)) => {
-                tracing::info!(
-                    "what the last run knew of the cluster is in force until the API server is heard"
-                );
+                tracing::info!("the cluster's cached state is in force until the API server answers");
                 self.running = Some(running);
             }
             Some(Err(refused)) => {
@@ -345,7 +343,7 @@ impl Task {
                     let data = secret.data.unwrap_or_default();
                     SecretState::Values(data.into_iter().map(|(key, value)| (key, value.0)).collect())
                 };
-                let gone = || SecretState::Missing("is not there: create it".to_owned());
+                let gone = || SecretState::Missing("does not exist: create it".to_owned());
                 let known = objects.secrets.get_mut(&place)?;
                 let new = match change {
                     Change::Listed(mut found) => found.pop().map_or_else(gone, values),
@@ -506,7 +504,7 @@ impl Task {
             Err(error) => {
                 tracing::error!(
                     error,
-                    "kube.cache: a restart without the API server would not know what is in force now"
+                    "kube.cache: a restart without the API server could not use the current state"
                 );
             }
         }

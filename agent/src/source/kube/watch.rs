@@ -183,13 +183,13 @@ pub async fn run<S, F>(
     F: Future<Output = bool>,
 {
     let name = name.as_str();
-    let recovered = || tracing::info!(watch = name, "the API server is heard again");
+    let recovered = || tracing::info!(watch = name, "the API server answers again");
     // Whether this failure is new, and a receiver still exists.
     macro_rules! failed {
         ($reason:expr) => {{
             let reason: String = $reason;
             if health.failed(name, reason.clone()) {
-                tracing::warn!(watch = name, error = reason, "the API server is not heard");
+                tracing::warn!(watch = name, error = reason, "the API server does not answer");
                 if !tell(Change::Failing(reason)).await {
                     return;
                 }
@@ -278,7 +278,7 @@ pub async fn run<S, F>(
                         break;
                     }
                     Err(_) => {
-                        failed!(format!("nothing heard for {} s", SILENCE.as_secs()));
+                        failed!(format!("no data received for {} s", SILENCE.as_secs()));
                         break;
                     }
                 };

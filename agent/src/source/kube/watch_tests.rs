@@ -209,7 +209,7 @@ async fn a_silent_connection_is_closed() {
     let began = Instant::now();
     bed.asked(&["list ", "watch 7", "watch 8"]).await;
     assert!(began.elapsed() >= SILENCE && began.elapsed() < SILENCE * 2);
-    bed.told(&["listed ", "failing nothing heard for 150 s"]).await;
+    bed.told(&["listed ", "failing no data received for 150 s"]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -237,7 +237,7 @@ impl<P: NodePeers> Writer<P> {
                 let delays = self.delays.get_or_insert_with(|| {
                     tracing::warn!(
                         error,
-                        "the API server does not take what this node tells: it is told again"
+                        "the API server does not accept this node's updates: the agent retries"
                     );
                     delays()
                 });
@@ -373,10 +373,12 @@ impl<P: NodePeers> Writer<P> {
                 settled(written).map_err(told)?;
                 match verdict {
                     NetworkCondition::Available => {
-                        tracing::info!("this node's network is said to be available")
+                        tracing::info!("the Node's condition says that the network is available")
                     }
                     NetworkCondition::NoSession => {
-                        tracing::warn!("no BGP session is up: this node's network is said to be unavailable");
+                        tracing::warn!(
+                            "no BGP session is up: the Node's condition says that the network is unavailable"
+                        );
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }
                 }
