@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  undrained ──drain──► announcing ─────────────► withdrawing ────────► drained
-//!      ▲                 GRACEFUL_SHUTDOWN on all   nothing is told      sessions are shut down, with the
-//!      │                 that is told; all peers    any more, and every  operator's text (RFC 9003)
-//!      │                 have it; the settle time   peer knows
+//!      ▲                 GRACEFUL_SHUTDOWN on all   all prefixes are     sessions are shut down, with the
+//!      │                 routes; all peers have     withdrawn, and       operator's text (RFC 9003)
+//!      │                 them; the settle time      all peers know
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!

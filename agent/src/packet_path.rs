@@ -5,8 +5,8 @@
 //!   pod's namespace                       node
 //!   rules, route, neighbour ──pair──► iif tl…: rules, route, neighbour ──► out, or into another pod, or the node itself
 //!           └── IPVLAN slave ──► straight onto the link below
-//!                                         ◄── iif of the way out: rules, route ── the way back
-//!                                       out by a VXLAN device: its forwarding entry ──► the tunnel's own packet, looked up likewise
+//!                                         ◄── iif of the uplink: rules, route ── the return path
+//!                                       out by a VXLAN device: its FDB entry ──► the tunnel's own packet, with the same look-ups
 //! ```
 //!
 //! **Nothing is derived from the plan.** So the result shows the effect of foreign rules and

@@ -8,10 +8,10 @@
 //! its traffic.
 //!
 //! ```text
-//!              cordoned, pods left         no pod left               the cordon goes
+//!              cordoned, pods left         no pod left               the uncordon
 //!   undrained ───────────────────► waits ─────────────► drained ────────────────────► undrained
 //!                                    │                     │
-//!                                    └──trunkline undrain──┴──► overruled: nothing is done, until the cordon goes
+//!                                    └──trunkline undrain──┴──► overruled: no action until the uncordon
 //! ```
 //!
 //! **An operator's command takes precedence.** `trunkline drain` on a node that its cordon drained

@@ -1,7 +1,7 @@
 //! Sends changes to every open page: server-sent events.
 //!
 //! ```text
-//!  ChangeNotifier ──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
+//!  ChangeNotifier ──► the press: records the trends, and with clients makes one document ──► watch ──► streams ──► sockets
 //! ```
 //!
 //! One task, the press, sends requests to the owners at most once in [`PACE`], whatever the number

@@ -4,7 +4,7 @@
 //!   GET /, /page/*.js, …      files in the program                    `assets`
 //!   GET /page/live            server-sent events: a document whenever something changed    `live`, `state`, `trend`
 //!   GET /page/routes?q=…      a search of the tables                  `search`
-//!   GET /page/{explain,peer,pods,events}   asked from their owners when they are shown
+//!   GET /page/{explain,peer,pods,events}   requested from their owners when they are shown
 //! ```
 //!
 //! The page is read-only: it answers only GET. It needs no password. So by default it is served

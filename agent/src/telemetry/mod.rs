@@ -4,7 +4,7 @@
 //! ```text
 //!   history ──ring──► Events ─┐
 //!                             ├─ batch ──► deliver ──► POST /v1/… ──► collector
-//!   attach flow ──► Traces  ──┘   1 s       again until taken or refused
+//!   attach flow ──► Traces  ──┘   1 s       again until accepted or rejected
 //! ```
 //!
 //! Each signal is one task with at most one batch in transit, so a collector that accepts only one

@@ -4,7 +4,6 @@
 //! A pod that restarts in a loop, or an outage of an hour, causes many updates for one object; only
 //! the last one is written. An update that arrives during the write of an older one for the same
 //! object is not lost: [`Coalesce::settle`] removes only the written value.
-//! comes while an older one for the same object is being written is not lost: [`Coalesce::settle`] takes out only what it was told.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
