@@ -327,7 +327,7 @@ async fn follow(
     labels: std::collections::BTreeMap<String, String>,
 ) {
     let mut context = FolderContext { labels, running: None };
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     loop {
         let outcome = match source.read(context.clone()).await {
             Ok(snapshot) => match reconcile.snapshot(snapshot).await {
@@ -342,15 +342,15 @@ async fn follow(
         match outcome {
             Ok(running) => {
                 context.running = Some(running);
-                told.clear();
+                reported.clear();
             }
             Err(refused) => {
-                if refused.faults != told {
+                if refused.faults != reported {
                     metrics.manifests_refused();
                     for fault in &refused.faults {
                         tracing::error!(%fault, "the manifests are refused, what ran before keeps running");
                     }
-                    told = refused.faults;
+                    reported = refused.faults;
                 }
             }
         }

@@ -36,7 +36,7 @@ pub struct Causes {
 /// The causes of a peer of the speaker.
 pub fn of(status: &PeerStatus) -> Causes {
     let about = AdviceSubject::of(status);
-    let word = |failure: &Failure| said(failure, &about);
+    let word = |failure: &Failure| describe(failure, &about);
     Causes {
         cause: first(status).as_ref().map(word),
         last_loss: status.last_down.as_ref().map(word),
@@ -123,7 +123,7 @@ fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     }
 }
 
-fn said(failure: &Failure, about: &AdviceSubject) -> PeerCause {
+fn describe(failure: &Failure, about: &AdviceSubject) -> PeerCause {
     PeerCause {
         kind: kind_of(failure.cause.kind()),
         side: side_of(&failure.cause),

@@ -198,13 +198,13 @@ impl Pods {
             uid: pod.uid.clone(),
         });
         let pod = pod.unwrap_or_default();
-        let asked = Instant::now();
+        let started = Instant::now();
         let wanted = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await;
-        let took = asked.elapsed();
+        let took = started.elapsed();
         if let Addresses::Cluster(_) = self.addresses {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
-        steps.step("addresses", asked, took, wanted.as_ref().err());
+        steps.step("addresses", started, took, wanted.as_ref().err());
         let AddressChoice { wanted, mac, extra_prefixes } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
@@ -296,11 +296,11 @@ impl Pods {
             return Ok(Vec::new());
         }
         let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
-        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
+        let mut pending: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
             JoinSet::new();
         for check in checks {
             let (link_checker, metrics) = (self.link_checker.clone(), self.metrics.clone());
-            asked.spawn(async move {
+            pending.spawn(async move {
                 let began = Instant::now();
                 let outcome = link_checker.check(&check).await;
                 let word = outcome.as_ref().map_or_else(LinkCheckError::outcome, |_| "ok");
@@ -312,7 +312,7 @@ impl Pods {
         let later = |text: String| Err(Failure::new(Code::TryAgainLater, text));
         let all = async {
             let mut free = Vec::new();
-            while let Some(outcome) = asked.join_next().await {
+            while let Some(outcome) = pending.join_next().await {
                 match outcome {
                     Ok((address, began, took, outcome)) => {
                         steps.step("wire check", began, took, outcome.as_ref().err());
@@ -356,8 +356,8 @@ impl Pods {
         let mut peers: Vec<String> = Vec::new();
         let watch = async {
             for prefix in &gate.prefixes {
-                let told = speaker.watch(*prefix).await;
-                let peer = told
+                let watched = speaker.watch(*prefix).await;
+                let peer = watched
                     .map_err(|stopped| Failure::new(Code::TryAgainLater, stopped.to_string()))?
                     .to_string();
                 if !peers.contains(&peer) {
@@ -493,11 +493,11 @@ impl Pods {
             ));
         };
         let ours = record.addresses.iter().map(|assigned| assigned.address);
-        let mut said: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
+        let mut expected: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
         let missing: Vec<String> = ours
             .filter(|address| {
-                let index = said.iter().position(|said| said == address);
-                index.map(|index| said.swap_remove(index)).is_none()
+                let index = expected.iter().position(|expected| expected == address);
+                index.map(|index| expected.swap_remove(index)).is_none()
             })
             .map(|address| address.to_string())
             .collect();

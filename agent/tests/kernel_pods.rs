@@ -174,12 +174,12 @@ fn a_translated_service_is_reached_from_the_host() {
         ] {
             assert!(nft(command).unwrap().success(), "{command}");
         }
-        let asked = || inside(&netns, || ping("10.96.0.1"));
-        assert!(!asked(), "from the pod's own address");
+        let reached = || inside(&netns, || ping("10.96.0.1"));
+        assert!(!reached(), "from the pod's own address");
         let nat = NatRules { slaves: ["10.1.0.0/24".parse().unwrap()].into(), ..NatRules::default() };
         let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
         assert_eq!(applied.faults, [""; 0]);
-        assert!(asked(), "from an address of the host");
+        assert!(reached(), "from an address of the host");
         assert!(!inside(&netns, || ping("203.0.113.9")), "what was not translated keeps its source");
     });
 }
@@ -345,10 +345,10 @@ fn incomplete_work_is_completed_or_repeated() {
         assert!(!inside(&netns, || ip("link").contains("eth0")));
 
         // A foreign eth0 is not adopted.
-        let taken = namespace();
-        inside(&taken, || ip("link add eth0 type bridge"));
+        let occupied = namespace();
+        inside(&occupied, || ip("link add eth0 type bridge"));
         let error = runtime
-            .block_on(node.workers.attach(taken.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
+            .block_on(node.workers.attach(occupied.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
             .unwrap_err();
         assert!(error.to_string().contains("choose another CNI_IFNAME"), "{error}");
         assert!(!ip("link").contains(&host_ifname("d", "eth0")), "nothing is left of the attempt");
@@ -391,8 +391,9 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
             // As the next start does.
-            let mended = runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
-            assert_eq!(mended.len(), 1, "{command}: {mended:?}");
+            let repaired =
+                runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
+            assert_eq!(repaired.len(), 1, "{command}: {repaired:?}");
             check(runtime, &node, &netns, &spec).unwrap();
         }
         ip(&format!("link set {ifb} down"));
@@ -519,7 +520,7 @@ fn a_second_interface_does_not_change_the_first() {
 }
 
 /// The rules that a packet passes, each with its effect on the packet.
-fn standings(stage: &RouteLookup) -> Vec<String> {
+fn rule_effects(stage: &RouteLookup) -> Vec<String> {
     stage.rules.iter().map(|rule| format!("{} {}", rule.priority, rule.standing)).collect()
 }
 
@@ -573,7 +574,7 @@ fn packet_path_equals_the_kernels_forwarding() {
             ("eth0", 1400, Some("ee:ee:ee:ee:ee:ee"), Some("permanent"))
         );
         assert_eq!(host.interface.as_ref(), Some(&first.host_ifname));
-        assert_eq!(standings(host), ["0 no route", "1000 no route", "1030 not for it", "1100 decides"]);
+        assert_eq!(rule_effects(host), ["0 no route", "1000 no route", "1030 not for it", "1100 decides"]);
         assert_eq!(host.rules[3].rule, "from 10.1.0.0/16 lookup 10000");
         let route = host.route.as_ref().unwrap();
         assert_eq!((route.table, route.prefix.prefix_len(), route.kind.as_str()), (10_000, 0, "unicast"));
@@ -581,7 +582,7 @@ fn packet_path_equals_the_kernels_forwarding() {
         assert!(hop.taken && hop.mac.as_deref() == Some("02:00:00:00:00:02"), "{hop:?}");
         let [back] = &out.back[..] else { panic!("{out:?}") };
         assert_eq!(
-            (back.interface.as_deref(), standings(back)),
+            (back.interface.as_deref(), rule_effects(back)),
             (Some("up0"), vec!["0 no route".to_owned(), "1000 decides".to_owned()])
         );
         assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
@@ -591,7 +592,7 @@ fn packet_path_equals_the_kernels_forwarding() {
             let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
             let host = &local.forth[1];
-            assert_eq!(standings(host), ["0 no route", "1000 decides"]);
+            assert_eq!(rule_effects(host), ["0 no route", "1000 decides"]);
             let met = host.route.as_ref().unwrap();
             assert_eq!((met.table, met.prefix), (39_999, route.parse().unwrap()));
             assert_eq!(met.hops[0].pod.as_deref(), Some("lab/two"));

@@ -64,8 +64,8 @@ mod tests {
             let default = field.get("default").unwrap_or_else(|| panic!("{path} has no default"));
             // The default in the schema must be the value of a missing field.
             if !default.is_null() {
-                let (said, left_out) = (reads(path, Some(default)), reads(path, None));
-                assert!(left_out.is_ok() && said == left_out, "{path}: {said:?}, {left_out:?}");
+                let (explicit, omitted) = (reads(path, Some(default)), reads(path, None));
+                assert!(omitted.is_ok() && explicit == omitted, "{path}: {explicit:?}, {omitted:?}");
             }
         });
         assert!(count > 30, "{count} fields");

@@ -453,10 +453,10 @@ impl Owner {
     /// Applies the content of a store that was unreadable at first, except entries that contradict
     /// memory.
     fn adopt(&mut self, on_disk: &Contents) {
-        let taken: BTreeSet<IpAddr> =
+        let used: BTreeSet<IpAddr> =
             self.records.values().flat_map(|record| &record.addresses).map(|a| a.address).collect();
         for (key, record) in &on_disk.records {
-            let free = record.addresses.iter().all(|assigned| !taken.contains(&assigned.address));
+            let free = record.addresses.iter().all(|assigned| !used.contains(&assigned.address));
             if free && !self.records.contains_key(key) {
                 self.records.insert(key.clone(), record.clone());
             }

@@ -106,15 +106,15 @@ fn station(monitor: &Monitor) -> BmpStation {
 }
 
 pub(super) fn peer(status: &PeerStatus, bgp: &SpeakerStatus) -> Peer {
-    let dated = |said: &Option<speaker::Failure>| {
-        said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
+    let dated = |value: &Option<speaker::Failure>| {
+        value.as_ref().map(|value| Dated { text: value.text.clone(), seconds_ago: value.ago.as_secs() })
     };
-    let notification = |said: &Option<speaker::DatedNotification>| {
-        said.as_ref().map(|said| DatedNotification {
-            code: said.code,
-            subcode: said.subcode,
-            text: said.text.clone(),
-            seconds_ago: said.ago.as_secs(),
+    let notification = |value: &Option<speaker::DatedNotification>| {
+        value.as_ref().map(|value| DatedNotification {
+            code: value.code,
+            subcode: value.subcode,
+            text: value.text.clone(),
+            seconds_ago: value.ago.as_secs(),
         })
     };
     let causes = causes::of(status);

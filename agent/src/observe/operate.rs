@@ -18,9 +18,10 @@ impl Observer {
         if !reset {
             return Err(refused(key, "is administratively down, and has no session to reset"));
         }
-        let said = if message.is_empty() { String::new() } else { format!(", with the message: {message}") };
+        let message_part =
+            if message.is_empty() { String::new() } else { format!(", with the message: {message}") };
         let how = if hard { "hard reset" } else { "reset" };
-        Ok(self.done(key, format!("{how} by an operator{said}")))
+        Ok(self.done(key, format!("{how} by an operator{message_part}")))
     }
 
     /// Requests the peer's routes again (ROUTE-REFRESH), or advertises this node's routes again.

@@ -219,7 +219,7 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> 
     let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
     let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
-    match (share, planned.gives_out(&range)) {
+    match (share, planned.allocatable_range(&range)) {
         (Some(share), (first, last)) if first > last => {
             Err(format!("this node's block {share} has no address from {} to {}", range.first, range.last))
         }

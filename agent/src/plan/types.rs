@@ -224,7 +224,7 @@ impl SubnetPlan {
 
     /// The first and the last address of the subnet that this node allocates. If there is none, the
     /// first is above the last.
-    pub fn gives_out(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
+    pub fn allocatable_range(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
         match self.share {
             Some(share) => (range.first.max(share.network()), range.last.min(share.broadcast())),
             None => (range.first, range.last),

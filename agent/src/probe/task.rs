@@ -157,8 +157,9 @@ impl Task {
             .iter()
             .flat_map(|router| [router.gateway, router.peer.address()].map(|hop| (router.ifindex, hop)))
             .collect();
-        let asked = hops.clone();
-        let macs = tokio::task::spawn_blocking(move || socket::neighbours(&asked)).await.unwrap_or_default();
+        let requested = hops.clone();
+        let macs =
+            tokio::task::spawn_blocking(move || socket::neighbours(&requested)).await.unwrap_or_default();
         let macs: HashMap<(u32, IpAddr), Mac> =
             hops.into_iter().zip(macs).filter_map(|(hop, mac)| Some((hop, mac?))).collect();
         let mac_of = |probe: &Probe| {

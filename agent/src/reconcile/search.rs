@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The state of the discovery.
 pub(super) struct Search {
     neighbours: watch::Sender<Neighbours>,
-    news: watch::Receiver<Neighbours>,
+    discoveries: watch::Receiver<Neighbours>,
     /// The index of each interface, and its discovery or the reason for its failure.
     running: BTreeMap<InterfaceName, (u32, Result<Discovery, String>)>,
     /// The time until which the first selection waits.
@@ -36,8 +36,8 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new() -> Search {
-        let (neighbours, news) = watch::channel(Neighbours::new());
-        Search { neighbours, news, running: BTreeMap::new(), deadline: None }
+        let (neighbours, discoveries) = watch::channel(Neighbours::new());
+        Search { neighbours, discoveries, running: BTreeMap::new(), deadline: None }
     }
 
     /// Starts and stops listeners as planned.
@@ -62,12 +62,12 @@ impl Search {
 
     /// The discovered routers.
     pub(super) fn found(&self) -> Neighbours {
-        self.news.borrow().clone()
+        self.discoveries.borrow().clone()
     }
 
     /// Waits until a router is discovered or lost.
     pub(super) async fn changed(&mut self) {
-        if self.news.changed().await.is_err() {
+        if self.discoveries.changed().await.is_err() {
             // `self` owns the sender, so the channel stays open.
             std::future::pending().await
         }

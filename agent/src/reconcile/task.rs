@@ -488,13 +488,13 @@ impl Task {
             }
         }
         if !homeless.is_empty() {
-            let told = |(fault, addresses): (String, Vec<String>)| {
+            let describe = |(fault, addresses): (String, Vec<String>)| {
                 let (first, number) = (addresses.first().cloned().unwrap_or_default(), addresses.len());
                 format!(
                     "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
                 )
             };
-            return Err(SnapshotRefusal { faults: homeless.into_iter().map(told).collect() });
+            return Err(SnapshotRefusal { faults: homeless.into_iter().map(describe).collect() });
         }
         Ok(plan)
     }
@@ -607,7 +607,7 @@ impl Task {
                 continue;
             };
             let pool = subnet.spec.range.parse().map_err(|error| error.to_string()).and_then(|range| {
-                let (first, last) = planned.gives_out(&range);
+                let (first, last) = planned.allocatable_range(&range);
                 Pool::new(PoolSpec {
                     subnet: subnet.name().to_owned(),
                     network: subnet.spec.network.clone(),
@@ -671,7 +671,7 @@ impl Task {
     }
 
     async fn join(&mut self, place: &AttachTarget) -> Result<LinkParameters, PodError> {
-        self.mend_while(|plan| join(plan, place).is_err()).await;
+        self.repair_while(|plan| join(plan, place).is_err()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         join(plan, place).map_err(PodError::Waits)
     }
@@ -679,7 +679,7 @@ impl Task {
     /// If a pod would have to wait for the host, checks whether the host is ready now. Only the
     /// next plan knows a device that the last plan created, and no event shows that a missing
     /// driver can now be loaded.
-    async fn mend_while(&mut self, waits: impl Fn(&Plan) -> bool) {
+    async fn repair_while(&mut self, waits: impl Fn(&Plan) -> bool) {
         let waits = |plan: &Option<Arc<Plan>>| plan.as_deref().is_some_and(&waits);
         if waits(&self.plan) {
             self.replan().await;

@@ -109,7 +109,7 @@ impl Collector {
         let client = || async { OutboundClient::new(to, self.otlp.ca_file.as_deref()) };
         let client = self.client.get_or_try_init(client).await.map_err(|error| later(words(&*error)))?;
         match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
-            Ok(Ok(answer)) => taken(&answer),
+            Ok(Ok(answer)) => evaluate_answer(&answer),
             Ok(Err(error)) => Err(later(words(&*error))),
             Err(_) => Err(later(format!("no answer within {} s", self.otlp.timeout_seconds))),
         }
@@ -118,7 +118,7 @@ impl Collector {
 
 /// Evaluates an answer. Its text is not repeated: it is for the collector's log, and may contain
 /// the sent data.
-fn taken(answer: &HttpResponse) -> Result<u64, ExportError> {
+fn evaluate_answer(answer: &HttpResponse) -> Result<u64, ExportError> {
     let words = format!("the collector answers HTTP {}", answer.status);
     match answer.status {
         StatusCode::TOO_MANY_REQUESTS

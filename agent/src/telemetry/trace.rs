@@ -359,12 +359,12 @@ mod tests {
         assert_eq!(trace.root.start, started);
         assert_eq!(trace.root.error.as_deref(), Some("nobody was told"));
         assert_eq!(trace.root.attributes.len(), 2);
-        let [plugin, link, told] = trace.steps.as_slice() else { panic!("{trace:?}") };
+        let [plugin, link, last_step] = trace.steps.as_slice() else { panic!("{trace:?}") };
         assert_eq!((plugin.name, plugin.start, plugin.end), ("plugin", started, link.start));
         assert_eq!((link.name, link.end - link.start, &link.error), ("link", 10_000_000, &None));
-        assert_eq!((told.start, told.end), (link.end, trace.root.end));
-        assert_eq!((told.error.as_deref(), told.attributes.len()), (Some("nobody was told"), 1));
-        let ids = [trace.root.id, plugin.id, link.id, told.id];
+        assert_eq!((last_step.start, last_step.end), (link.end, trace.root.end));
+        assert_eq!((last_step.error.as_deref(), last_step.attributes.len()), (Some("nobody was told"), 1));
+        let ids = [trace.root.id, plugin.id, link.id, last_step.id];
         assert!((0..4).all(|one| !ids[one + 1..].contains(&ids[one])), "{ids:?}");
     }
 

@@ -349,8 +349,8 @@ fn graceful_shutdown_is_advertised_to_all_peers() {
         let spec = serde_json::json!({"netID": 65100, "config": config});
         intent.networks = vec![network("rack", "Underlay/BGP", spec)];
         let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
-        let told: Vec<bool> = bgp.peers.values().map(|peer| peer.paths.graceful_shutdown).collect();
-        (bgp.graceful_shutdown, told)
+        let announced: Vec<bool> = bgp.peers.values().map(|peer| peer.paths.graceful_shutdown).collect();
+        (bgp.graceful_shutdown, announced)
     };
     let (stays, goes) = ((false, vec![false, false]), (true, vec![true, true]));
     for (shutdown, expected) in [

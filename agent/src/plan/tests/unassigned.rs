@@ -5,9 +5,12 @@ use super::*;
 
 /// The host once the device of the first plan exists.
 fn with_sink(intent: &Intent, mut host: Host) -> Host {
-    let asked = plan(intent, &host).unwrap().kernel.links[SINK_NAME].clone();
-    assert_eq!((asked.kind, asked.alias.as_str(), asked.mtu), (LinkKind::Sink, SINK_ALIAS, 65_535));
-    host.kernel.links.push(Link { kind: Some(asked.kind), own: true, ..link(50, SINK_NAME, &[]) });
+    let planned_link = plan(intent, &host).unwrap().kernel.links[SINK_NAME].clone();
+    assert_eq!(
+        (planned_link.kind, planned_link.alias.as_str(), planned_link.mtu),
+        (LinkKind::Sink, SINK_ALIAS, 65_535)
+    );
+    host.kernel.links.push(Link { kind: Some(planned_link.kind), own: true, ..link(50, SINK_NAME, &[]) });
     host
 }
 

@@ -232,7 +232,7 @@ fn a_subnet_without_a_local_block_is_routed_only() {
     assert_eq!(hops(&plan, 40_000, "2001:db8:200::2000/116").len(), 1);
     let first = "10.200.1.0".parse().unwrap();
     let range = intent.subnets[2].spec.range.parse().unwrap();
-    assert_eq!(network.subnets["o4"].gives_out(&range), (first, "10.200.1.255".parse().unwrap()));
+    assert_eq!(network.subnets["o4"].allocatable_range(&range), (first, "10.200.1.255".parse().unwrap()));
 }
 
 #[test]

@@ -119,8 +119,8 @@ fn one_bad_object_does_not_stall_the_rest() {
         let assembled = look(&objects, before.then_some(&running));
         assert_eq!(served(&assembled), expected, "{title}: {:?}", assembled.faults);
         assert_eq!(assembled.faults.len(), faults.len(), "{title}: {:?}", assembled.faults);
-        for (told, words) in assembled.faults.iter().zip(faults) {
-            assert!(told.starts_with(words), "{title}: {told}");
+        for (reported, words) in assembled.faults.iter().zip(faults) {
+            assert!(reported.starts_with(words), "{title}: {reported}");
         }
         let again = look(&objects, Some(&assembled.snapshot));
         assert_eq!(

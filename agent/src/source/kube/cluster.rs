@@ -145,10 +145,10 @@ impl Cluster {
         }
         let mut abandoned = std::pin::pin!(abandoned);
         let mut changed = self.0.changed.subscribe();
-        let mut asked = None;
+        let mut known_families = None;
         loop {
             changed.mark_unchanged();
-            let found = self.state().index.find(pod, asked);
+            let found = self.state().index.find(pod, known_families);
             let missing = match found {
                 PodAddressLookup::Complete(given) => return Ok(given),
                 PodAddressLookup::Conflicting(words) => {
@@ -156,7 +156,7 @@ impl Cluster {
                 }
                 PodAddressLookup::Missing(words) => words,
                 PodAddressLookup::MaybeIncomplete(_) => {
-                    asked = Some(self.is_dual(pod).await);
+                    known_families = Some(self.is_dual(pod).await);
                     continue;
                 }
             };
@@ -174,8 +174,8 @@ impl Cluster {
     /// addresses are used.
     async fn is_dual(&self, pod: &PodName) -> bool {
         let pods: Api<Pod> = Api::namespaced(self.0.connection.client.clone(), &pod.namespace);
-        let asked = timeout(QUESTION, pods.get_metadata(&pod.name)).await;
-        match asked {
+        let metadata = timeout(QUESTION, pods.get_metadata(&pod.name)).await;
+        match metadata {
             Ok(Ok(found)) => found.metadata.annotations.as_ref().and_then(is_dual).unwrap_or(false),
             Ok(Err(error)) => {
                 tracing::debug!(pod = pod.name, error = super::watch::words(&error), "the pod was not read");

@@ -40,7 +40,7 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
     let mut changed = cluster.changes();
     let mut turns = cluster.health().turns();
     let mut kinds = Kinds::default();
-    let mut told: Option<Option<Cordon>> = None;
+    let mut reported: Option<Option<Cordon>> = None;
     let mut seen_empty = false;
     loop {
         changed.mark_unchanged();
@@ -57,11 +57,11 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
                 }
             };
             let empty = cordon == Some(Cordon::Yes { left: 0 });
-            if empty && !seen_empty && told != Some(cordon) {
+            if empty && !seen_empty && reported != Some(cordon) {
                 again = Some(SETTLE);
-            } else if told != Some(cordon) {
+            } else if reported != Some(cordon) {
                 match drain.cordon(cordon).await {
-                    Ok(_) => told = Some(cordon),
+                    Ok(_) => reported = Some(cordon),
                     Err(error) => {
                         tracing::warn!(%error, "the Node's cordon could not be followed");
                         again = Some(RETRY);

@@ -85,7 +85,7 @@ impl Row {
         };
         let mac =
             parse_mac(&spec.address.mac).map_err(|error| field("spec.address.mac", error.to_string()))?;
-        let said = |field: &str, name: &str| match field {
+        let or_label = |field: &str, name: &str| match field {
             "" => meta.labels.get(name).cloned().unwrap_or_default(),
             field => field.to_owned(),
         };
@@ -95,8 +95,8 @@ impl Row {
             network: spec.network.clone(),
             assigned: Assigned { subnet: spec.subnet.clone(), address, gateway },
             mac,
-            pod: said(&spec.binding.pod_name, label::POD),
-            uid: said(&spec.binding.pod_uid, label::POD_UID),
+            pod: or_label(&spec.binding.pod_name, label::POD),
+            uid: or_label(&spec.binding.pod_uid, label::POD_UID),
             dual: is_dual(&meta.annotations),
             extra_prefixes: extra_prefixes(&meta.name, &meta.annotations).unwrap_or_else(|faults| {
                 for fault in faults {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// The text of the result, or the addresses.
-    fn said(found: PodAddressLookup) -> String {
+    fn summary(found: PodAddressLookup) -> String {
         let addresses = |given: PodAddresses| {
             let addresses: Vec<String> =
                 given.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
@@ -364,10 +364,10 @@ mod tests {
             ),
         ];
         for (rows, dual, expected) in rows {
-            assert_eq!(said(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
+            assert_eq!(summary(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
         }
         assert_eq!(
-            said(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
+            summary(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
             "whole 10.0.0.7",
             "no UID is told"
         );
@@ -408,7 +408,7 @@ mod tests {
         let bound = Row::read(&instance("10.0.0.7/24", "u", "IPv4")).unwrap();
         assert!(index.set(name.clone(), bound.clone()), "a retained address is bound to the next pod");
         assert!(!index.set(name.clone(), bound), "nothing new");
-        assert_eq!(said(index.find(&pod("u"), None)), "whole 10.0.0.7");
+        assert_eq!(summary(index.find(&pod("u"), None)), "whole 10.0.0.7");
         assert!(index.uses("Network", "rack1") && index.uses("Subnet", "s4") && !index.uses("Subnet", "s6"));
         let before = index.clone();
         assert!(!index.replace(before.rows().clone()), "a relist without news");

@@ -138,17 +138,17 @@ impl Parts {
 pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String> {
     let all = ListParams::default();
     let client = || connection.client.clone();
-    let told = |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", watch::words(&error));
-    let version = client().apiserver_version().await.map_err(|error| told("its version", error))?;
+    let failed = |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", watch::words(&error));
+    let version = client().apiserver_version().await.map_err(|error| failed("its version", error))?;
     let networks: Api<Lenient<NetworkSpec>> = Api::all(client());
-    let networks = networks.list(&all).await.map_err(|error| told("networks", error))?.items;
+    let networks = networks.list(&all).await.map_err(|error| failed("networks", error))?.items;
     let subnets: Api<Lenient<SubnetSpec>> = Api::all(client());
-    let subnets = subnets.list(&all).await.map_err(|error| told("subnets", error))?.items;
+    let subnets = subnets.list(&all).await.map_err(|error| failed("subnets", error))?.items;
     let instances: Api<Lenient<IPInstanceSpec>> = Api::all(client());
     let own = ListParams::default().labels(&format!("{}={node}", label::NODE));
-    let instances = instances.list(&own).await.map_err(|error| told("ipinstances", error))?.items;
+    let instances = instances.list(&own).await.map_err(|error| failed("ipinstances", error))?.items;
     let nodes: Api<Node> = Api::all(client());
-    nodes.get_metadata(node).await.map_err(|error| told(&format!("Node {node}"), error))?;
+    nodes.get_metadata(node).await.map_err(|error| failed(&format!("Node {node}"), error))?;
     let mut words = format!(
         "Kubernetes {}, {} networks, {} subnets, {} addresses on Node {node}",
         version.git_version,

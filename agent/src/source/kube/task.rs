@@ -99,7 +99,7 @@ pub struct TaskDependencies {
 
 struct Task {
     start: TaskDependencies,
-    news: mpsc::Sender<ObjectChange>,
+    changes: mpsc::Sender<ObjectChange>,
     objects: Objects,
     /// Unknown fields of each object.
     ignored: BTreeMap<(&'static str, String), Vec<String>>,
@@ -119,10 +119,10 @@ struct Task {
 
 /// Follows the cluster until the agent stops.
 pub async fn follow(start: TaskDependencies) {
-    let (news, mut inbox) = mpsc::channel(NEWS);
+    let (changes, mut inbox) = mpsc::channel(NEWS);
     let mut task = Task {
         start,
-        news,
+        changes,
         objects: Objects::default(),
         ignored: BTreeMap::new(),
         node_known: false,
@@ -143,9 +143,9 @@ pub async fn follow(start: TaskDependencies) {
     loop {
         let due = first.map(|first| (last + SETTLE).min(first + PATIENCE));
         tokio::select! {
-            news = inbox.recv() => {
-                let Some(news) = news else { return };
-                if let Some(matters) = task.take(news).await {
+            object_change = inbox.recv() => {
+                let Some(object_change) = object_change else { return };
+                if let Some(matters) = task.take(object_change).await {
                     objects |= matters == FollowUp::Objects;
                     last = Instant::now();
                     first.get_or_insert(last);
@@ -222,22 +222,22 @@ impl Task {
                 ObjectChange::Node(change.map(ObservedNode::from))
             }),
         }
-        let (cluster, news) = (self.start.cluster.clone(), self.news.clone());
-        let tell = move |change: Change<Lenient<IPInstanceSpec>>| {
+        let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
+        let report = move |change: Change<Lenient<IPInstanceSpec>>| {
             // Updated here and not in the task, because a waiting ADD must not wait for other work.
-            let told = take_instances(&cluster, change).map(ObjectChange::Instances);
-            let news = news.clone();
+            let object_change = take_instances(&cluster, change).map(ObjectChange::Instances);
+            let changes = changes.clone();
             async move {
-                match told {
-                    Some(told) => news.send(told).await.is_ok(),
-                    None => !news.is_closed(),
+                match object_change {
+                    Some(object_change) => changes.send(object_change).await.is_ok(),
+                    None => !changes.is_closed(),
                 }
             }
         };
         let health = self.start.cluster.health().clone();
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
-        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, tell));
+        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, report));
     }
 
     fn watch<S: Source>(
@@ -247,14 +247,14 @@ impl Task {
         selector: Selector,
         into: impl Fn(Change<S::Object>) -> ObjectChange + Send + 'static,
     ) {
-        let news = self.news.clone();
-        let tell = move |change| {
-            let (news, told) = (news.clone(), into(change));
-            async move { news.send(told).await.is_ok() }
+        let changes = self.changes.clone();
+        let report = move |change| {
+            let (changes, object_change) = (changes.clone(), into(change));
+            async move { changes.send(object_change).await.is_ok() }
         };
         let health = self.start.cluster.health().clone();
         health.started(name);
-        let running = tokio::spawn(run(source, selector, name.to_owned(), health, tell));
+        let running = tokio::spawn(run(source, selector, name.to_owned(), health, report));
         self.watches.insert(name.to_owned(), running.abort_handle());
     }
 
@@ -538,16 +538,17 @@ fn take<S: Kind, R: From<Object<S>>>(
         match object.0 {
             Ok(object) => {
                 let left_out: Vec<String> = object.ignored.iter().map(ToString::to_string).collect();
-                let told = if left_out.is_empty() {
+                let previous = if left_out.is_empty() {
                     ignored.remove(&which)
                 } else {
                     ignored.insert(which.clone(), left_out.clone())
                 };
-                let news = told.unwrap_or_default() != left_out;
-                let mended = unreadable.remove(&which).is_some();
+                let fields_changed = previous.unwrap_or_default() != left_out;
+                let readable_again = unreadable.remove(&which).is_some();
                 let object = R::from(object);
                 let before = known.get(&name);
-                let changed = news || mended || before.is_none_or(|before| !same(before, &object));
+                let changed =
+                    fields_changed || readable_again || before.is_none_or(|before| !same(before, &object));
                 known.insert(name, object);
                 changed
             }

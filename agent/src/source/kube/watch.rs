@@ -171,13 +171,13 @@ impl Delays {
     }
 }
 
-/// Watches until `tell` reports that no receiver exists. The caller has called [`Health::started`].
+/// Watches until `report` reports that no receiver exists. The caller has called [`Health::started`].
 pub async fn run<S, F>(
     source: S,
     selector: Selector,
     name: String,
     health: Health,
-    mut tell: impl FnMut(Change<S::Object>) -> F,
+    mut report: impl FnMut(Change<S::Object>) -> F,
 ) where
     S: Source,
     F: Future<Output = bool>,
@@ -190,7 +190,7 @@ pub async fn run<S, F>(
             let reason: String = $reason;
             if health.failed(name, reason.clone()) {
                 tracing::warn!(watch = name, error = reason, "the API server does not answer");
-                if !tell(Change::Failing(reason)).await {
+                if !report(Change::Failing(reason)).await {
                     return;
                 }
             }
@@ -210,7 +210,7 @@ pub async fn run<S, F>(
             recovered();
         }
         delays.reset();
-        if !tell(Change::Listed(objects)).await {
+        if !report(Change::Listed(objects)).await {
             return;
         }
         let mut refusals = 0;
@@ -291,7 +291,7 @@ pub async fn run<S, F>(
                     if let Some(newer) = object.resource_version().filter(|newer| !newer.is_empty()) {
                         version = newer;
                     }
-                    if !tell(change(object)).await {
+                    if !report(change(object)).await {
                         return;
                     }
                 }

@@ -33,7 +33,7 @@ enum End {
 
 struct Server {
     answers: Mutex<VecDeque<Answer>>,
-    asked: mpsc::UnboundedSender<String>,
+    requested: mpsc::UnboundedSender<String>,
 }
 
 fn object(name: &str, version: &str) -> ConfigMap {
@@ -53,8 +53,8 @@ fn bookmark(version: &str) -> kube::Result<WatchEvent<ConfigMap>> {
 }
 
 impl Server {
-    fn next(&self, asked: String) -> Option<Answer> {
-        let _ = self.asked.send(asked);
+    fn next(&self, requested: String) -> Option<Answer> {
+        let _ = self.requested.send(requested);
         self.answers.lock().unwrap().pop_front()
     }
 }
@@ -99,18 +99,18 @@ impl Source for Arc<Server> {
 }
 
 struct Bed {
-    told: mpsc::UnboundedReceiver<String>,
-    asked: mpsc::UnboundedReceiver<String>,
+    reported: mpsc::UnboundedReceiver<String>,
+    requested: mpsc::UnboundedReceiver<String>,
     health: Health,
 }
 
 fn start(answers: Vec<Answer>) -> Bed {
-    let (asked_sender, asked) = mpsc::unbounded_channel();
-    let (sender, told) = mpsc::unbounded_channel();
-    let server = Arc::new(Server { answers: Mutex::new(answers.into()), asked: asked_sender });
+    let (request_sender, requested) = mpsc::unbounded_channel();
+    let (sender, reported) = mpsc::unbounded_channel();
+    let server = Arc::new(Server { answers: Mutex::new(answers.into()), requested: request_sender });
     let health = Health::default();
     health.started("test");
-    let tell = move |change: Change<ConfigMap>| {
+    let report = move |change: Change<ConfigMap>| {
         let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
         let words = match change {
             Change::Listed(all) => {
@@ -122,20 +122,20 @@ fn start(answers: Vec<Answer>) -> Bed {
         };
         std::future::ready(sender.send(words).is_ok())
     };
-    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), tell));
-    Bed { told, asked, health }
+    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), report));
+    Bed { reported, requested, health }
 }
 
 impl Bed {
-    async fn told(&mut self, expected: &[&str]) {
+    async fn reported(&mut self, expected: &[&str]) {
         for words in expected {
-            assert_eq!(self.told.recv().await.unwrap(), *words);
+            assert_eq!(self.reported.recv().await.unwrap(), *words);
         }
     }
 
-    async fn asked(&mut self, expected: &[&str]) {
+    async fn requested(&mut self, expected: &[&str]) {
         for words in expected {
-            assert_eq!(self.asked.recv().await.unwrap(), *words);
+            assert_eq!(self.requested.recv().await.unwrap(), *words);
         }
     }
 }
@@ -153,8 +153,8 @@ async fn a_list_in_pages_is_followed_by_changes() {
         Answer::Watch(events, End::Closed),
         Answer::Watch(vec![Ok(WatchEvent::Modified(object("b", "13")))], End::Silent),
     ]);
-    bed.told(&["listed a b", "applied c", "deleted a", "applied b"]).await;
-    bed.asked(&["list ", "list more", "watch 7", "watch 12"]).await;
+    bed.reported(&["listed a b", "applied c", "deleted a", "applied b"]).await;
+    bed.requested(&["list ", "list more", "watch 7", "watch 12"]).await;
     assert!(bed.health.is_live("test"));
 }
 
@@ -175,8 +175,9 @@ async fn a_gap_is_closed_by_a_new_list() {
         Answer::List(&["d"], "5"),
         Answer::Watch(Vec::new(), End::Silent),
     ]);
-    bed.told(&["listed a", "listed b", "failing no (410)", "listed c", "failing no (504)", "listed d"]).await;
-    bed.asked(&[
+    bed.reported(&["listed a", "listed b", "failing no (410)", "listed c", "failing no (504)", "listed d"])
+        .await;
+    bed.requested(&[
         "list ", "watch 7", "list ", "watch 20", "list ", "watch 30", "watch 30", "watch 30", "list ",
         "watch 5",
     ])
@@ -192,9 +193,9 @@ async fn an_outage_is_reported_once_and_ends_without_an_event() {
     answers.extend((0..2).map(|_| Answer::Refuse(503)));
     answers.push(Answer::Watch(Vec::new(), End::Silent));
     let mut bed = start(answers);
-    bed.told(&["listed ", "failing no (503)"]).await;
+    bed.reported(&["listed ", "failing no (503)"]).await;
     assert!(bed.health.outage().is_some());
-    bed.asked(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
+    bed.requested(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
     tokio::task::yield_now().await;
     assert_eq!(bed.health.outage(), None);
 }
@@ -207,16 +208,16 @@ async fn a_silent_connection_is_closed() {
         Answer::Watch(Vec::new(), End::Silent),
     ]);
     let began = Instant::now();
-    bed.asked(&["list ", "watch 7", "watch 8"]).await;
+    bed.requested(&["list ", "watch 7", "watch 8"]).await;
     assert!(began.elapsed() >= SILENCE && began.elapsed() < SILENCE * 2);
-    bed.told(&["listed ", "failing no data received for 150 s"]).await;
+    bed.reported(&["listed ", "failing no data received for 150 s"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn delays_grow_up_to_their_maximum() {
     let mut bed = start((0..12).map(|_| Answer::Refuse(403)).collect());
     let began = Instant::now();
-    bed.asked(&["list "; 12]).await;
+    bed.requested(&["list "; 12]).await;
     let all = began.elapsed();
     assert!(all > Duration::from_secs(60) && all < Duration::from_secs(400), "{all:?}");
 }

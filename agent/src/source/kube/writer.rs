@@ -121,7 +121,7 @@ struct Writer<P> {
     silence: SessionLossTimer,
     /// The verdict about the node's condition.
     verdict: Option<NetworkCondition>,
-    said: Option<NetworkCondition>,
+    last_condition: Option<NetworkCondition>,
     /// The earliest time of the next write.
     not_before: Option<Instant>,
     delays: Option<ExponentialBackoff>,
@@ -148,7 +148,7 @@ pub async fn run(
         peers_at: Instant::now() + PEERS_APART,
         silence: SessionLossTimer::default(),
         verdict: None,
-        said: None,
+        last_condition: None,
         not_before: None,
         delays: None,
     };
@@ -163,7 +163,7 @@ pub async fn run(
         let vtep = vtep.and_then(|vtep| claimed(vtep, dependencies.addresses.borrow().as_deref()));
         let vtep_pending = ready && vtep.is_some() && writer.vtep != vtep;
         let vtep_due = vtep_pending && writer.vtep_not_before.is_none();
-        let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
+        let condition_due = writer.verdict.filter(|verdict| writer.last_condition != Some(*verdict));
         let pending = vtep_due || condition_due.is_some() || !writer.instances.is_empty();
         let next = match (writer.not_before, pending) {
             (Some(at), true) => Some(at),
@@ -324,7 +324,7 @@ impl<P: NodePeers> Writer<P> {
         let (verdict, again) = self.silence.evaluate(serves, &peers, now);
         if !serves {
             // The controller may have replaced the condition.
-            self.said = None;
+            self.last_condition = None;
         }
         self.verdict = verdict;
         self.peers_at = again.unwrap_or(now + PEERS_ANEW).min(now + PEERS_ANEW);
@@ -334,16 +334,16 @@ impl<P: NodePeers> Writer<P> {
     /// Writes the availability of the network into the Node's status.
     async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), String> {
         let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
-        let told = |error| format!("the condition of Node {}: {error}", self.node);
+        let failed = |error| format!("the condition of Node {}: {error}", self.node);
         let node = match timeout(QUESTION, nodes.get_opt(&self.node)).await {
             Ok(Ok(Some(node))) => node,
             // A missing Node needs no condition.
             Ok(Ok(None)) => {
-                self.said = Some(verdict);
+                self.last_condition = Some(verdict);
                 return Ok(());
             }
-            Ok(Err(error)) => return Err(told(super::watch::words(&error))),
-            Err(_) => return Err(told(no_answer())),
+            Ok(Err(error)) => return Err(failed(super::watch::words(&error))),
+            Err(_) => return Err(failed(no_answer())),
         };
         match compare(verdict, &node) {
             ConditionAction::Nothing => {}
@@ -370,7 +370,7 @@ impl<P: NodePeers> Writer<P> {
                 {
                     return Ok(());
                 }
-                settled(written).map_err(told)?;
+                settled(written).map_err(failed)?;
                 match verdict {
                     NetworkCondition::Available => {
                         tracing::info!("the Node's condition says that the network is available")
@@ -384,7 +384,7 @@ impl<P: NodePeers> Writer<P> {
                 }
             }
         }
-        self.said = Some(verdict);
+        self.last_condition = Some(verdict);
         Ok(())
     }
 
@@ -426,9 +426,9 @@ impl<P: NodePeers> Writer<P> {
         what: &str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<kube::Result<T>, Elapsed> {
-        let asked = Instant::now();
+        let sent = Instant::now();
         let answer = timeout(QUESTION, request).await;
-        self.metrics.cluster_request(what, matches!(answer, Ok(Ok(_))), asked.elapsed());
+        self.metrics.cluster_request(what, matches!(answer, Ok(Ok(_))), sent.elapsed());
         answer
     }
 
