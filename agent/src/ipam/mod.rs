@@ -14,8 +14,11 @@
 //! answers. So ten simultaneous pods cost one fsync. If the commit fails, the changes in memory are
 //! reverted, so memory never contains more than the disk.
 //!
-//! - [`Pool`]: the addresses of one subnet. - [`allocator`]: selection of subnets, dual stack. -
-//! [`record`]: the record of an attachment. - [`store`]: redb. - [`owner`]: the thread.
+//! - [`Pool`]: the addresses of one subnet.
+//! - [`allocator`]: selection of subnets, dual stack.
+//! - [`record`]: the record of an attachment.
+//! - [`store`]: redb.
+//! - [`owner`]: the thread.
 
 pub mod allocator;
 pub mod owner;

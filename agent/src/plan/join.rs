@@ -6,8 +6,8 @@
 //!
 //! - **through the slave**: its subnet, and everything else through the subnet's router;
 //! - **through the host**: the host's own addresses, which a slave cannot reach on the wire; the
-//! subnets of the other networks on this node, because the host has routes to their pods; and the
-//! prefixes of Services, which the host translates.
+//!   subnets of the other networks on this node, because the host has routes to their pods; and the
+//!   prefixes of Services, which the host translates.
 //!
 //! Packets from the host to the pod arrive on the veth pair. The reply must use the same pair,
 //! because otherwise connection tracking on the host sees only one direction. So the list also

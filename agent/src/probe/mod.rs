@@ -9,9 +9,13 @@
 //!                                            └───────────────┘──status──► observer, metrics
 //! ```
 //!
-//! - `packet`: the frames. `socket`: the sockets. `state`: one check. `schedule`: the packets of a
-//! round and the results. `faults`: the names of faults. `task`: the clock and the I/O.
-//! `identifiers`: duplicate BGP identifiers.
+//! - `packet`: the frames.
+//! - `socket`: the sockets.
+//! - `state`: one check.
+//! - `schedule`: the packets of a round and the results.
+//! - `faults`: the names of faults.
+//! - `task`: the clock and the I/O.
+//! - `identifiers`: duplicate BGP identifiers.
 //!
 //! **No pod receives or answers a probe.** A router returns a probe to this node. The packet socket
 //! receives it before the kernel drops it ([`trunkline_datapath::kernel`], table `netdev

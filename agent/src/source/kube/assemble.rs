@@ -8,10 +8,10 @@
 //!
 //! - A changed object with a fault: the version that is in force stays in force.
 //! - A new object with a fault is excluded, together with the objects that need it (a network's
-//! subnets).
+//!   subnets).
 //! - If two objects contradict each other, the later one is at fault.
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
-//! these pods are gone.
+//!   these pods are gone.
 //!
 //! The rules are those of manifests ([`trunkline_api::validate`]), and faults have the same texts.
 

@@ -8,13 +8,13 @@
 //! there will be, in this order:
 //!
 //! 1. the annotation `networking.alibaba.com/ip-family` on the IPInstance itself. Trunkline's
-//! controller writes it: the controller decides the family, and the annotation is in the same
-//! object that ADD waits for;
+//!    controller writes it: the controller decides the family, and the annotation is in the same
+//!    object that ADD waits for;
 //! 2. the same annotation on the pod, if hybridnet's controller wrote the IPInstance (its webhook
-//! adds it to the pod): one read of the pod's metadata for each ADD
-//! ([`PodAddressLookup::MaybeIncomplete`]);
+//!    adds it to the pod): one read of the pod's metadata for each ADD
+//!    ([`PodAddressLookup::MaybeIncomplete`]);
 //! 3. otherwise the existing addresses are complete, because nothing indicates that more will
-//! follow.
+//!    follow.
 //!
 //! **The owner of an IPInstance.** Its `spec.binding` contains the pod's name and UID. The next pod
 //! of a StatefulSet has the same name, and a retained address is bound to it again. If the runtime

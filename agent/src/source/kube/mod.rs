@@ -10,11 +10,16 @@
 //!      └── IPInstances of this node ──► index ──► ADD waits for its pod's addresses
 //! ```
 //!
-//! - [`watch`]: one watch, through outages and gaps. - [`task`]: the set of watches, and the
-//! snapshots. - [`assemble`]: separates valid from invalid objects. - `node`: the used fields of
-//! this Node. - `cordon`: whether the Node is cordoned, and empty. - [`instances`]: addresses by
-//! pod. - [`cluster`]: the interface to the rest of the agent. - [`writer`]: the agent's writes,
-//! with [`coalesce`]. - [`cache`]: the last good state. - [`health`]: the state of the API server.
+//! - [`watch`]: one watch, through outages and gaps.
+//! - [`task`]: the set of watches, and the snapshots.
+//! - [`assemble`]: separates valid from invalid objects.
+//! - `node`: the used fields of this Node.
+//! - `cordon`: whether the Node is cordoned, and empty.
+//! - [`instances`]: addresses by pod.
+//! - [`cluster`]: the interface to the rest of the agent.
+//! - [`writer`]: the agent's writes, with [`coalesce`].
+//! - [`cache`]: the last good state.
+//! - [`health`]: the state of the API server.
 //! - [`config`]: `kube` in agent.yaml.
 //!
 //! **Outage**: watches fail and retry, and nothing else changes. The applied snapshot stays in

@@ -266,9 +266,9 @@ impl Task {
     }
 
     /// Applies a watch's change. Returns the needed action, if any.
-    async fn take(&mut self, news: ObjectChange) -> Option<FollowUp> {
+    async fn take(&mut self, object_change: ObjectChange) -> Option<FollowUp> {
         let (objects, ignored) = (&mut self.objects, &mut self.ignored);
-        let changed = match news {
+        let changed = match object_change {
             ObjectChange::Networks(change) => {
                 let same = |one: &Network, other: &Network| one.spec == other.spec;
                 let changed = take(change, &mut objects.networks, &mut objects.unreadable, ignored, same);

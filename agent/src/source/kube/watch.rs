@@ -6,15 +6,16 @@
 //! a bookmark. So this module has its own loop over the same client:
 //!
 //! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
-//! notices objects that were deleted during a gap.
+//!   notices objects that were deleted during a gap.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes:
-//! the next watch continues from the same version.
-//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a backup) is closed by a new list.
+//!   the next watch continues from the same version.
+//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a
+//!   backup) is closed by a new list.
 //! - **Silence**: the client's sockets detect a missing peer in half a minute
-//! ([`trunkline_daemon::apiserver`]). A peer that exists but sends nothing, not even the bookmarks
-//! of about once a minute, is given up after `SILENCE`.
+//!   ([`trunkline_daemon::apiserver`]). A peer that exists but sends nothing, not even the
+//!   bookmarks of about once a minute, is given up after `SILENCE`.
 //! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so the nodes of a cluster
-//! do not reconnect at the same moment.
+//!   do not reconnect at the same moment.
 
 use std::future::Future;
 use std::pin::Pin;

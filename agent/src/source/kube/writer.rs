@@ -7,14 +7,14 @@
 //! statuses fills it again.
 //!
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
-//! writes nothing, as in hybridnet: the controller releases or retains the address, and updates the
-//! status.
+//!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
+//!   the status.
 //! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. Of the
-//! host's addresses it contains those that its Node has, because the webhook denies others. A
-//! denial delays no other write: the agent retries it separately, and when the Node changes.
+//!   host's addresses it contains those that its Node has, because the webhook denies others. A
+//!   denial delays no other write: the agent retries it separately, and when the Node changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
-//! `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
-//! thousand nodes these are 35 writes a second at most, and none if no count changed.
+//!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
+//!   thousand nodes these are 35 writes a second at most, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::net::IpAddr;
