@@ -435,7 +435,8 @@ fn a_second_interface_does_not_change_the_first() {
             check(runtime, &node, &netns, &second).unwrap();
         };
         both_whole();
-        // The alias records whether the interface has rules in the pod, for DEL. A repeated ADD keeps it.
+        // The alias records whether the interface has rules in the pod, for DEL. A repeated ADD
+        // keeps it.
         let alias = |ifname: &str| {
             let link = ip_json(&format!("link show {}", host_ifname("c", ifname)));
             link[0]["ifalias"].as_str().unwrap().to_owned()

@@ -27,7 +27,8 @@ use trunkline_datapath::plan::{
 
 const TABLE: u32 = 10_000;
 
-/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64; the host is the lower address.
+/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64.
+/// The host has the lower address.
 fn uplinks() -> OwnedFd {
     use std::os::fd::AsRawFd;
     let routers = namespace();
