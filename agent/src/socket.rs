@@ -160,7 +160,7 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
                 true => Ok(None),
                 false => Err(Failure::new(
                     Code::InvalidContent,
-                    "the request ends before its line does: end it with a newline",
+                    "the request has no newline at its end: add one",
                 )),
             };
         }

@@ -57,7 +57,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, String> {
     };
     // The text of the JSON error could contain a key.
     let contents: Contents = serde_json::from_slice(&text).map_err(|error| {
-        format!("{}: line {}: is not what this version writes", path.display(), error.line())
+        format!("{}: line {}: this version cannot read the file", path.display(), error.line())
     })?;
     let Contents { node: of, labels, mut networks, subnets, nodes, placed, passwords, instances } = contents;
     if of != node {
