@@ -1,6 +1,6 @@
-//! Who says which addresses a pod has: this node's own pools, or the cluster's controller.
+//! The origin of a pod's addresses: this node's own pools, or the cluster's controller.
 //!
-//! The attach flow asks here and is told what to record; everything after the record is the same.
+//! The attach flow gets the content of a record here. All later steps are equal for both.
 
 use std::collections::BTreeSet;
 
@@ -14,28 +14,28 @@ use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record}
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::PodAddresses;
 
-/// See the module. Cheap to clone.
+/// The origin of addresses. Cheap to clone.
 #[derive(Clone)]
 pub enum Addresses {
     /// This node's own pools.
     Local,
-    /// The controller, by IPInstances.
+    /// The controller, through IPInstances.
     Cluster(Cluster),
 }
 
-/// What a new attachment gets.
+/// The addresses of a new attachment.
 #[derive(Clone, Debug)]
 pub struct AddressChoice {
-    /// Which addresses.
+    /// The requested addresses.
     pub wanted: AddressSource,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Prefixes that it may send from besides its addresses, if its Network allows them.
+    /// Prefixes that it may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 impl Addresses {
-    /// What a new attachment gets. A cluster may have to be waited for, until the deadline at most.
+    /// The addresses of a new attachment. With a cluster this may wait, at most until the deadline.
     pub async fn wanted(
         &self,
         request: &Attach,
@@ -69,21 +69,22 @@ impl Addresses {
         }
     }
 
-    /// A pod is attached, and has been told to be.
+    /// Reports an attached and advertised pod to the cluster.
     pub fn attached(&self, record: &Record) {
         if let Addresses::Cluster(cluster) = self {
             cluster.attached(record);
         }
     }
 
-    /// A pod is gone.
+    /// Reports a detached pod to the cluster.
     pub fn detached(&self, record: &Record) {
         if let Addresses::Cluster(cluster) = self {
             cluster.detached(record);
         }
     }
 
-    /// A pod could not be attached. What concerns more than that pod is told to whoever looks at the node.
+    /// Reports a failed attachment. A failure of the whole node is also reported as a Kubernetes
+    /// event.
     pub fn failed(&self, record: &Record, failure: &Failure) {
         if let Addresses::Cluster(cluster) = self
             && failure.code == Code::AddressNotAvailable
@@ -94,7 +95,8 @@ impl Addresses {
     }
 }
 
-/// What the CNI configuration names must be what the controller gave: it has no say of its own.
+/// Checks that the request of the CNI configuration equals the controller's allocation: with a
+/// controller, the configuration cannot select.
 fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
     let wanted = &request.wanted;
     let has =
@@ -122,7 +124,7 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
     ))
 }
 
-/// The MAC address that the CNI configuration asks for.
+/// The MAC address from the CNI configuration.
 fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
     resources::parse_mac(text)
         .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))

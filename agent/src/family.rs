@@ -3,7 +3,7 @@
 use trunkline_bgp::types::Family;
 use trunkline_datapath::family::IpFamily;
 
-/// The kernel's family of what BGP carries.
+/// The kernel's family for a family of BGP.
 pub(crate) const fn ip_family(family: Family) -> IpFamily {
     match family {
         Family::Ipv4Unicast => IpFamily::V4,

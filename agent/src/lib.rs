@@ -1,5 +1,5 @@
 //! Trunkline's node agent: the daemon of `trunkline agent`, as a library. The crate `cli/` has the
-//! operator's commands and makes the binary.
+//! operator's commands and builds the binary.
 
 #![forbid(unsafe_code)]
 

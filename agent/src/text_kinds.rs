@@ -1,4 +1,5 @@
-//! The kinds of texts in the configuration's schema. A path, a prefix and an address with a port are all texts to serde.
+//! The kinds of texts in the configuration's schema. For serde a path, a prefix and an address with
+//! a port are all texts.
 
 use std::borrow::Cow;
 
@@ -23,7 +24,7 @@ macro_rules! texts {
 }
 
 texts! {
-    /// A file, a folder or a socket, from `/`.
+    /// An absolute path of a file, a folder or a socket.
     FilePath = "path";
     /// `10.0.0.0/8`, `2001:db8::/32`.
     Prefix = "prefix";

@@ -83,7 +83,8 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
             println!("skipped, nft is not installed");
             return;
         }
-        // As many distributions have it: the strictest check of sources, on whatever has none of its own.
+        // As in many distributions: strict source checks on every interface without its own
+        // setting.
         for scope in ["all", "default"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
         }
@@ -117,7 +118,8 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
         runtime.block_on(kernel.set_pods(Vec::new())).unwrap();
         attach(runtime, (&workers, &kernel, &planned), &one, 4);
         attach(runtime, (&workers, &kernel, &planned), &two, 5);
-        // The router lets nothing of theirs through, so what still arrives has not been there.
+        // The router drops the pods' packets, so a packet that still arrives did not pass the
+        // router.
         let wall = |up: bool| {
             inside(&gateway, || {
                 nft(
@@ -134,10 +136,10 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
 
         put(true);
         assert_eq!(pods(), [false, false], "the router stands between them");
-        // The node itself, to and from.
+        // Pings to and from the node itself.
         assert!(["10.10.0.4", "fd10::4"].into_iter().all(ping));
         assert!(inside(&one, || ["10.10.0.9", "fd10::9"].into_iter().all(ping)));
-        // A Service whose backend is the other pod, and one whose backend is the pod that asks.
+        // A Service with the other pod as backend, and one with the client itself as backend.
         nft("add table ip services");
         nft("add chain ip services pre { type nat hook prerouting priority dstnat; }");
         nft("add chain ip services post { type nat hook postrouting priority srcnat; }");

@@ -1,4 +1,5 @@
-//! Rules, routes, learned tables and NAT in a real kernel: restarts, repairs, large tables, and what is not ours.
+//! Rules, routes, learned tables and NAT in a real kernel: restarts, repairs, large tables, and
+//! foreign objects.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -26,7 +27,8 @@ use trunkline_datapath::plan::{
 
 const TABLE: u32 = 10_000;
 
-/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64; the host is the lower address.
+/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64.
+/// The host has the lower address.
 fn uplinks() -> OwnedFd {
     use std::os::fd::AsRawFd;
     let routers = namespace();
@@ -59,7 +61,7 @@ fn route(table: u32, prefix: &str) -> RouteKey {
     RouteKey { table, prefix: prefix.parse().unwrap() }
 }
 
-/// What a node with two routers and a subnet of each family has.
+/// The plan of a node with two routers and a subnet of each family.
 fn plan() -> KernelPlan {
     let mut plan = KernelPlan::default();
     for (family, subnet) in [(IpFamily::V4, "10.1.0.0/16"), (IpFamily::V6, "2001:db8:1::/64")] {
@@ -83,7 +85,7 @@ fn importing() -> KernelPlan {
     KernelPlan { learned: Some(TABLE), ..plan() }
 }
 
-/// As routes of the two imported peers.
+/// The changes as routes of the two imported peers.
 fn learned(changes: Vec<RouteChange>) -> Vec<LearnedRoute> {
     let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
     let imported = Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() };
@@ -111,7 +113,7 @@ fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
     RouteChange { prefix, paths: paths.collect() }
 }
 
-/// `ip route show` of a table, one route a line, own and others'.
+/// `ip route show` of a table, one route per line, own and foreign ones.
 fn table(family: u8, table: u32) -> Vec<String> {
     let output = Command::new("ip")
         .args([&format!("-{family}"), "route", "show", "table", &table.to_string()])
@@ -155,7 +157,7 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         );
         let rules = ip("rule") + &ip("-6 rule");
 
-        // The whole life of a second agent, watched.
+        // The whole run of a second agent, with a monitor.
         let mut monitor = Command::new("ip").args(["monitor", "all"]).stdout(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let (kernel, _events) = spawn(IpFamily::ALL);
@@ -184,8 +186,8 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
 }
 
 #[test]
-fn stale_routes_go_by_family_and_only_own_ones() {
-    isolated("stale_routes_go_by_family_and_only_own_ones", |runtime| {
+fn only_own_stale_routes_are_removed_by_family() {
+    isolated("only_own_stale_routes_are_removed_by_family", |runtime| {
         let _routers = uplinks();
         {
             let (kernel, _events) = spawn([]);
@@ -224,12 +226,12 @@ fn stale_routes_go_by_family_and_only_own_ones() {
 }
 
 #[test]
-fn deleted_routes_and_rules_come_back_without_a_scan() {
-    isolated("deleted_routes_and_rules_come_back_without_a_scan", |runtime| {
+fn deleted_routes_and_rules_are_restored_without_a_scan() {
+    isolated("deleted_routes_and_rules_are_restored_without_a_scan", |runtime| {
         let _routers = uplinks();
         let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
-        // Rules of one preference stand in the order in which they were made.
+        // The kernel orders rules of one preference by their creation.
         let rules =
             |family: &str| ip(&format!("{family} rule")).lines().map(str::to_owned).collect::<BTreeSet<_>>();
         let state = || {
@@ -262,8 +264,8 @@ fn deleted_routes_and_rules_come_back_without_a_scan() {
 }
 
 #[test]
-fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
-    isolated("a_lost_link_is_left_out_at_once_and_taken_in_again", |runtime| {
+fn a_lost_link_is_excluded_at_once_and_included_again() {
+    isolated("a_lost_link_is_excluded_at_once_and_included_again", |runtime| {
         let routers = uplinks();
         let (kernel, mut events) = spawn([]);
         set(runtime, &kernel, plan());
@@ -272,12 +274,12 @@ fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
             let now = [table(4, TABLE), table(6, TABLE)].concat();
             now.len() == 2 && now.iter().all(|line| line.contains("dev up2") && !line.contains("up1"))
         };
-        // The other side of the cable goes.
+        // The other end of the cable goes down.
         inside(&routers, || ip("link set r1 down"));
         eventually("no carrier", only_two);
         inside(&routers, || ip("link set r1 up"));
         eventually("carrier again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // This side is set down; the kernel flushes IPv6 addresses, who owns them puts them back.
+        // This end is set down. The kernel deletes IPv6 addresses; their owner adds them again.
         ip("link set up1 down");
         eventually("down", only_two);
         let event = runtime
@@ -286,7 +288,7 @@ fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
         ip("link set up1 up");
         ip("addr replace 2001:db8:0:1::1/64 dev up1 nodad");
         eventually("up again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // Both ways gone: no default at all rather than one into the void.
+        // Both paths are gone: there is no default route, instead of one without effect.
         ip("addr del 192.0.2.0/31 dev up1");
         ip("addr del 192.0.2.2/31 dev up2");
         eventually("no way", || table(4, TABLE).is_empty());
@@ -400,7 +402,7 @@ fn a_large_table_takes_no_longer_than_ip_does() {
             by_agent.as_secs_f64() / by_ip.as_secs_f64()
         );
 
-        // One of many that is deleted comes back, and nothing is listed for it.
+        // One deleted route of many is restored, without a dump of the table.
         ip(&format!("route del {} table {TABLE}", prefix(7)));
         eventually("one of many", || {
             ip(&format!("route show {} table {TABLE}", prefix(7))).contains("192.0.2.1")
@@ -418,8 +420,8 @@ fn a_large_table_takes_no_longer_than_ip_does() {
 }
 
 #[test]
-fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
-    isolated("nat_is_replaced_as_a_whole_and_left_alone_when_right", |runtime| {
+fn nat_is_replaced_as_a_whole_and_only_if_it_differs() {
+    isolated("nat_is_replaced_as_a_whole_and_only_if_it_differs", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;
@@ -451,7 +453,8 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
         };
         let generation = || {
             let output = Command::new("nft").args(["-j", "list", "ruleset"]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap() // handles are in it: they change with every replacement
+            // contains handles: they change with every replacement
+            String::from_utf8(output.stdout).unwrap()
         };
         let (kernel, _events) = spawn([]);
         set(runtime, &kernel, nat(&["10.1.0.0/16", "2001:db8:1::/64"]));
@@ -463,7 +466,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
         drop(kernel);
         set(runtime, &second, nat(&["10.2.0.0/24"]));
         assert!(rules().contains("10.2.0.0/24"));
-        // Who else touches it undoes it, and one repair each is enough.
+        // Another program's change is reverted, with one repair for each.
         let before = rules();
         for (number, command) in
             ["delete table inet trunkline", "flush ruleset", "flush set inet trunkline inside4"]
@@ -474,7 +477,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
             assert!(done.success(), "{command}");
             eventually(command, || rules() == before && second.status().repairs == number as u64 + 1);
         }
-        // Another table is none of ours.
+        // A foreign table does not change.
         assert!(Command::new("nft").args(["add", "table", "inet", "theirs"]).status().unwrap().success());
         let (handles, repairs) = (generation(), second.status().repairs);
         std::thread::sleep(Duration::from_millis(200));
@@ -488,8 +491,8 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
 }
 
 #[test]
-fn marks_come_with_the_first_nat_chain_of_others() {
-    isolated("marks_come_with_the_first_nat_chain_of_others", |runtime| {
+fn the_first_foreign_nat_chain_enables_marks() {
+    isolated("the_first_foreign_nat_chain_enables_marks", |runtime| {
         let nft = |command: &str| {
             let output = Command::new("nft").args(command.split(' ')).output();
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())

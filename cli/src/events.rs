@@ -81,14 +81,14 @@ mod tests {
             missed: 3,
             events: vec![
                 event(EventKind::SessionDown, Some("10.0.0.1"), "session down: hold timer expired"),
-                event(EventKind::Originated, None, "10.1.0.2/32 is told to the peers"),
+                event(EventKind::Originated, None, "10.1.0.2/32 is advertised"),
             ],
         };
         assert_eq!(
             table(&events),
             "… 3 more before these are not kept any more\n\
              2026-11-21T03:00:00.125Z ! sessionDown     10.0.0.1        session down: hold timer expired\n\
-             2026-11-21T03:00:00.125Z   originated      -               10.1.0.2/32 is told to the peers\n"
+             2026-11-21T03:00:00.125Z   originated      -               10.1.0.2/32 is advertised\n"
         );
     }
 }

@@ -209,7 +209,7 @@ fn a_pod_that_nobody_was_told_of_is_not_ready_and_leaves_nothing() {
         host.start();
         let failure = host.add("c1", &namespace()).unwrap_err();
         assert_eq!(failure.code, Code::TryAgainLater);
-        assert!(failure.message.contains("10.14.0.1/32 was not told to any established peer"), "{failure}");
+        assert!(failure.message.contains("no established peer received 10.14.0.1/32"), "{failure}");
         assert!(failure.details.contains("peer 10.255.0.1 is "), "{failure}");
         assert_eq!((host.pods().len(), pod_routes()), (0, 0));
         assert!(!link_exists("c1"));

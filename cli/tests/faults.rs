@@ -426,7 +426,7 @@ fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
             .expect("200 pods on a full disk");
         assert_eq!(failure.code, Code::TryAgainLater);
         for words in
-            ["disk/store.redb cannot be written", "No space left", "no address is given out", "free space"]
+            ["disk/store.redb cannot be written", "No space left", "no address is allocated", "free space"]
         {
             assert!(failure.to_string().contains(words), "`{words}`: {failure}");
         }

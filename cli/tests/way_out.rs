@@ -236,7 +236,7 @@ fn the_way_out_follows_the_routers_default_routes() {
         let out = texts(&host, EventKind::NextHopOut);
         assert_eq!(
             out,
-            ["withdrew its default route: pods' ipv4-unicast packets go by 10.255.1.1 and not by it"]
+            ["withdrew its default route: pods' ipv4-unicast packets use 10.255.1.1 and not this peer"]
         );
         assert!(host.prints("routes --explain 0.0.0.0/0").contains("not by 10.255.2.1: it withdrew"));
 

@@ -1,4 +1,5 @@
-//! What others changed in the kernel and the agent put back, as events. A storm of repairs is one event in `PACE`.
+//! Repairs of kernel objects that other programs changed, as events. Many repairs within `PACE` are
+//! one event.
 
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use trunkline_datapath::kernel::Repairs;
 
 use super::History;
 
-/// What belongs together comes within this time.
+/// Time for gathering related repairs.
 const GATHER: Duration = Duration::from_millis(200);
-/// Between two events.
+/// Minimum time between two events.
 const PACE: Duration = Duration::from_secs(10);
 
 /// Records repairs until the history is closed, or the kernel thread ends.
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_storm_of_repairs_is_one_event() {
+    async fn many_repairs_are_one_event() {
         let history = History::default();
         let (sender, receiver) = watch::channel(Repairs::default());
         let follower = tokio::spawn(follow(history.clone(), receiver));

@@ -1,4 +1,4 @@
-//! Events of BGP identifiers that two routers have ([`crate::probe::identifiers`] finds them).
+//! Events about BGP identifiers that two routers share ([`crate::probe::identifiers`] finds them).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use super::Observer;
 use crate::history::History;
 use crate::probe::identifiers::duplicates;
 
-/// Records an event for each duplicate that comes or goes, until the agent stops.
+/// Records an event for each duplicate that appears or ends, until the agent stops.
 pub async fn follow(observer: Arc<Observer>, history: History) {
     let mut sessions = observer.reconcile.sessions();
     let mut known: BTreeMap<Ipv4Addr, DuplicateIdentifier> = BTreeMap::new();

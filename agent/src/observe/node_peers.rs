@@ -1,4 +1,4 @@
-//! The peers in the words of a NodeInfo's status.
+//! The peers in the form of a NodeInfo's status.
 
 use std::sync::Arc;
 use std::time::Duration;

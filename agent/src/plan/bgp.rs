@@ -1,8 +1,10 @@
-//! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
+//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP beside
+//! it.
 //!
-//! Both leave by one table T, whose default route leads to the established peers ([`super::default_route`]), or which has what these advertise. What comes in
-//! from a peer's link for an address that nobody here has goes on to a router on another link ([`super::alternate`]), or is dropped: the
-//! fabric believes that this node has the subnet, and would get it straight back.
+//! Both use one table T. Its default route leads to the established peers
+//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link for
+//! an address that no local pod has goes to a router on another link ([`super::alternate`]), or is
+//! dropped: the fabric routes the subnet to this node and would return the packet at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,7 @@ use super::{
 };
 use crate::family::ip_family;
 
-/// Adds to the plan what the underlay network and GlobalBGP need.
+/// Adds the parts of the underlay network and of GlobalBGP to the plan.
 pub(super) fn plan(
     underlay: &Network,
     intent: &Intent,
@@ -41,7 +43,7 @@ pub(super) fn plan(
     if !errors.is_empty() {
         return Err(errors);
     }
-    // The underlay's own subnets say first which table it was.
+    // The underlay's own subnets come first, because their rules identify the previous table.
     let prefixes = |mode| plan.served().filter(move |(network, _)| network.mode == mode);
     let table =
         tables.shared(prefixes(Mode::Bgp).chain(prefixes(Mode::GlobalBgp)).map(|(_, subnet)| subnet.prefix));
@@ -127,7 +129,8 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         plan.ways_out.insert(family, way);
     }
     for uplink in uplinks {
-        // The way back to a peer may be by another uplink (ECMP), which a strict check would take for a forged source.
+        // The return path to a peer may use another uplink (ECMP). A strict check would drop its
+        // packets as forged.
         kernel.sysctls.insert(format!("net/ipv4/conf/{uplink}/rp_filter"), Sysctl::LooseReversePath);
     }
     let importing: BTreeMap<PeerKey, Option<u32>> = peers

@@ -1,4 +1,4 @@
-//! The planner's first input: the wanted state, as a source and the node's configuration give it.
+//! The planner's first input: the wanted state from a source and from the node's configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,28 +9,28 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_api::resources::{Network, NodeInfo, Subnet};
 
-/// Everything that is wanted, consistent in itself.
+/// A consistent wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// This node's labels, which say what networks it is in.
+    /// This node's labels. They decide which networks the node is in.
     pub labels: BTreeMap<String, String>,
-    /// The networks by name; of each peer with a `passwordFile` the key stands in `password`.
+    /// The networks by name. For a peer with a `passwordFile`, `password` contains the key.
     pub networks: Vec<Network>,
     /// The subnets by name.
     pub subnets: Vec<Subnet>,
     /// The nodes of the overlay by name.
     pub nodes: Vec<NodeInfo>,
-    /// Where the overlay's pods are that run on other nodes, if that is known of each; `None`: the nodes have blocks, which stand in
-    /// their NodeInfos.
+    /// The addresses of the overlay's pods on other nodes, if all are known. `None`: the nodes have
+    /// blocks, and NodeInfos contain them.
     pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// Files outside the folder that were read for it.
+    /// Files outside the folder that the source read for it.
     pub files: Vec<PathBuf>,
 }
 
-/// Addresses of the overlay's pods, by the node that they run on.
+/// Addresses of the overlay's pods, by their node.
 pub type OverlayPods = BTreeMap<String, BTreeSet<IpAddr>>;
 
-/// A snapshot that is not taken over.
+/// The reason for which a snapshot is not applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SnapshotRefusal {
     /// Each fault, with file (or the API server's object), resource, field and fix. Never empty.
@@ -43,43 +43,44 @@ impl fmt::Display for SnapshotRefusal {
     }
 }
 
-/// What is wanted: an immutable snapshot of the source.
+/// The wanted state: an immutable snapshot of the source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Intent {
     /// This node.
     pub node: NodeIdentity,
-    /// All networks; of a peer with a `passwordFile` the key stands in `password`.
+    /// All networks. For a peer with a `passwordFile`, `password` contains the key.
     pub networks: Vec<Network>,
     /// All subnets.
     pub subnets: Vec<Subnet>,
-    /// The nodes of the overlay, this one among them.
+    /// The nodes of the overlay, this node included.
     pub nodes: Vec<NodeInfo>,
-    /// Where the overlay's pods on other nodes are; `None`: in the blocks that the NodeInfos have.
+    /// The addresses of the overlay's pods on other nodes. `None`: NodeInfos contain blocks.
     pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// What the node's configuration says of tunnels.
+    /// Settings of tunnels from the node's configuration.
     pub tunnels: Tunnels,
-    /// What the node's configuration says of the guard.
+    /// Settings of the guard from the node's configuration.
     pub guard: GuardSettings,
-    /// What the node's configuration says of probes.
+    /// Settings of probes from the node's configuration.
     pub probes: ProbeSettings,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
-    /// The node is in a Kubernetes cluster, which usually has a service proxy.
+    /// Whether the node is in a Kubernetes cluster, which usually has a service proxy.
     pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.
+    /// Names of links that may carry VLANs: the first existing link does. Empty: the link of the
+    /// default route.
     pub vlan_interfaces: Vec<String>,
 }
 
 impl Intent {
-    /// What is said of this node itself.
+    /// The NodeInfo of this node.
     pub(super) fn own_info(&self) -> Option<&NodeInfo> {
         self.nodes.iter().find(|node| node.name() == self.node.name)
     }
 }
 
-/// This node, as `nodeSelector`s see it.
+/// This node, as `nodeSelector`s match it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
     /// The node's name.
@@ -88,31 +89,32 @@ pub struct NodeIdentity {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What the node's configuration says of tunnels.
+/// Settings of tunnels from the node's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnels {
-    /// Links that tunnels go over, the first that is there; the default route's if none is named.
+    /// Links for tunnels: the first existing link is used. If none is named, the link of the
+    /// default route.
     pub interfaces: Vec<String>,
-    /// Where the node's end of them may be, unless its NodeInfo says.
+    /// Prefixes of the node's VTEP address, unless its NodeInfo contains one.
     pub vteps: Vec<IpNet>,
-    /// The UDP port, on every node the same.
+    /// The UDP port, equal on every node.
     pub port: u16,
 }
 
 impl Default for Tunnels {
-    /// hybridnet's: the default route's link, any address, port 8472.
+    /// The defaults of hybridnet: the default route's link, any address, port 8472.
     fn default() -> Self {
         let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
     }
 }
 
-/// What the node's configuration says of the guard.
+/// Settings of the guard from the node's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardSettings {
-    /// The guard is in force.
+    /// Whether the guard is in force.
     pub enabled: bool,
-    /// TCP ports that BGP sessions are accepted on.
+    /// TCP ports on which BGP sessions are accepted.
     pub bgp_ports: BTreeSet<u16>,
 }
 
@@ -122,11 +124,12 @@ impl Default for GuardSettings {
     }
 }
 
-/// What the node's configuration says of probes.
+/// Settings of probes from the node's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeSettings {
-    /// Probes are sent.
+    /// Whether the agent sends probes.
     pub enabled: bool,
-    /// Addresses of other nodes that answer an echo; none: those of NodeInfos.
+    /// Addresses of other nodes that answer an echo request. If empty, the agent uses those of
+    /// NodeInfos.
     pub targets: BTreeSet<IpAddr>,
 }

@@ -1,17 +1,20 @@
-//! How a pod is joined to its network: what its links need to know beyond its addresses.
+//! Parameters of a pod's links beyond its addresses.
 //!
-//! By `veth`, nothing: everything goes to the host, which has the plan's tables. An IPVLAN slave decides in the pod itself what goes into the
-//! VLAN and what to the host, so the pod is told when it is attached:
+//! `veth` needs none: all packets go to the host, which has the plan's tables. With an IPVLAN
+//! slave, the pod itself selects between the VLAN and the host. So ADD installs these routes in the
+//! pod:
 //!
-//! - **by the slave**: its subnet, and everything else through the subnet's router;
-//! - **by the host**: the host's own addresses, which a slave cannot reach on the wire; the subnets of the other networks that are here,
-//!   whose pods the host knows the way to; and the prefixes of Services, which are translated here.
+//! - **through the slave**: its subnet, and everything else through the subnet's router;
+//! - **through the host**: the host's own addresses, which a slave cannot reach on the wire; the
+//!   subnets of the other networks on this node, because the host has routes to their pods; and the
+//!   prefixes of Services, which the host translates.
 //!
-//! What the host sends to the pod comes by the pair, and its answer has to go back the same way, since connection tracking on the host would
-//! else see half of it. That is why the list is not only of what could not be reached otherwise.
+//! Packets from the host to the pod arrive on the veth pair. The reply must use the same pair,
+//! because otherwise connection tracking on the host sees only one direction. So the list also
+//! contains prefixes that the slave could reach without the host.
 //!
-//! What comes later, a subnet or an address of the host, is told to the pods that are attached from then on. CHECK names it where it is
-//! missing, and a second ADD puts it in place.
+//! A later subnet or address of the host reaches only pods that are attached afterwards. CHECK
+//! reports a missing route, and a second ADD adds it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,32 +26,33 @@ use trunkline_datapath::plan::{Attachment, Ipvlan, OnLink};
 
 use super::{Host, Intent, NetworkPlan, Plan};
 
-/// A pod's place, before it has links.
+/// A pod before it has links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachTarget {
     /// The network's name.
     pub network: String,
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
-    /// How it is joined.
+    /// How it is attached.
     pub attachment: AttachmentKind,
 }
 
-/// What a pod's links need to know.
+/// Parameters of a pod's links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkParameters {
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
-    /// How it is joined.
+    /// How it is attached.
     pub attachment: Attachment,
-    /// What is looked at on the wire before it may have its addresses.
+    /// Checks on the wire before the pod may use its addresses.
     pub link_checks: Vec<LinkCheck>,
-    /// The network's subnets: what the interface is for where another has the pod's default route.
+    /// The network's subnets: the destinations of this interface if another interface has the pod's
+    /// default route.
     pub destinations: Vec<IpNet>,
 }
 
-/// What a pod's links need to know, or why they cannot be made now, in words. Of a network that is not there, nothing: whoever
-/// adds the pod says so.
+/// Parameters of a pod's links, or the reason for which they cannot be made now. For an unknown
+/// network the result is empty, because the caller that adds the pod reports the error.
 pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, String> {
     let Some(network) = plan.networks.get(&target.network) else { return Ok(LinkParameters::default()) };
     let link_checks = link_checks(network, &target.addresses)?;
@@ -60,7 +64,7 @@ pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, String
     Ok(LinkParameters { mtu: network.mtu, attachment, link_checks, destinations })
 }
 
-/// How a pod with these addresses is a slave of their one device.
+/// Parameters of an IPVLAN slave: all addresses must have one device.
 fn slave(
     network: &NetworkPlan,
     target: &AttachTarget,
@@ -88,24 +92,25 @@ fn slave(
                 slave.parent_name
             ));
         }
-        // The subnet's prefix has the family of its addresses.
+        // The subnet's prefix and the address have the same family.
         let address = IpNet::new(*address, subnet.prefix.prefix_len()).unwrap_or((*address).into());
         slave.on_link.push(OnLink { address, gateway: *gateway });
     }
     Ok(slave.map(Attachment::Ipvlan).unwrap_or_default())
 }
 
-/// What of a pod's addresses is in a VLAN, or why nothing can be sent or asked there now.
+/// The link checks for the pod's addresses in VLANs, or the reason for which the VLAN is unusable
+/// now.
 fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCheck>, String> {
     let mut checks = Vec::new();
     for address in addresses {
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
         let Some(device) = &planned.device else { continue };
         let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
-            let fault = device.fault.as_deref().unwrap_or("its device is not there");
+            let fault = device.fault.as_deref().unwrap_or("its device does not exist");
             return Err(format!("Subnet {subnet}: {fault}"));
         };
-        // Behind a tunnel there is nobody to ask.
+        // A tunnel has no gateway that could answer.
         let (Some(gateway), Some(vlan)) = (planned.gateway, planned.vlan) else { continue };
         checks.push(LinkCheck {
             address: *address,
@@ -119,9 +124,11 @@ fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCh
     Ok(checks)
 }
 
-/// Says for each network whose pods have slaves what these reach by the host.
+/// Computes, for each network with IPVLAN slaves, the prefixes that its pods reach through the
+/// host.
 pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
-    // Links that are down are such as `kube-ipvs0`, whose thousands of addresses are Services'.
+    // Skips links that are down. Example: `kube-ipvs0`, which has thousands of addresses of
+    // Services.
     let own =
         host.kernel.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
     let own: BTreeSet<IpNet> = own.filter(is_reachable).map(IpNet::from).collect();
@@ -144,7 +151,7 @@ pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
     }
 }
 
-/// Whether an address of the host means the host to somebody else, too.
+/// Whether other hosts and pods can use this address to reach the host.
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback(),

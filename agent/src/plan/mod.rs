@@ -1,27 +1,29 @@
-//! From what is wanted and what the host is like to what the host should have: a pure function.
+//! Computes the plan from the intent and the host. It is a pure function.
 //!
-//! The slow path ([`plan`]) is computed anew whenever the intent, the host's links or a session changes; the fast path ([`plan_pod`]) only
-//! reads the plan that is in force, so that a pod costs the same with 10 others as with 1,000.
+//! The slow path ([`plan`]) runs whenever the intent, the host's links or a session changes. The
+//! fast path ([`plan_pod`]) only reads the current plan. So a pod costs the same with 10 other pods
+//! as with 1,000.
 //!
-//! What the kernel is asked, in order:
+//! The kernel's rules, in the order of evaluation:
 //!
 //! | preference | rule | table |
 //! |---|---|---|
-//! | 960–980 | pods of a network with `hairpin` | out to the switch: `hairpin` |
-//! | 1000 | everything | 39999: local pods, one /32 or /128 each |
-//! | 1010 | everything | 40000: overlay pods of other nodes, with a network of mode VXLAN |
-//! | 1020 | what comes from an overlay subnet | 40001: other nodes' own addresses, likewise |
-//! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the ways back by that link |
+//! | 960–980 | packets from pods of a network with `hairpin` | to the switch: `hairpin` |
+//! | 1000 | all | 39999: local pods, one /32 or /128 each |
+//! | 1010 | all | 40000: overlay pods of other nodes, with a network of mode VXLAN |
+//! | 1020 | packets from an overlay subnet | 40001: other nodes' own addresses, with a network of mode VXLAN |
+//! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the return routes over that link |
 //! | 1025 | the same, where that table has no route | the main table |
-//! | 1028 | translated on this node, from outside, to a pod | T of that pod's subnet |
-//! | 1029 | what came in by an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers, or to the device that counts drops |
-//! | 1029 | what came in by other links from the fabric, or a tunnel | 39996: the subnets to that device |
-//! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
-//! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
-//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
+//! | 1028 | packets from outside that are translated on this node, to a pod | T of that pod's subnet |
+//! | 1029 | packets from an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers, or to the device that counts drops |
+//! | 1029 | packets from other links of the fabric, or from a tunnel | 39996: the subnets to that device |
+//! | 1030 | packets from the fabric or from a tunnel | 39998: a blackhole for each local subnet |
+//! | 1090 | packets from the host itself, if its address is in a pods' subnet | the main table |
+//! | 1100 | packets from a local subnet | T ≥ 10000: routes out of the node, one table per BGP network, VLAN subnet or overlay |
 //!
-//! The blackhole is only for what the fabric sends: the fabric believes that this node has the subnet, and sending such a packet back would
-//! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
+//! The blackhole applies only to packets from the fabric. The fabric routes the subnet to this
+//! node, so a packet that the node sends back would loop. A local pod's packet to a pod of the same
+//! subnet on another node must leave the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,9 +63,11 @@ pub use join::{AttachTarget, LinkParameters, join};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use types::*;
 
-/// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
+/// Everything that this node should have. Errors are about facts that validation cannot check,
+/// because they depend on the node.
 ///
-/// Each kind of network adds its own part, and what is the same for every subnet follows from what they said of it.
+/// Each kind of network adds its own part. The parts that are equal for all subnets follow from
+/// these.
 pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     let here: Vec<&Network> =
         intent.networks.iter().filter(|network| network.selects(&intent.node.labels)).collect();
@@ -95,7 +99,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     Ok(plan)
 }
 
-/// What one pod needs. Reads the plan, never computes it.
+/// Kernel objects and prefixes of one pod. The function reads the plan and never computes it.
 pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
     let network =
         plan.networks.get(&pod.network).ok_or_else(|| PlanError::NoNetwork { name: pod.network.clone() })?;
@@ -109,8 +113,9 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
             pod: pod.attachment,
         });
     }
-    // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them. A router that
-    // has no session with this node learns them from other routers only.
+    // In an underlay, the fabric beyond the rack has the subnet. The pods' own routes stay with the
+    // routers that need them. A router without a session with this node learns these routes only
+    // from other routers.
     let disaggregated = plan.bgp.as_ref().is_some_and(|bgp| bgp.disaggregated.is_some());
     let communities = match network.mode {
         Mode::Bgp if !disaggregated => Some(vec![Community::NO_EXPORT]),
@@ -132,14 +137,14 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
             let communities = communities.clone();
             originate.insert(prefix, Origination { communities, ..Origination::default() });
         }
-        // A slave answers for itself.
+        // An IPVLAN slave answers ARP and ND itself.
         if network.mode == Mode::Vlan && pod.attachment == AttachmentKind::Veth {
             let device = network.subnet_of(*address).and_then(|(_, subnet)| subnet.device.as_ref());
             let ifindex = device.and_then(|device| device.ifindex);
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
         }
     }
-    // A set of nftables takes no range within another.
+    // An nftables set accepts no range inside another range.
     let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();
     planned.sources = IpNet::aggregate(&allowed).into_iter().collect();
     Ok(PlannedPod { kernel: planned, originate })
@@ -182,7 +187,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mode,
         attachment: network.attachment(),
         hairpin: network.is_hairpin(),
-        // The host does not see what a slave sends.
+        // The host does not see packets that an IPVLAN slave sends.
         extra_prefixes: network
             .extra_prefixes()
             .filter(|_| network.attachment() == AttachmentKind::Veth)
@@ -193,7 +198,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mtu: None,
         refused,
     };
-    // Who gives addresses out for the whole cluster divides nothing.
+    // With addresses allocated for the whole cluster, nodes have no blocks.
     let own = intent.own_info().filter(|_| intent.overlay_pods.is_none());
     let blocks: Vec<IpNet> = own.into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
@@ -206,7 +211,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     planned
 }
 
-/// A subnet as this node serves it, of which it has one of these blocks or none; or why it does not.
+/// The plan of a subnet with at most one of these blocks, or the reason for a refusal.
 fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> {
     if let Some(reason) = validate::unsupported_subnet(subnet) {
         return Err(reason);
@@ -214,7 +219,7 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> 
     let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
     let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
-    match (share, planned.gives_out(&range)) {
+    match (share, planned.allocatable_range(&range)) {
         (Some(share), (first, last)) if first > last => {
             Err(format!("this node's block {share} has no address from {} to {}", range.first, range.last))
         }
@@ -222,13 +227,14 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> 
     }
 }
 
-/// Rules, and what does not depend on the kind of network.
+/// Adds the rules, and the parts that do not depend on the kind of network.
 fn plan_subnets(plan: &mut Plan) {
     let subnets: Vec<SubnetPlan> = plan.served().map(|(_, subnet)| subnet.clone()).collect();
     let kernel = &mut plan.kernel;
     kernel.rules.extend(IpFamily::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
-    // Redirects are sent where this or the link's own setting is on; every link keeps its own.
+    // The kernel sends redirects if either this setting or the link's own is on. Every link keeps
+    // its own.
     kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));

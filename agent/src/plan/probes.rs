@@ -1,4 +1,4 @@
-//! Routers that this node sends probes by ([`crate::probe`]), and what a probe needs to know of each.
+//! Routers through which this node sends probes ([`crate::probe`]), and the parameters of each.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,13 +9,14 @@ use trunkline_datapath::plan::Link;
 use super::peers::Peer;
 use super::{Intent, Mode, Plan, ProbedRouter};
 
-/// Other nodes whose NodeInfo makes them targets.
+/// Number of other nodes that NodeInfos make targets.
 const TARGETS: usize = 2;
 
-/// Adds the routers and targets to the plan, and the uplinks on which the kernel drops what comes back.
+/// Adds the routers and targets to the plan, and the uplinks on which the kernel drops returned
+/// probes.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent: &Intent) {
     let (true, Some(mtu)) = (intent.probes.enabled, mtu) else { return };
-    // Whether a session is up or not: the rules stay as they are.
+    // The rules do not depend on the state of the session.
     plan.kernel.probed = peers
         .iter()
         .filter(|peer| peer.is_adjacent_router())
@@ -42,7 +43,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent
         .collect();
 }
 
-/// The address of the link that is nearest to the gateway.
+/// The link's address in the longest prefix that contains the gateway.
 fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
     let of_family = link.addresses.iter().filter(|prefix| Family::of(prefix) == family);
     let routable = of_family.filter(|prefix| match prefix.addr() {
@@ -52,8 +53,8 @@ fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
     routable.max_by_key(|prefix| prefix.contains(&gateway)).map(|prefix| prefix.addr())
 }
 
-/// Configured targets; without any, the nodes that follow this one by name. Overlay addresses of NodeInfos are of the host, so
-/// its kernel answers and no pod.
+/// Configured targets. Without any, the next nodes by name. Overlay addresses of NodeInfos belong
+/// to the host, so its kernel answers and no pod.
 fn targets(plan: &Plan, intent: &Intent) -> BTreeSet<IpAddr> {
     if !intent.probes.targets.is_empty() {
         return intent.probes.targets.clone();

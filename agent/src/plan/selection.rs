@@ -1,29 +1,29 @@
-//! The next hops of a default route: which peers they are, and why.
+//! The next hops of a default route, and the reason for their selection.
 
 use trunkline_api::control::DefaultRouteBasis;
 pub use trunkline_api::control::ExclusionCause as Cause;
 use trunkline_bgp::types::FamilySet;
 use trunkline_datapath::plan::Hop;
 
-/// What is known of the default routes that a peer offers, by family.
+/// State of the default routes that a peer offers, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerDefaultRoutes {
-    /// It offers one.
+    /// Families in which it offers one.
     pub now: FamilySet,
-    /// It offers one, or did at some time since the agent's start.
+    /// Families in which it offers one, or offered one since the agent's start.
     pub ever: FamilySet,
-    /// It offered one in the session that is established, and withdrew it.
+    /// Families in which it withdrew one during the current session.
     pub withdrawn: FamilySet,
-    /// End-of-RIB of the session has come: what it does not offer by now, it does not have.
+    /// Families with End-of-RIB in the current session: the peer has no other routes.
     pub complete: FamilySet,
 }
 
-/// The next hops of the default route in one family, and which peers are not among them.
+/// The next hops of the default route in one family, and the excluded peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultRouteSelection {
     /// The table.
     pub table: u32,
-    /// Why these are the next hops.
+    /// The reason for this selection.
     pub basis: Basis,
     /// The next hops, each with the name of its peer.
     pub next_hops: Vec<(String, Hop)>,
@@ -31,28 +31,29 @@ pub struct DefaultRouteSelection {
     pub left_out: Vec<ExcludedPeer>,
 }
 
-/// Why peers are next hops.
+/// Reasons for a selection of next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// They offer a default route.
     Offered,
     /// They are configured, and no peer offers a default route.
     Configured,
-    /// They were next hops before the agent was restarted, and the first route selection is not done yet.
+    /// They were next hops before the agent's restart, and the first route selection is not done
+    /// yet.
     Former,
 }
 
-/// An established peer that is no next hop.
+/// An established peer that is not a next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExcludedPeer {
     /// Its name.
     pub peer: String,
-    /// Why.
+    /// The reason.
     pub cause: Cause,
 }
 
 impl DefaultRouteSelection {
-    /// Leaves these peers out, unless no next hop would remain.
+    /// Excludes these peers, unless no next hop would remain.
     pub(super) fn without(mut self, faulty: &[String]) -> DefaultRouteSelection {
         let is_faulty = |peer: &String| faulty.contains(peer);
         if self.next_hops.iter().all(|(peer, _)| is_faulty(peer)) {
@@ -71,7 +72,7 @@ impl DefaultRouteSelection {
         self.next_hops.iter().map(|(_, hop)| *hop).collect()
     }
 
-    /// The peers that are next hops, in words.
+    /// The names of the peers that are next hops, for the operator.
     pub fn names(&self) -> String {
         self.next_hops.iter().map(|(peer, _)| peer.as_str()).collect::<Vec<_>>().join(", ")
     }

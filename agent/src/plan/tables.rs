@@ -1,6 +1,7 @@
-//! Which routing table a network or a subnet has.
+//! The routing table of a network or of a subnet.
 //!
-//! Numbers are not written down anywhere: a subnet's rule of the last life says which table it had, so that a restart moves nothing.
+//! The numbers are not stored. The subnet's rule from the last run contains its table, so a restart
+//! keeps all tables.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,8 @@ impl<'a> Tables<'a> {
         Tables { host, given: BTreeSet::new() }
     }
 
-    /// One table for all of these prefixes: the first that a rule of one of them leads to, else a new one.
+    /// One table for all of these prefixes: the first table of an existing rule of one of them,
+    /// otherwise a new table.
     pub(super) fn shared(&mut self, prefixes: impl IntoIterator<Item = IpNet>) -> u32 {
         let host = self.host;
         let may = |table: &u32| *table >= FIRST_TABLE && !self.given.contains(table);
@@ -31,7 +33,7 @@ impl<'a> Tables<'a> {
         table
     }
 
-    /// One that nobody has or had.
+    /// A table that no rule uses or used.
     fn fresh(&self) -> u32 {
         let is_taken = |table: &u32| {
             self.given.contains(table)

@@ -1,6 +1,7 @@
-//! The planner's words: what it is given (the host as it is), and what it answers (what the host should have).
+//! Input and output of the planner: the host as it is, and what the host should have.
 //!
-//! Everything is ordered (BTree), so that equal intents give equal plans and a difference of two plans is a walk.
+//! All collections are ordered (BTree). So equal intents give equal plans, and one pass finds the
+//! difference of two plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,18 +18,19 @@ use trunkline_datapath::plan::{Hop, KernelHost, KernelPlan, LearnedHop, LearnedR
 
 use super::selection::{DefaultRouteSelection, PeerDefaultRoutes};
 
-/// The host as it was found: the planner's second input.
+/// The actual host: the planner's second input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// The kernel's side.
+    /// Links, addresses and routes in the kernel.
     pub kernel: KernelHost,
     /// The BGP sessions.
     pub sessions: Vec<Session>,
-    /// Every family's first route selection after the start is done: a peer that is not established now is down.
+    /// Whether every family has finished its first route selection after the start. If so, a peer
+    /// that is not established is down.
     pub converged: bool,
     /// Routers found by their advertisements, by interface.
     pub neighbours: Neighbours,
-    /// Peers that traffic is not sent to while there are others.
+    /// Peers that receive no traffic while other peers can.
     pub left_out: BTreeSet<PeerKey>,
 }
 
@@ -39,69 +41,71 @@ pub struct Session {
     pub peer: PeerKey,
     /// This side's address, if the session has (or had) one.
     pub local: Option<IpAddr>,
-    /// In state Established.
+    /// Whether the session is Established.
     pub established: bool,
-    /// It was established since the agent's start.
+    /// Whether the session was Established since the agent's start.
     pub was_established: bool,
-    /// A next hop that the peer announced in a family, if it announced any path there.
+    /// A next hop of the peer's paths, by family; no entry if the peer advertised no path.
     pub next_hops: BTreeMap<Family, NextHop>,
-    /// Of the default routes that the peer offers.
+    /// State of the default routes that the peer offers.
     pub offer: PeerDefaultRoutes,
 }
 
 /// Everything that this node should have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The kernel's side.
+    /// Kernel objects.
     pub kernel: KernelPlan,
-    /// Whose routes are imported; none where no peer's are.
+    /// The peers with imported routes; none if no peer has an import policy.
     pub learned: Option<Learned>,
-    /// The speaker's side; none where no BGP network is on this node.
+    /// The speaker's configuration; none if no BGP network is on this node.
     pub bgp: Option<BgpPlan>,
-    /// By name, the networks that are on this node, and those that are refused.
+    /// The networks on this node by name, refused ones included.
     pub networks: BTreeMap<String, NetworkPlan>,
-    /// This node's end of the overlay's tunnels, where it has one: what the other nodes must know.
+    /// This node's VTEP, if it has one. Other nodes need its addresses and MAC.
     pub vtep: Option<Vtep>,
-    /// Routers of the networks, each with its link: by them a reply can leave.
+    /// Routers of the networks, each with its link. A reply can leave through them.
     pub routers: BTreeSet<(IpFamily, Hop)>,
-    /// The default routes of the BGP network by peers whose routes are not imported.
+    /// The default routes of the BGP network through peers without an import policy.
     pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
-    /// What is probed.
+    /// Routers and targets of probes.
     pub probes: ProbePlan,
 }
 
 impl Plan {
-    /// All subnets that are served here, each with its network.
+    /// All served subnets, each with its network.
     pub fn served(&self) -> impl Iterator<Item = (&NetworkPlan, &SubnetPlan)> {
         let networks = self.networks.values().filter(|network| network.refused.is_none());
         networks.flat_map(|network| network.subnets.values().map(move |subnet| (network, subnet)))
     }
 }
 
-/// What the speaker should have.
+/// Configuration of the speaker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BgpPlan {
     /// The AS of this node.
     pub local_as: Asn,
     /// The BGP identifier.
     pub router_id: Ipv4Addr,
-    /// This node is about to go, and tells all its peers (RFC 8326).
+    /// Whether this node advertises GRACEFUL_SHUTDOWN to all its peers, before it leaves (RFC
+    /// 8326).
     pub graceful_shutdown: bool,
     /// The peers.
     pub peers: BTreeMap<PeerKey, PeerConfig>,
-    /// Peers without which a pod may be ready (`allowNotEstablished`).
+    /// Peers that need no session before a pod is ready (`allowNotEstablished`).
     pub optional_peers: BTreeSet<PeerKey>,
-    /// Peers that are found by router advertisements, by interface; in `peers` once they are.
+    /// Peers that router advertisements discover, by interface. A discovered peer is also in
+    /// `peers`.
     pub unnumbered: BTreeMap<InterfaceName, Unnumbered>,
-    /// Prefixes that dynamic neighbours come from.
+    /// Prefixes of dynamic neighbours.
     pub ranges: BTreeMap<IpNet, PeerRange>,
-    /// Prefixes that no neighbour is accepted from.
+    /// Prefixes from which the speaker accepts no neighbour.
     pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
-    /// Of all these prefixes, the ones without whose neighbours a pod may be ready.
+    /// The prefixes, of all above, with neighbours that need no session before a pod is ready.
     pub optional_ranges: BTreeSet<IpNet>,
-    /// Why pods are advertised without NO_EXPORT: this peer is down.
+    /// The name of the peer that is down, if pods are advertised without NO_EXPORT.
     pub disaggregated: Option<String>,
-    /// What is advertised besides the pods.
+    /// Prefixes that the node originates besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
 }
 
@@ -110,33 +114,33 @@ pub struct BgpPlan {
 pub struct RefusedRange {
     /// Their AS.
     pub remote_as: Asn,
-    /// The most that there would be.
+    /// The maximum number of sessions that the prefix would allow.
     pub limit: u32,
-    /// Why, in words for the operator.
+    /// The reason, for the operator.
     pub fault: String,
 }
 
-/// A peer of which the interface is known.
+/// A peer that is configured by its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unnumbered {
     /// Its AS.
     pub remote_as: Asn,
-    /// The AS that it knows this node by, if not the node's own.
+    /// The AS number of this node towards the peer, if it differs from the node's own.
     pub local_as: Option<Asn>,
-    /// Pods may be ready without it.
+    /// Whether pods can be ready without a session with this peer.
     pub optional: bool,
-    /// Index of the interface, while it is there and up.
+    /// Index of the interface while it exists and is up.
     pub link: Option<u32>,
-    /// It was found there.
+    /// Whether router advertisements discovered the peer.
     pub found: bool,
 }
 
-/// How a network's pods reach the world.
+/// How a network's pods reach other networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Underlay: the subnet and each pod are advertised.
     Bgp,
-    /// Each pod is advertised, wherever it runs.
+    /// Each pod is advertised from the node where it runs.
     GlobalBgp,
     /// Underlay: the subnet is a VLAN of the switch.
     Vlan,
@@ -149,45 +153,46 @@ pub enum Mode {
 pub struct NetworkPlan {
     /// Its mode.
     pub mode: Mode,
-    /// How its pods are joined.
+    /// How its pods are attached.
     pub attachment: AttachmentKind,
-    /// What its pods send each other goes out to the switch.
+    /// Whether packets between its pods leave through the switch.
     pub hairpin: bool,
-    /// Prefixes that its pods may send from besides their addresses, if they ask.
+    /// Prefixes that its pods may use as source besides their addresses, if they request it.
     pub extra_prefixes: BTreeSet<IpNet>,
-    /// What pods with an IPVLAN slave reach by the host.
+    /// Prefixes that pods with an IPVLAN slave reach through the host.
     pub by_host: BTreeSet<IpNet>,
     /// Its subnets by name.
     pub subnets: BTreeMap<String, SubnetPlan>,
-    /// Subnets that are not served, and why.
+    /// Refused subnets, each with the reason.
     pub refused_subnets: BTreeMap<String, String>,
-    /// What a pod's link may carry: the least MTU of the links to the peers, that of the link with the VLANs, or what a tunnel leaves
-    /// of the link below it.
+    /// MTU of a pod's link: the minimum over the links to the peers, the MTU of the link with the
+    /// VLANs, or the MTU of the tunnel's link less the overhead.
     pub mtu: Option<u32>,
-    /// Why this network is not served here, in words for the operator. None: it is.
+    /// The reason for which this network is not served here, for the operator. None: it is served.
     pub refused: Option<String>,
 }
 
 impl NetworkPlan {
-    /// The table that all its subnets' rules lead to, if it is the same.
+    /// The table of all its subnets' rules, if it is the same for all.
     pub fn table(&self) -> Option<u32> {
         let mut tables = self.subnets.values().map(|subnet| subnet.table);
         let first = tables.next()?;
         first.filter(|_| tables.all(|table| table == first))
     }
 
-    /// Whether a pod may send from a prefix besides its addresses.
+    /// Whether a pod may use the prefix as source besides its addresses.
     pub fn allows(&self, prefix: &IpNet) -> bool {
         self.extra_prefixes.iter().any(|allowed| allowed.contains(prefix))
     }
 
-    /// Of these prefixes, those that pods of the network, which has this name, may not send from: why, and what to do.
+    /// The prefixes that pods of this network may not use as source: for each the reason and the
+    /// remedy. `name` is the network's.
     pub fn refused_prefixes(&self, name: &str, prefixes: &BTreeSet<IpNet>) -> impl Iterator<Item = String> {
         let refused = prefixes.iter().filter(|prefix| !self.allows(prefix));
         refused.map(move |prefix| not_allowed(prefix, name, &self.extra_prefixes))
     }
 
-    /// The subnet that an address is of.
+    /// The subnet that contains the address.
     pub fn subnet_of(&self, address: IpAddr) -> Option<(&str, &SubnetPlan)> {
         let mut subnets = self.subnets.iter().map(|(name, subnet)| (name.as_str(), subnet));
         subnets.find(|(_, subnet)| subnet.holds(address))
@@ -199,26 +204,27 @@ impl NetworkPlan {
 pub struct SubnetPlan {
     /// Its prefix. Subnets of one network may have the same.
     pub prefix: IpNet,
-    /// The block of it that this node gives out, where nodes divide it between them.
+    /// The block of the prefix that this node allocates from, if nodes have blocks.
     pub share: Option<IpNet>,
-    /// The table that its rule leads to; in BGP and GlobalBGP the underlay's.
+    /// The table of its rule; in BGP and GlobalBGP the underlay's.
     pub table: Option<u32>,
-    /// VLAN: its id, 0 for untagged.
+    /// VLAN: its ID, 0 for untagged.
     pub vlan: Option<u16>,
     /// VLAN: its router.
     pub gateway: Option<IpAddr>,
-    /// VLAN, VXLAN: where its pods' packets leave the node.
+    /// VLAN, VXLAN: the device through which its pods' packets leave the node.
     pub device: Option<SubnetDevice>,
 }
 
 impl SubnetPlan {
-    /// A subnet of which only the prefix is known.
+    /// A subnet with only its prefix.
     pub fn of(prefix: IpNet) -> SubnetPlan {
         SubnetPlan { prefix, share: None, table: None, vlan: None, gateway: None, device: None }
     }
 
-    /// The first and the last address of the subnet that this node gives out; the wrong way round if there is none.
-    pub fn gives_out(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
+    /// The first and the last address of the subnet that this node allocates. If there is none, the
+    /// first is above the last.
+    pub fn allocatable_range(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
         match self.share {
             Some(share) => (range.first.max(share.network()), range.last.min(share.broadcast())),
             None => (range.first, range.last),
@@ -231,16 +237,16 @@ impl SubnetPlan {
     }
 }
 
-/// The device that a subnet's packets leave the node by.
+/// The device through which a subnet's packets leave the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetDevice {
-    /// Its name; empty while it is not known what would carry it.
+    /// Its name; empty while the carrying link is unknown.
     pub name: String,
-    /// Name of the link that carries it; its own, if it is that.
+    /// Name of the carrying link; the device's own name if the subnet is untagged.
     pub parent: String,
-    /// Its index, once it is there.
+    /// Its index, if it exists.
     pub ifindex: Option<u32>,
-    /// Why it carries nothing now, in words for the operator. None: it does.
+    /// The reason for which it carries no packets now, for the operator. None: it works.
     pub fault: Option<String>,
 }
 
@@ -253,17 +259,17 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
     /// Host side of its veth pair.
     pub host_ifname: String,
-    /// Index of that.
+    /// Index of the host side.
     pub host_ifindex: u32,
     /// MAC of the pod side of the pair.
     pub mac: [u8; 6],
-    /// How it is joined: what its network said when it was attached.
+    /// The attachment kind of its network at the time of ADD.
     pub attachment: AttachmentKind,
-    /// Prefixes that it wants to send from besides its addresses.
+    /// Prefixes that it requests as source besides its addresses.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// As manifests have it.
+/// The name in manifests.
 fn attachment_name(kind: AttachmentKind) -> &'static str {
     match kind {
         AttachmentKind::Veth => "veth",
@@ -271,10 +277,11 @@ fn attachment_name(kind: AttachmentKind) -> &'static str {
     }
 }
 
-/// Why there is no plan.
+/// Errors of the planner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A slave and the host's proxy entries do not hear each other, so pods of one VLAN on one node are all of one kind.
+    /// An IPVLAN slave does not receive the host's proxy answers, nor the host the slave's. So pods
+    /// of one VLAN on one node must have one attachment kind.
     #[error(
         "Network {name}: spec.config.attachment: {} does not reach pods of this node that are joined by {}",
         attachment_name(*network), attachment_name(*pod)
@@ -282,9 +289,9 @@ pub enum PlanError {
     Attachment {
         /// The network's name.
         name: String,
-        /// What it says.
+        /// The network's attachment.
         network: AttachmentKind,
-        /// How the pod is joined.
+        /// The pod's attachment.
         pod: AttachmentKind,
     },
     /// Two networks on one node want different local AS numbers.
@@ -292,11 +299,11 @@ pub enum PlanError {
         "Network {first} and Network {second} are both on this node with different local AS numbers ({first_as} and {second_as}): give them the same netID, or keep them apart by nodeSelector"
     )]
     LocalAs {
-        /// One of them.
+        /// The first network.
         first: String,
         /// Its AS.
         first_as: u32,
-        /// The other.
+        /// The second network.
         second: String,
         /// Its AS.
         second_as: u32,
@@ -306,9 +313,9 @@ pub enum PlanError {
         "Network {first} and Network {second} are both Underlay networks on this node: keep them apart by nodeSelector"
     )]
     TwoUnderlays {
-        /// One of them.
+        /// The first network.
         first: String,
-        /// The other.
+        /// The second network.
         second: String,
     },
     /// A field that the planner cannot use.
@@ -318,33 +325,33 @@ pub enum PlanError {
         resource: String,
         /// Path of the field.
         field: String,
-        /// What is wrong and what to write.
+        /// The fault and the remedy.
         message: String,
     },
-    /// A pod asks for a network that is not here.
+    /// A pod names a network that is not on this node.
     #[error("Network {name} is not on this node: check its nodeSelector against the node's labels")]
     NoNetwork {
         /// The network.
         name: String,
     },
-    /// A pod asks for a network that is refused.
+    /// A pod names a refused network.
     #[error("Network {name} is not served on this node: {reason}")]
     Refused {
         /// The network.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What is probed.
+/// Routers and targets of probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbePlan {
     /// Established routers on a connected network.
     pub routers: BTreeSet<ProbedRouter>,
     /// Addresses of other nodes.
     pub targets: BTreeSet<IpAddr>,
-    /// What a pod's link may carry, in octets.
+    /// MTU of a pod's link, in octets.
     pub mtu: u32,
 }
 
@@ -355,40 +362,41 @@ pub struct ProbedRouter {
     pub peer: PeerKey,
     /// The family of the probes.
     pub family: Family,
-    /// The next hop, whose neighbour entry has the router's MAC address.
+    /// The next hop. Its neighbour entry has the router's MAC address.
     pub gateway: IpAddr,
     /// The uplink's index.
     pub ifindex: u32,
     /// The uplink's name.
     pub link: String,
-    /// This node's address on the uplink, in this family; none without one that a router could answer.
+    /// This node's address on the uplink in this family; none if a router could answer no such
+    /// address.
     pub own: Option<IpAddr>,
 }
 
 /// What one pod needs on the host and in BGP.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlannedPod {
-    /// The kernel's side.
+    /// Kernel objects.
     pub kernel: PodPlan,
-    /// What is advertised for it.
+    /// Prefixes that are advertised for it.
     pub originate: BTreeMap<IpNet, Origination>,
 }
 
-/// Where learned routes go and whose they are.
+/// The table of learned routes, and the peers that they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// The table.
     pub table: u32,
-    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
-    /// next hop is on that one.
+    /// Peers with imported routes, each with the index of its session's link if it is known. A
+    /// link-local next hop is on that link.
     pub peers: BTreeMap<PeerKey, Option<u32>>,
-    /// Of these, the ones that traffic is not sent to while there are others.
+    /// The peers of these that receive no traffic while others can.
     pub left_out: BTreeSet<PeerKey>,
 }
 
 impl Learned {
-    /// The next hops of a prefix whose best paths have changed: by imported peers, and by the ones that are left out only where no
-    /// other has it.
+    /// The next hops of a prefix after a change of its best paths. Only imported peers count; an
+    /// excluded peer counts only if no other peer has the prefix.
     pub fn route(&self, change: &RouteChange) -> LearnedRoute {
         let others = change
             .paths
@@ -403,7 +411,8 @@ impl Learned {
                 NextHop::V6(address) if address.is_unicast_link_local() => {
                     LearnedHop { gateway: address.into(), ifindex, beside: Some(path.peer.address()) }
                 }
-                // A link with a link-local session may have no prefix that the global address would be found by.
+                // A link with a link-local session may have no prefix that contains the global
+                // address.
                 NextHop::V6WithLinkLocal(_, address)
                     if path.peer.interface().is_some() && ifindex.is_some() =>
                 {

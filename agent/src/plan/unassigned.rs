@@ -1,18 +1,21 @@
-//! Packets from the fabric for an address of a Subnet that no pod here has: they are counted by Subnet and dropped.
+//! Packets from the fabric for an address of a Subnet that no local pod has: the node counts them
+//! by Subnet and drops them.
 //!
-//! The kernel does not count what a `blackhole` route drops. So a route to a device of our own comes before it: what is on the way to that
-//! device meets rules of nftables that count by Subnet and drop (`trunkline_datapath::nft::unassigned`).
+//! The kernel does not count packets that a `blackhole` route drops. So a route to a device of the
+//! agent comes first. nftables rules count the packets to this device by Subnet and drop them
+//! (`trunkline_datapath::nft::unassigned`).
 //!
 //! | preference | packet | table | |
 //! |---|---|---|---|
-//! | 1029 | came in by an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
-//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`](trunkline_datapath::plan::UNASSIGNED_TABLE) | all Subnets: to the device |
+//! | 1029 | from an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
+//! | 1029 | from any other link of the fabric | [`UNASSIGNED_TABLE`](trunkline_datapath::plan::UNASSIGNED_TABLE) | all Subnets: to the device |
 //! | 1030 | the same | 39998 | the blackholes |
 //!
-//! **The drop does not depend on the device.** While the device is missing or down its routes are gone, and the blackholes drop as they do
-//! without it. While the rules of nftables are missing the device drops what it gets. Only the count is lost.
+//! **The drop does not depend on the device.** While the device is missing or down, its routes are
+//! missing too, and the blackholes drop the packets. While the nftables rules are missing, the
+//! device drops its packets. Only the count is lost.
 //!
-//! **Delivered packets pay nothing for the routes:** rule 1000 finds local pods before.
+//! **Delivered packets have no cost from the routes:** rule 1000 matches local pods first.
 
 use std::collections::BTreeSet;
 
@@ -25,10 +28,10 @@ use trunkline_datapath::plan::{
 
 use super::{Host, Plan};
 
-/// More than any packet, so that no answer says "too big".
+/// Larger than any packet, so the kernel never answers "packet too big".
 const SINK_MTU: u32 = 65_535;
 
-/// Adds device, rules and routes to the plan, once it is known by which links the fabric comes in.
+/// Adds device, rules and routes to the plan. The fabric's links must already be planned.
 pub(super) fn plan(plan: &mut Plan, host: &Host) {
     let kernel = &mut plan.kernel;
     let subnets: BTreeSet<IpNet> =

@@ -1,9 +1,10 @@
-//! BGP identifiers that two routers have: what the OPENs show.
+//! Finds BGP identifiers that two routers share, from the OPEN messages.
 //!
-//! RFC 6286 makes an identifier unique within an AS, and lets routers of different AS numbers have the same one. In a fabric it
-//! is always a configuration that was copied: route reflection, the choice between equal paths and every table that names routers by
-//! identifier go wrong with it. One router with several sessions has one identifier in all of them, so two peers of one AS number
-//! prove nothing.
+//! RFC 6286 makes an identifier unique within an AS, and allows the same one in routers of
+//! different AS numbers. In a fabric the cause is always a copied configuration. A duplicate breaks
+//! route reflection, the selection between equal paths, and every table with identifiers as names
+//! of routers. A router with several sessions uses one identifier in all of them, so two peers of
+//! one AS number prove nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -11,7 +12,7 @@ use std::net::Ipv4Addr;
 use trunkline_api::control::DuplicateIdentifier;
 use trunkline_bgp::speaker::PeerStatus;
 
-/// What one session shows.
+/// The identifier data of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SessionIdentifiers {
     peer: String,

@@ -1,8 +1,9 @@
 //! The sockets of one round: a packet socket for each uplink and family.
 //!
-//! A socket is open only while probes are under way: each packet of the uplink runs its filter. It is bound to all protocols, because only
-//! such a socket receives a packet before the ingress hook, where the kernel drops probes. Closing it waits for the kernel's readers, so
-//! that is done on a thread that may wait.
+//! A socket is open only during a round, because every packet of the uplink passes its filter. It
+//! is bound to all protocols: only such a socket receives a packet before the ingress hook, where
+//! the kernel drops probes. Closing it waits for the kernel's readers, so a blocking thread closes
+//! it.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,10 +18,10 @@ use trunkline_datapath::sockets::PacketSocket;
 
 use super::packet::{self, CONTENT_V4, CONTENT_V6, Mac, ProbeReply};
 
-/// Octets that are read of a frame: what comes after the content is zeros.
+/// Number of octets that are read of a frame. The octets after the content are zeros.
 const LONGEST: usize = 128;
 
-/// One uplink and family.
+/// The socket of one uplink and family.
 pub(super) struct Uplink {
     socket: PacketSocket,
 }
@@ -34,7 +35,7 @@ impl Uplink {
         Ok(Uplink { socket: PacketSocket::open(ifindex, &filter(family, cookie))? })
     }
 
-    /// This node's MAC address there.
+    /// This node's MAC address on the uplink.
     pub(super) fn mac(&self) -> Mac {
         self.socket.mac()
     }
@@ -44,7 +45,7 @@ impl Uplink {
         self.socket.send(frame).await
     }
 
-    /// The next probe that comes back.
+    /// The next returned probe.
     pub(super) async fn receive(&self) -> io::Result<ProbeReply> {
         let mut buffer = [0; LONGEST];
         loop {
@@ -56,7 +57,7 @@ impl Uplink {
     }
 }
 
-/// Probes of this run, by magic and cookie. The rest is looked at in [`packet::read`].
+/// Accepts probes of this run, by magic and cookie. [`packet::read`] checks the rest.
 fn filter(family: IpFamily, cookie: u32) -> Vec<SockFilter> {
     let content = match family {
         IpFamily::V4 => CONTENT_V4,
@@ -73,7 +74,8 @@ fn filter(family: IpFamily, cookie: u32) -> Vec<SockFilter> {
     ]
 }
 
-/// The MAC addresses of next hops, as the kernel knows them; of one that it does not know none.
+/// The MAC addresses of next hops from the kernel's neighbour entries; `None` for a next hop
+/// without an entry.
 pub(super) fn neighbours(hops: &[(u32, IpAddr)]) -> Vec<Option<Mac>> {
     let Ok(mut connection) = Connection::open() else { return vec![None; hops.len()] };
     let mut look_up = |(ifindex, address): &(u32, IpAddr)| {

@@ -1,8 +1,10 @@
-//! Where networks and subnets come from: a folder of manifests, or watches of a Kubernetes API server ([`kube`]).
+//! The sources of networks and subnets: a folder of manifests, or watches of a Kubernetes API
+//! server ([`kube`]).
 //!
-//! A source yields whole [`Snapshot`](crate::plan::intent::Snapshot)s, never single edits, so that nothing downstream sees a network without its
-//! subnets, and nothing downstream knows which source it was. A folder with a fault in it yields [`SnapshotRefusal`](crate::plan::intent::SnapshotRefusal): every fault with its file, and
-//! the snapshot before stays in force.
+//! A source produces whole [`Snapshot`](crate::plan::intent::Snapshot)s and never single edits. So
+//! no consumer sees a network without its subnets, and no consumer depends on the kind of source. A
+//! faulty folder produces a [`SnapshotRefusal`](crate::plan::intent::SnapshotRefusal) with every
+//! fault and its file, and the previous snapshot stays in force.
 
 pub mod folder;
 pub mod kube;

@@ -1,7 +1,7 @@
 //! The section `telemetry` of the agent's configuration.
 //!
-//! Headers usually are credentials. So agent.yaml never has their values, only where they are: a file, or a variable of the environment.
-//! Whoever writes a value there is refused without it being repeated.
+//! Headers usually are credentials. So agent.yaml contains only references to their values: a file,
+//! or an environment variable. A value in agent.yaml is refused, and the error does not repeat it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::text_kinds::FilePath;
 
-/// A header is not longer than this.
+/// Maximum length of a header in octets.
 const LONGEST: u64 = 16 << 10;
 
-/// What is told to others than the fabric.
+/// Export of telemetry data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// A collector of OpenTelemetry, which is told events and attach traces; none unless said.
+    /// A collector of OpenTelemetry, which receives events and attach traces. Default: none.
     pub otlp: Option<Otlp>,
 }
 
-/// A collector, spoken to by OTLP/HTTP with protobuf.
+/// A collector. The protocol is OTLP/HTTP with protobuf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Otlp {
@@ -39,11 +39,12 @@ pub struct Otlp {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Reference>", extend("default" = {}))]
     pub headers: BTreeMap<String, Header>,
-    /// PEM file of the certificates that an `https` collector's is signed by, read again when it changes; the system's unless said.
+    /// PEM file of the certificates that sign an `https` collector's certificate. The agent reads
+    /// it again when it changes. Default: the system's.
     #[serde(default)]
     #[schemars(with = "Option<FilePath>")]
     pub ca_file: Option<PathBuf>,
-    /// How long a request may take, in seconds.
+    /// Time limit of a request, in seconds.
     #[serde(default = "ten")]
     #[schemars(range(min = 1, max = 60))]
     pub timeout_seconds: u16,
@@ -60,17 +61,17 @@ fn trunkline() -> String {
     "trunkline".to_owned()
 }
 
-/// Where a header's value is.
+/// The location of a header's value.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Header {
-    /// In one of these.
+    /// A reference to the value.
     Reference(Reference),
-    /// Something else was written, perhaps the value itself: it is not kept.
+    /// Another value, perhaps the header's own: it is not stored.
     Other(IgnoredValue),
 }
 
-/// What was not read.
+/// A value that is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct IgnoredValue(IgnoredAny);
 
@@ -80,18 +81,19 @@ impl Serialize for IgnoredValue {
     }
 }
 
-/// Where a header's value is.
+/// The location of a header's value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Reference {
-    /// The content of this file, without white space at its ends; read for each request, so that it may be exchanged.
+    /// The content of this file, without white space at its ends. The agent reads it for each
+    /// request, so it may be replaced.
     File(PathBuf),
     /// A variable of the agent's environment.
     Env(String),
 }
 
 impl TelemetryConfig {
-    /// What is wrong, and what to write.
+    /// Checks the section. The error contains the field, the fault and the remedy.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.otlp.as_ref().map_or(Ok(()), Otlp::check)
     }
@@ -117,12 +119,13 @@ impl Otlp {
         Ok(())
     }
 
-    /// How long a request may take.
+    /// Time limit of a request.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout_seconds))
     }
 
-    /// The collector's URL with this path appended. The error never repeats the endpoint: it may have a password.
+    /// The collector's URL with this path appended. The error never repeats the endpoint, because
+    /// it may contain a password.
     pub fn uri(&self, path: &str) -> Result<Uri, String> {
         let fix = "write http:// or https://, a host and a port, such as http://127.0.0.1:4318";
         let base: Uri = self.endpoint.parse().map_err(|_| format!("is no URL: {fix}"))?;
@@ -142,13 +145,14 @@ impl Otlp {
             .map_err(|_| format!("is no URL: {fix}"))
     }
 
-    /// The headers with their values as they are now. It reads files. The error says which and why, and no value.
+    /// The headers with their current values. It reads files. The error contains the header and the
+    /// reason, and no value.
     pub fn read_headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         for (name, header) in &self.headers {
             let text = header.read().map_err(|fault| format!("header {name}: {fault}"))?;
             let mut value = HeaderValue::from_str(text.trim())
-                .map_err(|_| format!("header {name}: what is there is more than one line of text"))?;
+                .map_err(|_| format!("header {name}: the value has more than one line of text"))?;
             value.set_sensitive(true);
             let name = name.parse::<HeaderName>().map_err(|_| format!("header {name}: is no name"))?;
             headers.insert(name, value);
@@ -185,7 +189,7 @@ impl Header {
             }
             Header::Reference(Reference::Env(variable)) => std::env::var(variable)
                 .map_err(|_| format!("the environment variable {variable} is not set, or is no text")),
-            Header::Other(_) => Err("says no file and no variable".to_owned()),
+            Header::Other(_) => Err("has no file and no variable".to_owned()),
         }
     }
 }

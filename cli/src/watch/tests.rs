@@ -111,7 +111,7 @@ fn night() -> Model {
         vec![
             event(1, 1, "sessionUp", "info", Some("10.1.0.1"), "session with AS 65001 is Established: ipv4-unicast"),
             event(2, 2, "sessionUp", "info", Some("10.2.0.1"), "session with AS 65002 is Established: ipv4-unicast"),
-            event(3, 4, "originated", "info", None, "10.201.0.2/32 is told to the peers"),
+            event(3, 4, "originated", "info", None, "10.201.0.2/32 is advertised"),
             event(
                 4,
                 55,

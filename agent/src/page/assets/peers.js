@@ -94,7 +94,7 @@ function one() {
 function draw(peer) {
   const back = h("p", { class: "back" }, h("a", { href: "#/peers", "data-key": "back" }, "← All peers"));
   if (!peer) {
-    swap(main, back, empty(`There is no peer ${name}`, "It may have been removed from the configuration, or was a dynamic neighbour without a session now."));
+    swap(main, back, empty(`There is no peer ${name}`, "Possible causes: it was removed from the configuration, or it was a dynamic neighbour and its session has ended."));
     return;
   }
   const kind = peer.shutdown ? "off" : isUp(peer) ? "good" : peer.optional ? "warn" : "bad";
@@ -155,4 +155,4 @@ function known(peer, { found, at }) {
   ];
 }
 
-export const reason = (peer) => sentence(peer.cause?.text ?? "no attempt has ended yet");
+export const reason = (peer) => sentence(peer.cause?.text ?? "no connection attempt is complete yet");

@@ -3,7 +3,7 @@
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
 
-/// Rules that read marks: preference, destination, value and mask, table.
+/// Rules that match marks: preference, destination, value and mask, table.
 fn marked(plan: &Plan, family: IpFamily) -> Vec<String> {
     let shown = |rule: &Rule| {
         let Mark { value, mask } = rule.mark?;
@@ -80,7 +80,7 @@ fn links_beyond_the_last_number_share_one() {
 }
 
 #[test]
-fn behind_a_vlan_each_subnet_has_its_own_way() {
+fn in_a_vlan_network_each_subnet_has_its_own_table() {
     let mut host = with_default();
     host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     let plan = plan(&three_subnets(), &host).unwrap();

@@ -1,4 +1,5 @@
-//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::selection`].
+//! The default route of a BGP network, from sessions to the routes of table T.
+//! [`crate::plan::selection`] has the table of the rule itself.
 
 use trunkline_bgp::types::FamilySet;
 
@@ -7,7 +8,7 @@ use super::*;
 const V4: Family = Family::Ipv4Unicast;
 const V6: Family = Family::Ipv6Unicast;
 
-/// An established peer that offers default routes of these families, and whose whole table is here.
+/// An established peer that offers default routes of these families and has sent all its routes.
 fn offering(peer: &str, v6: &str, families: &[Family]) -> Session {
     let now = families.iter().copied().collect();
     let offer = PeerDefaultRoutes { now, ever: now, withdrawn: FamilySet::EMPTY, complete: FamilySet::ALL };
@@ -29,7 +30,7 @@ fn each_family_follows_the_default_routes_of_its_own() {
 }
 
 #[test]
-fn a_peer_that_no_packet_is_sent_to_offers_nothing() {
+fn a_peer_without_traffic_offers_no_default_route() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "doesNotRouteTraffic": true}, {"asn": 65001, "address": "192.0.2.3"},
     ]);

@@ -1,4 +1,4 @@
-//! Pods that are in the kernel although no record knows them.
+//! Pods in the kernel without a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,8 @@ use trunkline_datapath::plan::{Hop, POD_TABLE, PodPlan, RouteKey, RouteTarget};
 use crate::plan::{Plan, PlannedPod, Pod, plan_pod};
 use crate::reconcile::UnrecordedPod;
 
-/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
+/// The plan that keeps a pod without a record running. Its neighbour entries stay, because its MAC
+/// is unknown.
 pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
     let holds = |address: &IpAddr| {
         plan.networks
@@ -23,7 +24,7 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
         host_ifindex: pod.host_ifindex,
         mac: [0; 6],
         attachment: pod.attachment,
-        // They were in the record.
+        // The record contained them.
         extra_prefixes: BTreeSet::new(),
     };
     match plan_pod(plan, &as_pod) {
