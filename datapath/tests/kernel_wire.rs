@@ -1,4 +1,5 @@
-//! Checks on the wire against real kernels at the other end of a link: routers, owners of addresses and those that stand in for them.
+//! Link checks against real kernels at the other end of a link: routers, holders of addresses, and
+//! proxies for addresses.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,13 +14,14 @@ use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
 use trunkline_datapath::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
 
-/// Generous: what does not depend on silence ends long before.
+/// Generous: tests that do not wait for silence end much earlier.
 const TIMES: CheckTimeouts =
     CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
 
 const ROUTER: &str = "02:00:00:00:00:01";
 
-/// A link `vlan10` without an address, and at its other end the rack: a router that has 10.10.0.1 and fd00:10::1.
+/// A link `vlan10` without an address. At its other end is the rack: a router with 10.10.0.1 and
+/// fd00:10::1.
 fn rack() -> OwnedFd {
     let rack = namespace();
     let path = format!("/proc/{}/fd/{}", std::process::id(), rack.as_raw_fd());
@@ -32,7 +34,7 @@ fn rack() -> OwnedFd {
         ip("addr add fd00:10::1/64 dev rack nodad");
         ip("link set rack up");
     });
-    // The link-local addresses are past their own duplicate address detection.
+    // Duplicate address detection of the link-local addresses has ended.
     eventually("carrier and link-local addresses", || {
         let ready = || ip_json("-6 addr show scope link").iter().any(usable);
         ready() && inside(&rack, ready)
@@ -63,18 +65,18 @@ fn mac(device: &str) -> String {
     ip_json(&format!("link show {device}"))[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Checks; the error in words.
+/// Runs a check; returns the error as text.
 fn look(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
     runtime.block_on(LinkChecker::new(times).check(check)).map_err(|error| error.to_string())
 }
 
-/// Checks and announces; the error in words.
+/// Runs a check and announces; returns the error as text.
 fn ask(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
     let free = look(runtime, TIMES, check)?;
     runtime.block_on(free.announce()).map_err(|error| error.to_string())
 }
 
-/// What the rack believes to be the MAC address of an address.
+/// The MAC address in the rack's neighbour entry of an address.
 fn believed(rack: &OwnedFd, address: &str) -> Option<String> {
     let neighbours = inside(rack, || ip_json(&format!("neigh show {address} dev rack")));
     neighbours.first().and_then(|neighbour| Some(neighbour["lladdr"].as_str()?.to_owned()))
@@ -130,7 +132,8 @@ fn whoever_has_the_address_is_named_by_its_mac() {
     });
 }
 
-/// A pod on another node is behind that node's proxy entry, and Linux does not answer a probe from 0.0.0.0 for such an address.
+/// The node of a remote pod has a proxy entry for the pod's address. Linux does not answer a probe
+/// from 0.0.0.0 for such an address.
 #[test]
 fn whoever_stands_in_for_the_address_is_found_too() {
     isolated("proxy", |runtime| {
@@ -162,7 +165,7 @@ fn a_check_changes_no_table_and_an_announcement_does() {
         let rack = rack();
         let own = mac("vlan10");
         for address in ["10.10.0.7", "fd00:10::7"] {
-            // Somebody had it before, and the rack has just talked to them.
+            // Another host had the address before, and the rack has just talked to it.
             let previous = "02:00:00:00:00:99";
             inside(&rack, || {
                 ip(&format!("neigh replace {address} dev rack lladdr {previous} nud reachable"))
@@ -182,7 +185,8 @@ fn a_check_changes_no_table_and_an_announcement_does() {
 fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
     isolated("race", |runtime| {
         let rack = rack();
-        // Long enough for both to be asking; who hears the other does not wait.
+        // Long enough for both checks to run; a check that receives the other's probe does not
+        // wait.
         let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);
@@ -194,11 +198,11 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
                     inside(&rack, || {
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                        // Its router is itself and does not answer it.
+                        // The device is its own router and does not answer itself.
                         look(&runtime, times, &there).map(drop)
                     })
                 });
-                // Neither comes to announce it: one hears that the other asks.
+                // Neither check succeeds: one receives the other's probe.
                 (look(runtime, times, &here).map(drop), theirs.join().unwrap())
             });
             let named = [(&ours, ROUTER.to_owned()), (&theirs, mac("vlan10"))].map(|(outcome, mac)| {
@@ -209,7 +213,7 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
     });
 }
 
-/// Lines of packet sockets of this namespace.
+/// The lines of packet sockets in this namespace.
 fn packet_sockets() -> usize {
     fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
 }

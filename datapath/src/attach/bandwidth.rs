@@ -1,16 +1,20 @@
-//! A pod's bandwidth limits, at the host's end of its pair, where the pod cannot take them away.
+//! A pod's bandwidth limits, at its host interface, where the pod cannot remove them.
 //!
-//! What goes **to** the pod leaves the host by that end: a token bucket (`tbf`) as its queue. What comes **from** the pod comes in there,
-//! and is led over an `ifb` device with the same kind of queue ([`tc`](crate::netlink::tc) says why), which shows its packets to the rest of the host as
-//! having come by the pair: policy rules, reverse path and captures see no difference.
+//! Packets **to** the pod leave the host by that interface: its queue is a token bucket (`tbf`).
+//! Packets **from** the pod arrive there and are redirected through an `ifb` device with the same
+//! kind of queue ([`tc`](crate::netlink::tc) has the reason). The rest of the host sees these
+//! packets as received by the pair: policy rules, reverse path checks and captures do not change.
 //!
-//! Where the request says no burst it is what the rate carries in `BURST_TIME`, and no less than `LEAST_BURST`, below which TCP does not
-//! get a fast link filled. The queue holds what the rate carries in `WAIT` beyond the burst, as with the reference plugin.
+//! If the request has no burst, the burst is the rate times `BURST_TIME`, and at least
+//! `LEAST_BURST`. With less, TCP cannot fill a fast link. The queue holds the burst and the rate
+//! times `WAIT`, as with the reference plugin.
 //!
-//! What others take away is put back: the kernel tells of queues and filters, and the attach flow (`Pods::keep_limits` of the agent)
-//! looks after the pair that is named. It hears of what an ADD does, too, and finds it right.
+//! The agent repairs limits that other programs remove: the kernel sends notifications about qdiscs
+//! and filters, and the attach flow (`Pods::keep_limits` of the agent) checks the pair of the
+//! notification. Changes of an ADD cause notifications too, and the check finds no fault.
 //!
-//! The `ifb` device has the pair's name with `tb` in front. It does not go with the pair, so whoever deletes that deletes both.
+//! The `ifb` device has the pair's name with the prefix `tb`. The kernel does not delete it with
+//! the pair, so DEL deletes both.
 
 use std::time::Duration;
 
@@ -26,7 +30,7 @@ use crate::netlink::{Batch, Connection, Refusal};
 const BURST_TIME: Duration = Duration::from_millis(50);
 const LEAST_BURST: u64 = 128 << 10;
 const WAIT: Duration = Duration::from_millis(25);
-/// Ethernet's header, which the kernel counts too.
+/// Length of the Ethernet header, which the kernel counts too.
 const HEADER: u32 = 14;
 
 /// The queue for a limit on a link with this MTU.
@@ -37,13 +41,13 @@ fn bucket(limit: &RateLimit, mtu: u32) -> TokenBucket {
         u64::try_from(octets).unwrap_or(u64::MAX)
     };
     let burst = limit.burst.map_or_else(|| carried(BURST_TIME).max(LEAST_BURST), |bits| bits / 8);
-    // A packet that is larger than the burst would never go.
+    // A packet larger than the burst would never be sent.
     let burst = burst.max(u64::from(mtu) + u64::from(HEADER));
     let narrow = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
     TokenBucket { rate, burst: narrow(burst), limit: narrow(burst.saturating_add(carried(WAIT))) }
 }
 
-/// Puts the limits of a pair in place; `alias` is the pair's. The same again changes nothing.
+/// Installs the limits of a pair; `alias` is the pair's. A repeated call changes nothing.
 pub(super) fn limit(
     host: &mut Connection,
     link: &LinkInfo,
@@ -85,7 +89,7 @@ pub(super) fn limit(
     Ok(())
 }
 
-/// Names the module where the kernel says that it does not know what it is asked for.
+/// Adds the name of the missing module to a refusal for an unknown qdisc, filter or device.
 fn missing(refusal: Refusal, module: &str) -> Refusal {
     match refusal.errno {
         libc::ENOENT | libc::EOPNOTSUPP => {
@@ -95,7 +99,7 @@ fn missing(refusal: Refusal, module: &str) -> Refusal {
     }
 }
 
-/// Looks whether the limits of a pair are in place.
+/// Checks that the limits of a pair are installed.
 pub(super) fn check(
     host: &mut Connection,
     link: &LinkInfo,

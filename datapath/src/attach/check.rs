@@ -1,4 +1,4 @@
-//! CHECK: every part of an attachment is looked for, and all that is missing is named at once.
+//! CHECK: looks for every part of an attachment, and reports all missing parts at once.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
 use crate::netlink::{Batch, Connection};
 use crate::plan::{Attachment, Hop, Ipvlan, Neighbour, POD_TABLE, RouteTarget};
 
-/// Looks at both ends; the error lists what is not as it should be.
+/// Checks both ends; the error lists all faults.
 pub(super) fn check_device(
     host: &mut Connection,
     pod: &mut Connection,
@@ -62,7 +62,7 @@ fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, second: bool, 
     for link in [link, end] {
         check_up(link, faults);
     }
-    // One that was a second interface once keeps the mark.
+    // The mark of a second interface stays when the interface is no longer a second one.
     if link.alias.as_deref() != Some(&spec.alias(second || veth::alias(link).second)) {
         faults.push(format!("{} has lost its alias", link.name));
     }
@@ -149,7 +149,7 @@ fn check_host(
     Ok(())
 }
 
-/// All addresses, by index of their interface.
+/// All addresses, with the index of their interface.
 fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceError> {
     let mut found = Vec::new();
     for family in IpFamily::ALL {
@@ -185,7 +185,7 @@ fn has_neighbour(
     Ok(found.any(|found| found.entry == wanted))
 }
 
-/// The route that a packet to `destination` takes: its table, and where it leads.
+/// The table and the target of the route for a packet to `destination`.
 fn route(
     connection: &mut Connection,
     destination: IpAddr,

@@ -1,15 +1,18 @@
-//! Links that the plan asks for: made, taken over from the last life, put right, deleted.
+//! Links of the plan: created, taken over from the last run, repaired, deleted.
 //!
 //! ```text
-//!  plan 1: eth0.10 wanted ──► made ──► HostChanged ──► plan 2: eth0.10 has index 7: routes over it
+//!  plan 1: eth0.10 wanted ──► created ──► HostChanged ──► plan 2: eth0.10 has index 7: routes over it
 //! ```
 //!
-//! [`Owner::settle_links`] compares the plan with the links as they are known; it runs after each plan and whenever a link has changed, so that what
-//! somebody deleted or set down comes back, and what could not be made is tried again. Why a link is not as it should be is kept by
-//! name ([`KernelHost::link_faults`](crate::plan::KernelHost::link_faults)): the planner hands it on to whoever waits for the link.
+//! [`Owner::settle_links`] compares the plan with the recorded links. It runs after each plan and
+//! after each change of a link. So it restores links that another program deleted or set down, and
+//! it tries failed creations again. Faults are stored by link name
+//! ([`KernelHost::link_faults`](crate::plan::KernelHost::link_faults)); the planner forwards them
+//! to the pods that wait for the link.
 //!
-//! **Whose a link is** says its alias, and for what this process has made or taken over its index. Anything else of the wanted name is
-//! somebody's and is not touched.
+//! **The owner of a link** is in its alias. Links that this process created or took over are also
+//! known by their index. Any other link with the wanted name belongs to another program and is not
+//! changed.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -21,7 +24,7 @@ use crate::netlink::vxlan::{self, VxlanInfo};
 use crate::netlink::{Batch, BatchResult, Refusal};
 use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
-/// The name of a link between its making and its naming.
+/// The temporary name of a new link.
 const UNNAMED: &str = "trunkline-new";
 
 impl Owner {
@@ -69,7 +72,7 @@ impl Owner {
         changed.into_iter().try_for_each(|info| self.handle_link(info))
     }
 
-    /// Makes a link. As it is then; an error in words.
+    /// Creates a link. Returns its state, or an error text.
     fn make_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
         let Some(may_be_up) = self.may_be_up(plan.kind) else {
             return Err(format!("{name} cannot be made: the link that should carry it is gone"));
@@ -116,8 +119,9 @@ impl Owner {
         }
     }
 
-    /// Whether a link of this kind can be up now: a VLAN device under a parent that is down cannot, and comes up with it. None: the parent is
-    /// gone. By the kernel, as in `is_up_now`: a parent that vanishes takes its VLAN devices along, and these are heard of first.
+    /// Whether a link of this kind can be up now: a VLAN device can be up only if its parent is up,
+    /// and comes up with the parent. None: the parent is deleted. The kernel is asked, as in
+    /// `is_up_now`: the kernel reports the deletion of VLAN devices before that of their parent.
     fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
         match kind {
             LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
@@ -152,7 +156,7 @@ impl Owner {
         }
     }
 
-    /// Puts right what differs in an own link. As it is then, if anything did.
+    /// Repairs the differences of an own link. Returns its new state, if something changed.
     fn mend_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
@@ -194,7 +198,8 @@ impl Owner {
         })
     }
 
-    /// Puts into the batch what the kernel forgets of a link that is down: neighbours, and what is answered for there.
+    /// Adds requests for the entries that the kernel deletes when a link goes down: neighbour and
+    /// proxy entries.
     pub(super) fn restore_neighbours(&mut self, index: u32) {
         let neighbours: Vec<Neighbour> =
             self.plan.neighbours.iter().filter(|neighbour| neighbour.ifindex == index).copied().collect();
@@ -224,7 +229,7 @@ impl Owner {
         self.requests.push(Request::DeleteNeighbour);
     }
 
-    /// Brings the plan's neighbours from the old plan's to those of the one in force.
+    /// Changes the neighbour entries of the old plan into those of the current plan.
     pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
         let wanted = self.plan.neighbours.clone();
         old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
@@ -235,8 +240,8 @@ impl Owner {
         }
     }
 
-    /// Brings the forwarding entries of own VXLAN devices to the plan: what it does not name is deleted, whoever put it there. How many had
-    /// to be changed.
+    /// Brings the FDB entries of own VXLAN devices to the plan. Entries that are not in the plan
+    /// are deleted, of other programs too. Returns the number of changes.
     pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
         self.flush()?;
         let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
@@ -247,7 +252,7 @@ impl Owner {
         for ifindex in &devices {
             there.extend(self.connection.list(|batch| batch.dump_fdb(*ifindex), vxlan::read_fdb)?);
         }
-        // One that is planned for a device that has gone comes with the next plan.
+        // An entry for a deleted device waits for the next plan.
         let wanted: BTreeSet<FdbEntry> =
             self.plan.fdb.iter().filter(|entry| devices.contains(&entry.ifindex)).copied().collect();
         for entry in there.difference(&wanted) {
@@ -259,13 +264,13 @@ impl Owner {
             self.requests.push(Request::Neighbour(entry.vtep));
         }
         self.flush()?;
-        // What was put just now is counted when the kernel has told of it, and this is asked again.
+        // New entries are counted after their notification, when this function runs again.
         self.forwarding.wanted = self.plan.fdb.len();
         self.forwarding.installed = there.intersection(&wanted).count();
         Ok(there.symmetric_difference(&wanted).count())
     }
 
-    /// Removes own neighbours that nobody wants, once everybody has spoken.
+    /// Removes own neighbour entries that no source wants, after plan and pods were received.
     pub(super) fn sweep_neighbours(&mut self) {
         if !self.planned || !self.populated {
             return;
@@ -285,10 +290,11 @@ impl Owner {
         self.pods.values().flat_map(|pod| &pod.proxies)
     }
 
-    /// The link of the default route as it is now, or the last known one.
+    /// The link of the current default route, or the last known one.
     pub(super) fn default_link(&mut self) -> Option<u32> {
         let mut batch = Batch::new();
-        // Addresses that no other route is for: reserved (RFC 1112) and not assigned by IANA.
+        // Addresses that only a default route matches: reserved (RFC 1112) and not assigned by
+        // IANA.
         for address in ["240.0.0.1", "4000::1"] {
             batch.get_route(address.parse().ok()?);
         }

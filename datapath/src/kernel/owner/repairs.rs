@@ -1,4 +1,4 @@
-//! What others changed and the owner put back, by kind, and what the owner says of itself.
+//! Repairs of changes by other programs, by kind, and the owner's status.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::sync::PoisonError;
 use super::reason::Reason;
 use super::{GuardStatus, Owner};
 
-/// A kind of thing that is put back.
+/// A kind of object that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepairKind {
     /// A route.
     Route,
     /// A policy rule.
     Rule,
-    /// A permanent neighbour or a proxy entry.
+    /// A permanent neighbour entry or a proxy entry.
     Neighbour,
     /// A pod's link.
     Link,
@@ -26,14 +26,14 @@ pub enum RepairKind {
     Sysctl,
 }
 
-/// How often one kind was put back since the start, and which was the last.
+/// Number of repairs of one kind since the start, and the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Count {
     number: u64,
     last: String,
 }
 
-/// Everything that was put back since the start.
+/// All repairs since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs(BTreeMap<RepairKind, Count>);
 
@@ -53,19 +53,19 @@ impl RepairKind {
 }
 
 impl Repairs {
-    /// Adds repairs of one kind; `last` names the last one.
+    /// Adds repairs of one kind; `last` names the last object.
     pub fn add(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         let count = self.0.entry(what).or_default();
         count.number += number;
         count.last = last.to_string();
     }
 
-    /// How many there are.
+    /// The number of repairs.
     pub fn total(&self) -> u64 {
         self.0.values().map(|count| count.number).sum()
     }
 
-    /// Those since `before`, in words.
+    /// The repairs since `before`, as text.
     pub fn since(&self, before: &Repairs) -> Option<String> {
         let newer = self.0.iter().filter_map(|(what, count)| {
             let known = before.0.get(what).map_or(0, |known| known.number);
@@ -79,7 +79,7 @@ impl Repairs {
 }
 
 impl Owner {
-    /// So many of a kind were put back.
+    /// Records repairs of one kind.
     pub(super) fn repaired(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         if number > 0 {
             self.repairs.add(what, number, last);

@@ -1,4 +1,4 @@
-//! What is written is read as it was.
+//! Objects are encoded and parsed without loss.
 
 use super::*;
 use crate::netlink::message::messages;
