@@ -1,7 +1,7 @@
-//! The operator's commands: each asks the running agent one question and prints the answer.
+//! The operator's commands: each sends a request to the running agent and prints the answer.
 //!
-//! `-o json` prints the answer as it came ([`trunkline_api::control`] says what the fields are); the tables are for
-//! people and may change.
+//! `-o json` prints the answer unchanged ([`trunkline_api::control`] has the fields). The tables
+//! are for people and may change.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -215,7 +215,7 @@ pub enum RefreshDirection {
     Out,
 }
 
-/// Asks and prints. Nothing but the answer goes to standard output.
+/// Runs a command. Only the answer is written to standard output.
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Agent { .. }
@@ -266,7 +266,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 (None, None) => Table::Best,
             };
             let mut routes: Vec<Route> = client::query(&ask.socket, Query::Routes { table })?;
-            // They come in the agent's order; those of one prefix stay in theirs.
+            // The agent's order; paths of one prefix keep their order.
             routes.sort_by_key(|route| route.prefix);
             print(ask.output, &routes, |routes| show::routes(routes))
         }
@@ -307,7 +307,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Examines this host, and says how bad it is.
+/// Examines this host, and returns the exit code.
 pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
     let findings = doctor.host.examine();
     print(doctor.output, &findings, |findings| doctor::table(findings))?;
@@ -319,14 +319,14 @@ pub fn complete(shell: Shell) -> anyhow::Result<()> {
     write(&completions::script(shell))
 }
 
-/// Whether an operator who wrote this means the pod.
+/// Whether the operator's text refers to this pod.
 fn names(written: &str, pod: &PodStatus) -> bool {
     let address = written.parse().is_ok_and(|address| pod.addresses.contains(&address));
     address || written == pod.name || written == pod.title() || pod.container_id.starts_with(written)
 }
 
-/// The container that these interfaces are of, and its network namespace. It is opened here and not by the agent, which may live in another
-/// mount namespace.
+/// The container of these interfaces, and its network namespace. This process opens the namespace,
+/// because the agent may be in another mount namespace.
 fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Result<(String, File)> {
     let Some(first) = pods.first() else {
         anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists those that are")
@@ -353,7 +353,7 @@ fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Res
     Ok((first.container_id.clone(), file))
 }
 
-/// A prefix, or an address for its host route; host bits are taken off.
+/// A prefix, or an address as host route. Host bits are cleared.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let prefix = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     prefix
@@ -361,7 +361,7 @@ fn prefix(text: &str) -> Result<IpNet, String> {
         .map_err(|_| "write a prefix such as 10.0.0.0/8, or an address".to_owned())
 }
 
-/// A text for the peers' operators, which travels in one octet of length.
+/// A text for the peers' operators; its length field has one octet.
 fn message(text: &str) -> Result<String, String> {
     match text.len() {
         _ if text.chars().any(char::is_control) => {
@@ -372,8 +372,8 @@ fn message(text: &str) -> Result<String, String> {
     }
 }
 
-/// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
-/// output.
+/// Makes the agent write its tables into a file. The summary goes to standard error if the file is
+/// standard output.
 fn dump(path: &Path, ask: &ClientArgs) -> anyhow::Result<()> {
     let stdout = path.as_os_str() == "-";
     let done: DumpDone = if stdout {
@@ -403,7 +403,7 @@ fn print<T: serde::Serialize>(
 
 fn write(text: &[u8]) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text) {
-        // `trunkline routes | head` is no error.
+        // A closed pipe, as in `trunkline routes | head`, is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => Ok(outcome?),
     }

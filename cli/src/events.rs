@@ -1,7 +1,7 @@
-//! What happened lately, once or on and on.
+//! Recent events, once or continuously.
 //!
-//! Following is one question after the other, each answered once there is something newer than the last: the agent keeps
-//! no list of followers, and one that stops costs it nothing.
+//! To follow, the command sends one request after the other. The agent answers each one when there
+//! is a newer event. The agent keeps no list of followers, so a follower that stops costs nothing.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use trunkline_api::control::{Event, Events, Query, Severity};
 use crate::arguments::{ClientArgs, Output};
 use crate::client;
 
-/// One line an event, oldest first.
+/// One line for each event, oldest first.
 pub(crate) fn table(events: &Events) -> String {
     let mut text = missed(events);
     events.events.iter().for_each(|event| text.push_str(&line(event)));
@@ -25,7 +25,8 @@ fn missed(events: &Events) -> String {
     }
 }
 
-/// As wide as most of them need, so that lines which come one by one stand under each other too.
+/// Columns have a fixed width that fits most events, so lines that are printed one by one are
+/// aligned.
 fn line(event: &Event) -> String {
     let mut text = String::new();
     let mark = match event.severity {
@@ -37,7 +38,7 @@ fn line(event: &Event) -> String {
     text
 }
 
-/// Prints what is kept, then what happens, until the agent or whoever reads goes away.
+/// Prints the stored events, then new ones, until the agent or the reader of the output ends.
 pub(crate) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
     let mut kept: Events = client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
     let mut after = 0;

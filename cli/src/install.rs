@@ -1,13 +1,15 @@
-//! `trunkline install-cni` and `uninstall-cni`: the plugin and its configuration list on a node, put there by an init container of the
-//! agent's pod, or by a package's script.
+//! `trunkline install-cni` and `uninstall-cni`: install and remove the plugin and its configuration
+//! list. An init container of the agent's pod or a package's script runs them.
 //!
-//! The container runtime watches the folder of configurations and runs whatever the first of them names, at once. So the plugin comes first
-//! and the configuration after it, each under a name that nobody reads until it is whole and on disk, and is renamed into place; a plugin that is running
-//! keeps its old file. Taking them away goes the other way round. Both may be done any number of times: what is right already is not
-//! touched, so that a restart of the pod makes no runtime read its configuration anew.
+//! The container runtime watches the folder of configurations and immediately runs the plugins of
+//! the first one. So the plugin is installed first, and then the configuration. Each file is
+//! written under a temporary name, synced, and renamed. A running plugin keeps its old file.
+//! Removal uses the opposite order. Both commands can be repeated: a correct file is not changed,
+//! so a restart of the pod does not make the runtime read its configuration again.
 //!
-//! The folder's other files are not ours: another network's configuration is left where it is. The runtime takes the first name in the
-//! order of the alphabet, so where one stands before ours, that is said, as otherwise nothing would show why the plugin is never run.
+//! Other files in the folder are not changed, including the configuration of another network. The
+//! runtime uses the first name in alphabetical order. If another name precedes Trunkline's, the
+//! command reports it, because nothing else would show why the plugin is not run.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,10 +23,10 @@ use clap::Args;
 /// The plugin's file name, which is its `type` in configurations.
 pub(crate) const PLUGIN: &str = "trunkline-cni";
 
-/// The reference plugin that maps hostPorts.
+/// The reference plugin for hostPorts.
 pub(crate) const PORTMAP: &str = "portmap";
 
-/// The configuration unless another is given.
+/// The default configuration list.
 const CONFLIST: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "trunkline",
@@ -76,7 +78,7 @@ impl InstallPaths {
     }
 }
 
-/// Puts both in place and says what was done.
+/// Installs plugin and configuration, and prints the result.
 pub fn install(install: &Install) -> anyhow::Result<()> {
     let place = &install.place;
     let configuration = place.configuration()?;
@@ -113,7 +115,7 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The usual configuration: with `portmap` where the node has that plugin.
+/// The default configuration: with `portmap` if the node has that plugin.
 fn usual(place: &InstallPaths) -> String {
     const END: &str = "\n    }\n  ]";
     const WITH_PORTMAP: &str = "\n    },\n    { \"type\": \"portmap\", \"capabilities\": { \"portMappings\": true }, \"snat\": true }\n  ]";
@@ -129,7 +131,7 @@ fn usual(place: &InstallPaths) -> String {
     CONFLIST.to_owned()
 }
 
-/// Takes both away, as far as they are there.
+/// Removes plugin and configuration, if they exist.
 pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
     for path in [place.configuration()?, place.bin_dir.join(PLUGIN)] {
         match fs::remove_file(&path) {
@@ -143,7 +145,7 @@ pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a text is a configuration list that names this plugin.
+/// Checks that a text is a configuration list with this plugin.
 fn check(text: &str) -> anyhow::Result<()> {
     let list: serde_json::Value = serde_json::from_str(text).context("is not JSON")?;
     for key in ["cniVersion", "name"] {
@@ -155,14 +157,14 @@ fn check(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file that is whole whenever it is there. Returns false if it is right already.
+/// Replaces a file atomically. Returns false if the file is already correct.
 fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
     let is_right = |mut there: File| -> io::Result<bool> {
         let mut octets = Vec::new();
         there.read_to_end(&mut octets)?;
         Ok(there.metadata()?.permissions().mode() & 0o777 == mode && octets == content)
     };
-    // A link in its place is replaced, whatever it leads to.
+    // A link with this name is replaced, whatever its target is.
     let there = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
     if there.is_ok_and(|there| is_right(there).unwrap_or(false)) {
         return Ok(false);
@@ -175,17 +177,19 @@ fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // Nothing is lost with it, and the first error is the one to report.
+        // The temporary file is useless now; the first error is the one that is reported.
         let _ = fs::remove_file(&temporary);
     }
     written.map(|()| true)
 }
 
-/// Names to try for the temporary file. A name is taken by chance once in 2^64, or by somebody who guesses.
+/// Number of temporary names to try. A random name exists with a probability of 2^-64, unless it
+/// was guessed.
 const NAMES: usize = 16;
 
-/// Creates a hidden file whose name ends in nothing that a runtime looks for. A file or link that is there already is never opened
-/// (`O_EXCL`), so that nobody who may write to the folder redirects the write.
+/// Creates a hidden temporary file; its suffix is none that a runtime reads. An existing file or
+/// link is never opened (`O_EXCL`), so another user with write access to the folder cannot redirect
+/// the write.
 fn create_temporary(
     folder: &Path,
     name: &str,
@@ -206,19 +210,19 @@ fn create_temporary(
     Err(taken)
 }
 
-/// A number that nobody outside of this process can guess: the standard library seeds its hashes from the kernel.
+/// An unpredictable number: the standard library seeds its hashes from the kernel.
 fn random() -> u64 {
     RandomState::new().hash_one(())
 }
 
 fn write_whole(mut file: File, content: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(content)?;
-    // Whatever the umask says.
+    // The mode is set explicitly, because the umask may be strict.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }
 
-/// The configuration that a container runtime goes by.
+/// The configuration that a container runtime uses.
 pub(crate) fn first(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -268,13 +272,13 @@ mod tests {
         assert_eq!(fs::metadata(bin.join(PLUGIN)).unwrap().mode() & 0o777, 0o755);
         check(&fs::read_to_string(conf.join(&it.place.conf_name)).unwrap()).unwrap();
 
-        // Again: the same files, not even written anew.
+        // Repeated: the same files, without a write.
         let of = |path: &Path| fs::metadata(path).unwrap().ino();
         let before = (of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name)));
         install(&it).unwrap();
         assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
 
-        // Another version: a new file, so that a plugin that is running is not disturbed.
+        // Another version: a new file, so a running plugin keeps its old one.
         let running = File::open(bin.join(PLUGIN)).unwrap();
         fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
         install(&it).unwrap();
@@ -316,7 +320,7 @@ mod tests {
         fs::create_dir_all(bin).unwrap();
         let victim = folder.path().join("victim");
         fs::write(&victim, "untouched").unwrap();
-        // Names of temporary files that can be guessed, and the plugin's own.
+        // Predictable names of temporary files, and the plugin's own name.
         symlink(&victim, bin.join(format!(".{PLUGIN}.{}.new", std::process::id()))).unwrap();
         symlink(it.plugin.as_ref().unwrap(), bin.join(PLUGIN)).unwrap();
         fs::set_permissions(it.plugin.as_ref().unwrap(), Permissions::from_mode(0o755)).unwrap();
@@ -324,7 +328,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
 
-        // A name that was guessed: another one is taken, and in the end none.
+        // A guessed name: another one is used, and the command fails after the last.
         let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
         planted(1);
         let mut numbers = [1, 2].into_iter();
@@ -339,7 +343,7 @@ mod tests {
     #[test]
     fn the_plugin_is_there_before_what_names_it() {
         let (folder, it) = node();
-        // The plugin's folder cannot be made, so nothing may name it.
+        // The plugin's folder cannot be created, so no configuration may refer to the plugin.
         fs::write(folder.path().join("bin"), "").unwrap();
         let error = format!("{:#}", install(&it).unwrap_err());
         assert!(error.contains("bin/trunkline-cni"), "{error}");

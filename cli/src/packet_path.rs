@@ -1,4 +1,4 @@
-//! The path of a packet, as one would draw it: each place with the rules that it goes through, the route and the next hop.
+//! The path of a packet as text: each stage with its rules, its route and its next hop.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use trunkline_datapath::netlink::lookup::table_name;
 
 use crate::table::Columns;
 
-/// All of it.
+/// The whole path.
 pub fn show(path: &PacketPath) -> String {
     let from = path.source.map_or_else(|| "no address".to_owned(), |source| source.to_string());
     let mut text = format!("from {from} to {}\n", path.destination);
@@ -31,7 +31,7 @@ pub fn show(path: &PacketPath) -> String {
     text
 }
 
-/// `forth`: of several next hops the one that is taken is marked.
+/// `forth`: marks the selected next hop if there are several.
 fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
     let place = match stage.place.as_str() {
         "pod" => "in the pod",

@@ -4,7 +4,7 @@ use trunkline_api::control::{ProbeState, ProbeStatus};
 
 use crate::table::duration;
 
-/// One line for each router that has something to be said of, the summary first.
+/// The summary, and one line for each router with a fault or without an answer.
 pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
     if probes.routers.is_empty() {
         return Vec::new();

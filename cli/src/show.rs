@@ -1,4 +1,4 @@
-//! Answers as people read them.
+//! The agent's answers as text for people.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::probes;
 use crate::table::{Columns, duration};
 use crate::ways_out;
 
-/// The agent at a glance.
+/// The summary of the agent's status.
 pub fn agent(status: &AgentStatus) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -200,8 +200,7 @@ fn guard(guard: &GuardStatus) -> String {
     format!("in force, {all} packets dropped{reasons}, {} repairs", guard.repairs)
 }
 
-/// `eth0.10@eth0`, `eth0 (untagged)`, or `-` where pods leave by the peers.
-/// `https://10.0.0.1:6443 connected`, or since when not.
+/// `https://10.0.0.1:6443 connected`, or the duration of the outage.
 fn api_server(cluster: &ClusterStatus) -> String {
     let state = match (cluster.connected, cluster.outage_seconds) {
         (true, _) => "connected".to_owned(),
@@ -218,6 +217,7 @@ fn api_server(cluster: &ClusterStatus) -> String {
     format!("{} {state}{error}{unwritten}", cluster.server)
 }
 
+/// `eth0.10@eth0`, `eth0 (untagged)`, or `-` for a network without a VLAN device.
 fn device(subnet: &SubnetStatus) -> String {
     let parent = subnet.parent.as_deref().unwrap_or_default();
     match (&subnet.device, subnet.vlan, &subnet.device_fault) {
@@ -228,7 +228,7 @@ fn device(subnet: &SubnetStatus) -> String {
     }
 }
 
-/// One line a peer.
+/// One line for each peer.
 pub fn peers(peers: &[Peer]) -> String {
     let mut columns = Columns::new(&[
         "PEER",
@@ -261,7 +261,7 @@ pub fn peers(peers: &[Peer]) -> String {
     columns.render()
 }
 
-/// Why the peer is down; of one that is up, why it was down last.
+/// The cause of a peer's outage; for an established peer, the cause of the last one.
 fn why(peer: &Peer) -> String {
     match (&peer.cause, &peer.last_loss) {
         (Some(cause), _) => caused(cause),
@@ -274,7 +274,7 @@ fn caused(cause: &PeerCause) -> String {
     format!("{} ({} ago)", cause.text, duration(cause.seconds_ago))
 }
 
-/// Everything about one peer.
+/// All details of one peer.
 pub fn peer(peer: &Peer) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -409,7 +409,7 @@ pub fn peer(peer: &Peer) -> String {
     ] {
         said.iter().for_each(|said| {
             let ago = duration(said.seconds_ago);
-            // The NOTIFICATION that ends a session precedes its loss by less than a second.
+            // The NOTIFICATION that ends a session precedes the loss by less than a second.
             let old = peer.state != "Established"
                 && peer.last_loss.as_ref().is_some_and(|loss| said.seconds_ago > loss.seconds_ago + 1);
             let of = if old { ", before this outage" } else { "" };
@@ -422,7 +422,7 @@ pub fn peer(peer: &Peer) -> String {
     text
 }
 
-/// How far a node has left the fabric.
+/// The drain stage of a node.
 pub fn drain(status: &DrainStatus) -> String {
     let since = duration(status.phase_seconds);
     let mut text = match status.phase {
@@ -478,12 +478,12 @@ pub fn drain(status: &DrainStatus) -> String {
     text
 }
 
-/// What was done with a peer.
+/// The result of an action on a peer's session.
 pub fn peer_done(done: &PeerDone) -> String {
     format!("{}: {}\n", done.peer, done.done)
 }
 
-/// One line a path.
+/// One line for each path.
 pub fn routes(routes: &[Route]) -> String {
     let mut columns = Columns::new(&[
         "",
@@ -518,7 +518,7 @@ pub fn routes(routes: &[Route]) -> String {
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
 }
 
-/// Every path and what became of it, then every peer and what it is told.
+/// Every path with its result, then every peer and what is advertised to it.
 pub fn explanation(explanation: &Explanation) -> String {
     let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "here".to_owned());
     let mut text = format!("{}\n", explanation.prefix);
@@ -558,7 +558,7 @@ pub fn explanation(explanation: &Explanation) -> String {
         text.push('\n');
         let mut columns = Columns::new(&["PEER", "PATH FROM", "STANDING", "REASON"]);
         for peer in &explanation.peers {
-            // Where the peer is told nothing at all it is about no path.
+            // If nothing is advertised to the peer, the row refers to no path.
             let about = peer.from.is_some() || peer.export.is_some();
             columns.row([
                 peer.peer.clone(),
@@ -585,7 +585,7 @@ fn origin(name: &str) -> &'static str {
     }
 }
 
-/// What was dumped.
+/// The summary of a dump.
 pub fn dump(path: &Path, done: &DumpDone) -> String {
     format!(
         "{} prefixes with {} paths from {} peers, {} octets in {}\n",
@@ -597,7 +597,7 @@ pub fn dump(path: &Path, done: &DumpDone) -> String {
     )
 }
 
-/// One line a pod's interface. The prefixes that pods may send from besides their addresses are a column where there are any.
+/// One line for each interface of a pod. Extra source prefixes have a column if a pod has some.
 pub fn pods(pods: &[PodStatus]) -> String {
     let has_prefixes = pods.iter().any(|pod| !pod.extra_prefixes.is_empty());
     let mut names =
@@ -637,7 +637,7 @@ pub(crate) fn limits(bandwidth: &Bandwidth) -> String {
     if shown.is_empty() { "-".to_owned() } else { shown.join(" ") }
 }
 
-/// With the largest unit that leaves a whole number.
+/// The number with the largest unit that leaves a whole number.
 fn bits(mut number: u64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let mut place = 0;

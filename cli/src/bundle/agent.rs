@@ -1,4 +1,4 @@
-//! What the running agent says of itself: over its socket, and its metrics.
+//! Data of the running agent: its answers over the socket, and its metrics.
 
 use std::io::{self, Read as _, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -12,18 +12,19 @@ use super::archive::LARGEST;
 use super::step::{Collection, Sink};
 use crate::{client, events, show};
 
-/// The agent answers from memory.
+/// Timeout of one read; the agent answers from memory.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
-/// A step with one answer.
+/// Time limit of a step with one answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// A step with routes: a full table takes the agent some seconds.
+/// Time limit of a step with routes: a full table takes the agent some seconds.
 const ROUTES: Duration = Duration::from_secs(30);
-/// Routes in one part: some megabytes.
+/// Routes in one part; the part has some megabytes.
 const CHUNK: usize = 10_000;
-/// Peers of which each gets a file of its own.
+/// Maximum number of peers with a file of their own.
 const DETAILED: usize = 256;
 
-/// Everything over the socket. `most`: prefixes of a table. Returns what it says of itself, if it answers.
+/// Collects all answers from the socket. `most`: maximum number of prefixes. Returns the agent's
+/// status, if it answers.
 pub(super) fn collect<W: Write>(
     collection: &mut Collection<W>,
     socket: &Path,
@@ -98,7 +99,7 @@ fn pods(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
     sink.json("agent/pods.json", &pods)
 }
 
-/// One prefix more is asked for than is wanted: whether it is there says whether the table was cut.
+/// Reads one prefix more than `most`; it shows whether the table was cut.
 fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
     let mut chunks = Chunks { name: "agent/routes".to_owned(), sink, count: 0, routes: Vec::new() };
     let (mut prefixes, mut last) = (0, None);
@@ -117,7 +118,8 @@ fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow
     Ok(())
 }
 
-/// What each peer was told, as far as it is not more than is wanted: it cannot be asked for in part.
+/// Writes the routes advertised to each peer. A table larger than `most` is omitted, because the
+/// agent cannot send a part of it.
 fn advertised(
     socket: &Path,
     peers: &[Peer],
@@ -148,7 +150,7 @@ fn advertised(
     Ok(())
 }
 
-/// Routes into parts of a size that can be held.
+/// Splits routes into parts of limited size.
 struct Chunks<'a> {
     name: String,
     sink: &'a Sink,
@@ -162,7 +164,7 @@ impl Chunks<'_> {
         if self.routes.len() == CHUNK { self.flush() } else { Ok(()) }
     }
 
-    /// A table without a route is told too.
+    /// A table without routes is written too.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.routes.is_empty() && self.count > 0 {
             return Ok(());
@@ -175,7 +177,7 @@ impl Chunks<'_> {
     }
 }
 
-/// `/metrics` as it is served, to whoever scrapes it.
+/// The metrics, as the agent serves them at `/metrics`.
 pub(super) fn metrics<W: Write>(
     collection: &mut Collection<W>,
     served: SocketAddr,
@@ -196,7 +198,7 @@ fn scrape(mut served: SocketAddr, patience: Duration) -> anyhow::Result<String> 
     let mut stream = TcpStream::connect_timeout(&served, patience).with_context(|| within("connecting"))?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    // HTTP/1.0: the answer is in one piece and ends with the connection.
+    // HTTP/1.0: the answer has no chunks and ends with the connection.
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {served}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LARGEST as u64).read_to_end(&mut answer).with_context(|| within("reading"))?;
@@ -207,7 +209,7 @@ fn scrape(mut served: SocketAddr, patience: Duration) -> anyhow::Result<String> 
     Ok(body.to_owned())
 }
 
-/// The agent's process: what it wrote into the lock of its socket, if it is one.
+/// The process ID of the agent, from the lock file of its socket.
 pub(super) fn process(socket: &Path) -> Option<u32> {
     let mut lock = socket.as_os_str().to_owned();
     lock.push(".lock");

@@ -1,7 +1,8 @@
-//! Configuration, manifests, what the agent keeps of the cluster, and the container runtime's configuration: read as data, and given
-//! only as data.
+//! Configuration, manifests, the agent's cache of the cluster, and the container runtime's
+//! configuration. All are read and written as data.
 //!
-//! All of it is read before anything is written, because what is secret in one file must not be shown by another, or by a log.
+//! All files are read before any part is written, because a secret in one file must not appear in
+//! another file or in a log.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -20,26 +21,26 @@ use super::shapes;
 use super::step::{Missing, Sink};
 use crate::arguments::Where;
 
-/// The token of the pod that the agent runs in.
+/// The token of the agent's pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-/// Files of one folder that are listed, or read.
+/// Maximum number of files of one folder that are listed or read.
 const FILES: usize = 1000;
 
-/// Octets of all of them together, which are held until what is secret is known.
+/// Total size limit in octets. All files stay in memory until the secrets are known.
 const TOGETHER: u64 = 32 << 20;
 
-/// What was read.
+/// The files that were read.
 pub(super) struct Gathered {
-    /// The configuration, if it is one.
+    /// The configuration, if it is valid.
     pub(super) config: Option<Config>,
-    /// What nothing may show.
+    /// Values that must not appear in the bundle.
     pub(super) secrets: Secrets,
     parts: Vec<(String, Content)>,
     missing: Vec<Missing>,
     octets: u64,
 }
 
-/// Reads everything.
+/// Reads all files.
 pub(super) fn gather(host: &Where) -> Gathered {
     let mut all = Gathered {
         config: None,
@@ -62,7 +63,7 @@ pub(super) fn gather(host: &Where) -> Gathered {
 }
 
 impl Gathered {
-    /// Hands it over.
+    /// Passes the files to the sink.
     pub(super) fn give(self, sink: &Sink) -> anyhow::Result<()> {
         for (path, content) in self.parts {
             sink.put(path, content)?;
@@ -77,7 +78,7 @@ impl Gathered {
         self.missing.push(Missing { what: what.into(), why: why.into() });
     }
 
-    /// The file as it is written, and what it comes to with all defaults.
+    /// Adds the configuration file, and the effective configuration with all defaults.
     fn configuration(&mut self, path: &Path) {
         self.document(path, "config/agent.json");
         match Config::read(path) {
@@ -117,7 +118,8 @@ impl Gathered {
         }
     }
 
-    /// What the agent remembers of the cluster, with the keys that it has from Secrets; and the credentials that it asks with.
+    /// Adds the agent's cache of the cluster, with keys from Secrets, and reads the agent's
+    /// credentials as secrets.
     fn cluster(&mut self, config: &Config) {
         if config.source != SourceKind::Kube {
             return;
@@ -135,7 +137,7 @@ impl Gathered {
         match documents(path) {
             Ok(mut documents) => {
                 for document in &mut documents {
-                    // Network, place among its peers, key.
+                    // Each entry: network, index of the peer, key.
                     let keys = document.as_object_mut().and_then(|fields| fields.remove("passwords"));
                     for key in keys.iter().flat_map(|keys| keys.as_array().into_iter().flatten()) {
                         key.as_array()
@@ -149,7 +151,7 @@ impl Gathered {
         }
     }
 
-    /// One file: learned from and kept.
+    /// Adds one file: reads its secrets and keeps it.
     fn document(&mut self, file: &Path, path: &str) {
         self.octets += fs::metadata(file).map_or(0, |file| file.len());
         if self.octets > TOGETHER {
@@ -170,7 +172,7 @@ impl Gathered {
         self.parts.push((path.to_owned(), Content::Json(whole)));
     }
 
-    /// Keys that stand in files of their own are not given, and are looked for everywhere.
+    /// Adds the keys in separate files to the secrets. The files are not in the bundle.
     fn keys_in_files(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -187,7 +189,7 @@ impl Gathered {
                                 match redact::place(header).map(at) {
                                     Some(Ok(value)) => {
                                         self.secrets.add(&value);
-                                        // Without `Bearer` before it.
+                                        // The value without `Bearer` before it.
                                         value
                                             .split_whitespace()
                                             .last()
@@ -210,7 +212,8 @@ impl Gathered {
     }
 }
 
-/// The documents of a file of YAML, JSON among it. Its lines are in no error: what cannot be read as data may hold anything.
+/// The documents of a YAML or JSON file. An error contains no line of the file, because a line of
+/// invalid data may contain a secret.
 fn documents(path: &Path) -> Result<Vec<Value>, String> {
     let text = read(path)?;
     let json = serde_json::from_str(&text).map(|document| vec![document]);
@@ -224,7 +227,8 @@ fn documents(path: &Path) -> Result<Vec<Value>, String> {
     })
 }
 
-/// A header's value. A variable is looked for in this process's environment: in a container that is the agent's too.
+/// A header's value. A variable is read from this process's environment; in a container this is the
+/// agent's environment too.
 fn at(place: SecretLocation<'_>) -> Result<String, String> {
     match place {
         SecretLocation::File(path) => read(Path::new(path)),
@@ -245,7 +249,7 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(octets).map_err(|_| format!("{}: is no text", path.display()))
 }
 
-/// Sizes, modes and times of the files that matter: nothing of what is in them.
+/// Lists sizes, modes and times of the agent's files, without their contents.
 pub(super) fn listing(host: &Where, config: &Config, sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let files = [&host.config, &config.store, &config.socket, &config.kube.cache].map(|path| path.as_path());

@@ -1,18 +1,21 @@
-//! `trunkline support-bundle`: one archive to attach to a ticket, with everything that is needed to understand a node, and no secrets.
+//! `trunkline support-bundle`: one archive for a ticket, with all data about a node for support,
+//! and without secrets.
 //!
 //! ```text
-//!   files of configuration ──► what is secret ──────────────┐
+//!   configuration files ─────► secrets ─────────────────────┐
 //!   agent's socket, metrics ─┐                              ▼
 //!   doctor ──────────────────┤   step: a thread, a time   archive: cleans every part
-//!   netlink, nft, sysctls ───┼──► parts, or what is ─────► and writes it as it comes ──► file, standard output
-//!   /proc, journal ──────────┘    missing and why               manifest.json and README.md come last
+//!   netlink, nft, sysctls ───┼──► limit; parts, or the ──► and writes it at once ─────────► file, standard output
+//!   /proc, journal ──────────┘    reasons of gaps              manifest.json and README.md come last
 //! ```
 //!
-//! It looks and changes nothing, and needs no agent: what only a running one knows is then said to be missing. A part that cannot be had
-//! costs that part, and the bundle says so; the exit code is 0 as soon as there is a bundle.
+//! The command changes nothing and needs no agent; without one, the agent's answers are listed as
+//! missing. A part that cannot be collected is listed as missing too. The exit code is 0 if the
+//! bundle was written.
 //!
-//! **Secrets** are why it is more than a shell script: the configuration is read before anything is written, so that a key which
-//! stands in a manifest is taken out of a log line too (`redact` has the rules).
+//! **Secrets** are the reason why this is not a shell script. The configuration is read before any
+//! part is written, so a key from a manifest is also removed from log lines (`redact` has the
+//! rules).
 
 mod agent;
 mod archive;
@@ -41,9 +44,9 @@ use archive::{Archive, Content};
 use report::Manifest;
 use step::Collection;
 
-/// A step that reads a few files.
+/// Time limit of a step that reads a few files.
 const SHORT: Duration = Duration::from_secs(10);
-/// A step that lists tables, or runs programs.
+/// Time limit of a step that lists tables or runs programs.
 const LONG: Duration = Duration::from_secs(30);
 
 /// What to collect, and where to put it.
@@ -63,10 +66,11 @@ pub struct SupportBundle {
     pub log_lines: usize,
 }
 
-/// Collects and writes. Progress goes to standard error.
+/// Collects and writes the bundle. Progress is written to standard error.
 pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let now = Timestamp::now();
-    // The name has to be known before the configuration is read with a time limit; without it the file's name says less.
+    // The file name contains the node's name. It is read with a time limit; without it, the file
+    // name has no node name.
     let limited = {
         let host = bundle.host.clone();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -102,27 +106,28 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) => {
-            // Half an archive looks like a whole one until it is needed; and the first error is the one to tell.
+            // A partial archive looks complete, so it is deleted. The first error is the one that
+            // is reported.
             let _ = fs::remove_file(&path);
             Err(error).with_context(|| format!("{} cannot be written", path.display()))
         }
     }
 }
 
-/// One bundle.
+/// The collection of one bundle.
 struct Job<'a> {
     bundle: &'a SupportBundle,
     node: &'a str,
-    /// Of the folder in the archive.
+    /// Name of the folder in the archive.
     name: &'a str,
     now: Timestamp,
-    /// For the agent, between what it says.
+    /// Timeout of one read from the agent.
     patience: Duration,
     quiet: bool,
 }
 
 impl Job<'_> {
-    /// Runs every step. Returns what was written to, and which steps have something missing.
+    /// Runs all steps. Returns the output, and the names of the steps with missing data.
     fn collect<W: Write>(
         &self,
         out: W,
@@ -201,7 +206,7 @@ fn in_words(missing: &[String]) -> String {
     }
 }
 
-/// A node's name as part of a file's.
+/// The node's name with only characters for file names.
 fn file_name(node: &str) -> String {
     node.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
 }

@@ -1,4 +1,4 @@
-//! Other programs: what they print, but no longer than they may take and no more than is wanted.
+//! Runs other programs and reads their output, with limits on time and size.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsFd;
@@ -10,22 +10,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::archive::LARGEST;
 use super::step::now;
 
-/// What it printed, on both outputs together.
+/// The output of a program, standard output and standard error together.
 pub(super) struct Printed {
-    /// As text, whole lines.
+    /// The output as text, in whole lines.
     pub(super) text: String,
-    /// It ended with status 0.
+    /// Whether the program ended with status 0.
     pub(super) well: bool,
 }
 
-/// Runs a program to its end; one that takes longer than `within` is killed. The error says what to do without it.
+/// Runs a program and waits for its end; kills it after `within`. The error text is for the
+/// bundle's list of missing data.
 pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Printed, String> {
     let deadline = now() + within;
     let failed = |error: io::Error| format!("{program}: {error}");
     let (mut reader, writer) = io::pipe().map_err(failed)?;
     let mut command = Command::new(program);
     let both = writer.try_clone().map_err(failed)?;
-    // Its words are looked at by programs too.
+    // The C locale, because code parses the output.
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(writer).stderr(both);
     let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -33,14 +34,14 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
         }
         spawned => spawned.map_err(failed)?,
     };
-    // It holds the pipe's other end.
+    // The command holds the other end of the pipe.
     drop(command);
     let read = read(&mut reader, deadline);
     if !matches!(read, Ok((_, true))) {
-        // Either it has ended meanwhile or it does so now.
+        // The program has ended meanwhile, or is killed now.
         let _ = child.kill();
     }
-    // Who has closed its outputs ends.
+    // A program that has closed its outputs ends soon.
     let status = child.wait().map_err(failed)?;
     let (mut octets, ended) = read.map_err(failed)?;
     if !ended && octets.len() < LARGEST {
@@ -56,7 +57,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
     Ok(Printed { text, well: !ended || status.success() })
 }
 
-/// The octets, and whether they ended by themselves: not by the deadline or because there were too many.
+/// The octets, and whether the output ended by itself: not by the deadline or the size limit.
 fn read(reader: &mut io::PipeReader, deadline: Instant) -> io::Result<(Vec<u8>, bool)> {
     let mut octets = Vec::new();
     let mut block = vec![0; 64 << 10];

@@ -1,4 +1,5 @@
-//! Whole bundles: of nodes whose every file has secrets, with an agent, without one, and with one that hangs.
+//! Whole bundles of nodes with secrets in every file: with an agent, without one, and with one that
+//! hangs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -13,9 +14,9 @@ use trunkline_api::control::Query;
 use super::*;
 use crate::install::InstallPaths;
 
-/// Part of every secret here, and of nothing else.
+/// Part of every secret in these tests, and of nothing else.
 const MARK: &str = "hunter2";
-/// The secrets, each of another place.
+/// The secrets, one for each place.
 const SECRETS: &[&str] = &[
     "hunter2-password",
     "hunter2 in \"quotes\" and blanks",
@@ -36,7 +37,7 @@ struct Node {
 }
 
 impl Node {
-    /// With this beside the paths in its agent.yaml.
+    /// A node with these additional lines in its agent.yaml.
     fn new(more: &str) -> Node {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
@@ -94,7 +95,7 @@ impl Node {
         Node { bundle: SupportBundle { host, output: None, routes: 10, log_lines: 10 }, folder }
     }
 
-    /// Every part by its name, and the manifest.
+    /// All parts by name, and the manifest.
     fn parts(&self) -> (BTreeMap<String, String>, Value) {
         let gathered = Some(files::gather(&self.bundle.host));
         let job = Job {
@@ -135,7 +136,7 @@ fn nothing_secret(parts: &BTreeMap<String, String>) {
     }
 }
 
-/// Answers every question with what no agent should say.
+/// Answers every request with secrets, which no agent should send.
 fn talkative(listener: UnixListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -163,7 +164,7 @@ fn nothing_secret_is_in_a_bundle_wherever_it_was() {
     let (parts, manifest) = node.parts();
     nothing_secret(&parts);
     assert_eq!((&manifest["agentAnswered"], &manifest["agentVersion"]), (&json!(true), &json!("9.9")));
-    // What is around the secrets is there.
+    // The data around the secrets stays.
     for (path, words) in [
         ("config/agent.json", &["\"source\": \"kube\"", "\"x-org\": {"][..]),
         ("config/effective.json", &["\"selectionDeferralSeconds\": 120", "\"vxlanPort\""]),
@@ -208,7 +209,7 @@ fn nothing_secret_is_in_a_bundle_wherever_it_was() {
     );
 }
 
-/// Fields that the configuration does not have make it no configuration: what can be said of it is said all the same.
+/// An unknown field makes the configuration invalid; the bundle still contains the rest.
 #[test]
 fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
     let node = Node::new("bmpTlsKey: hunter2-bmp-key # hunter2-in-a-line-that-is-quoted\n");
@@ -220,7 +221,7 @@ fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
     assert!(missing.contains("unknown field"), "{missing}");
 }
 
-/// Every field of the resources that holds a secret by its type is one by its name.
+/// Every resource field with a type for secrets also has the name of a secret.
 #[test]
 fn every_secret_of_the_resources_is_known_by_its_name() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/src/resources");

@@ -1,11 +1,11 @@
-//! What the agent says of itself, as findings.
+//! Findings from the agent's answers.
 
 use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
 
 use super::{Agent, Finding};
 use crate::table::duration;
 
-/// Everything that the agent's answers show.
+/// All findings from the agent's answers.
 pub(super) fn agent(agent: &Agent) -> Vec<Finding> {
     let mut findings = status(&agent.status);
     findings.extend(agent.peers.iter().filter_map(|peer| session(peer, agent.status.drain.phase)));
@@ -107,7 +107,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             "nothing has to be done now: they keep their addresses. Delete them when it suits, and their controllers make them anew",
         ));
     }
-    // What the findings above have not said already: that peers are missing has findings of its own.
+    // Reasons that no other finding contains. Missing peers have their own findings.
     let said = |reason: &&String| {
         let of_peers = reason.starts_with("no BGP peer is established");
         let of_others = findings
@@ -155,7 +155,7 @@ fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
     })
 }
 
-/// The cause, and where it says something else, the last attempt.
+/// The cause, and the last loss of the session if its text differs.
 fn why(peer: &Peer) -> String {
     let Some(cause) = &peer.cause else { return format!("{}, no attempt has ended yet", peer.state) };
     let loss = peer.last_loss.as_ref().filter(|loss| !loss.text.starts_with(&cause.text));

@@ -1,4 +1,4 @@
-//! What the container runtime will run, and what other networks have left here.
+//! The container runtime's configuration, and the links of other networks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use super::Finding;
 use crate::hybridnet;
 use crate::install::{self, InstallPaths};
 
-/// Links that other networks make, by the beginning of their names.
+/// Links of other networks, by the prefix of their names.
 const OTHERS: &[(&str, &str)] = &[
     ("cali", "Calico"),
     ("cilium_", "Cilium"),
@@ -24,7 +24,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("antrea-gw", "Antrea"),
 ];
 
-/// Looks at the runtime's folders, at hybridnet's daemon, and for other networks' links.
+/// Checks the runtime's folders, hybridnet's daemon, and the links of other networks.
 pub(super) fn check(place: &InstallPaths, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = runtime(place, config.is_some_and(|config| config.source == SourceKind::Kube));
     if let Err(error) = hybridnet::refuse_if_running() {
@@ -48,7 +48,7 @@ fn links() -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Ok(links.into_iter().map(|link| link.name).collect())
 }
 
-/// One finding a network, however many links it has.
+/// One finding for each network, however many links it has.
 fn leftovers(names: &[String]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (begins, network) in OTHERS {
@@ -66,8 +66,8 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// A host without the folder has no runtime that goes by it, and one without our configuration may use it elsewhere; that of a
-/// cluster may not.
+/// Checks the runtime's folders. A host without the folder has no runtime that reads it. Outside a
+/// cluster, our configuration may be in another folder; in a cluster it may not.
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);
@@ -99,7 +99,7 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     findings
 }
 
-/// Without `portmap` behind it the kubelet reports no error, and a hostPort simply leads nowhere.
+/// Without `portmap`, the kubelet reports no error, and a hostPort has no effect.
 fn port_mappings(place: &InstallPaths, ours: &Path, cluster: bool) -> Option<Finding> {
     let list: serde_json::Value = serde_json::from_str(&fs::read_to_string(ours).ok()?).ok()?;
     let plugins = list["plugins"].as_array()?;

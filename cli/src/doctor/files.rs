@@ -1,4 +1,4 @@
-//! The agent's own files: its manifests and its store.
+//! The agent's files: its manifests and its store.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use trunkline_agent::source::kube::SourceKind;
 
 use super::Finding;
 
-/// With less room than this on its disk the store is soon full.
+/// Minimum free space on the store's disk, in octets.
 const ROOM: u64 = 32 * 1024 * 1024;
 
-/// What can be seen of them. With a running agent its answers say more than the manifests do.
+/// Checks the files. If the agent runs, its answers replace the check of the manifests.
 pub(super) fn check(config: &Config, running: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if config.source == SourceKind::Manifests && !running {
@@ -43,7 +43,7 @@ fn store(path: &Path, running: bool) -> Option<Finding> {
             ));
         }
     }
-    // A running agent has it open, and its answers say how it is.
+    // A running agent has the file open, and its answers contain the store's state.
     let read = || std::fs::File::open(path).map(drop);
     match read() {
         Err(error) if !running && error.kind() != std::io::ErrorKind::NotFound => Some(Finding::error(

@@ -1,8 +1,9 @@
-//! Firewalls that drop what pods send and get.
+//! Firewalls that drop packets of pods.
 //!
-//! Every base chain of nftables at the hooks that pods' packets go through is looked at, whoever made it (`iptables-nft` is among them), and the
-//! old iptables' policy. Which rules accept what is not followed: a chain that drops by policy is a warning to look there,
-//! since what no rule accepts is lost without a word.
+//! The check reads every base chain of nftables at the hooks of pods' packets, of all programs
+//! (`iptables-nft` included), and the policy of legacy iptables. It does not evaluate rules that
+//! accept packets. So a chain with the policy drop is only a warning: packets that no rule accepts
+//! are lost without a message.
 
 use std::process::{Command, Stdio};
 
@@ -12,7 +13,7 @@ use super::Finding;
 
 const OWN_TABLES: [&str; 3] = ["trunkline", "trunkline-guard", "trunkline-probes"];
 
-/// Looks at nftables and at the old iptables.
+/// Checks nftables and legacy iptables.
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = match nftables() {
         Ok(ruleset) => dropping(&ruleset),
@@ -38,7 +39,7 @@ fn nftables() -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("nft: {error}"))
 }
 
-/// The base chains that drop by policy what is forwarded, or what comes for this node.
+/// The base chains with the policy drop for forwarded packets or for packets to this node.
 fn dropping(ruleset: &Value) -> Vec<Finding> {
     let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
@@ -74,7 +75,7 @@ fn forward(what: &str) -> Finding {
     )
 }
 
-/// The old iptables is not seen by `nft`. Where its tables were never used there is nothing to ask.
+/// `nft` does not list legacy iptables. If its tables were never used, no check is necessary.
 fn legacy() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (names, program) in

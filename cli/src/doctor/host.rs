@@ -14,12 +14,12 @@ use trunkline_datapath::sysctl::file;
 use super::Finding;
 use crate::clock::is_synchronised;
 
-/// IPv6 needs as much (RFC 8200 §5).
+/// Minimum MTU of IPv6 (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
-/// Neighbour entries that the kernel keeps beside those of pods: the fabric's, and those of whoever came by.
+/// Neighbour entries besides those of pods: routers and other hosts.
 const OTHER_NEIGHBOURS: usize = 256;
 
-/// Everything that can be seen of the host.
+/// All findings about the host.
 pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(clock());
@@ -48,7 +48,8 @@ fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(file(path)).ok()?.trim().to_owned())
 }
 
-/// Routes of IPv4 by a next hop of IPv6, nexthop objects of FRR's kind and the netlink checks that the agent asks for are all there.
+/// The oldest tested kernel. It has IPv4 routes with IPv6 next hops, nexthop objects as FRR uses
+/// them, and strict netlink checking.
 const OLDEST: (u32, u32) = (5, 4);
 
 fn version(release: &str) -> Option<Finding> {
@@ -95,7 +96,7 @@ const WANTED: [RequiredSysctl; 3] = [
 ];
 
 impl RequiredSysctl {
-    /// `ipv6`: whether the node has peers or Subnets of IPv6, where that is known.
+    /// `ipv6`: whether the node has IPv6 peers or Subnets; none if unknown.
     fn check(&self, found: Option<&str>, ipv6: Option<bool>) -> Option<Finding> {
         let name = self.path.replace('/', ".");
         if self.is_ipv6 && ipv6 == Some(false) {
@@ -109,7 +110,7 @@ impl RequiredSysctl {
                     "sysctl -w {name}={}, and look in /etc/sysctl.d for who sets it otherwise",
                     self.good
                 );
-                // Without an agent nothing says whether this host has IPv6 pods.
+                // Without an agent it is unknown whether this host has IPv6 pods.
                 let finding = if self.is_ipv6 && ipv6.is_none() { Finding::warning } else { Finding::error };
                 Some(finding("sysctl", text, fix))
             }
@@ -136,7 +137,7 @@ struct Uplinks {
     unreachable: Vec<Finding>,
 }
 
-/// The links by which the peers are reached, as the kernel\'s look-up says.
+/// The links to the peers, from the kernel's route look-up.
 fn uplinks(peers: &[Peer]) -> Result<Uplinks, Box<dyn std::error::Error>> {
     let mut connection = Connection::open()?;
     let all: BTreeMap<u32, LinkInfo> = connection
@@ -174,7 +175,7 @@ fn leads_to(
     let mut batch = Batch::new();
     batch.look_up(&Packet { destination, source: None, iif: None }, false);
     let outcome = connection.run(&mut batch)?;
-    // A refusal is the kernel\'s "network is unreachable".
+    // The kernel refuses the request if the network is unreachable.
     let found = outcome.replies.iter().find_map(|(_, _, body)| lookup::read_found(body));
     Ok(found.and_then(|found| found.hops.first().and_then(|hop| hop.ifindex)))
 }
@@ -199,7 +200,7 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
     findings
 }
 
-/// A packet that was small enough for one uplink is lost on the other, for a flow at a time.
+/// A packet within the MTU of one uplink can be too large for the other. This affects single flows.
 fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     let mtus: BTreeSet<u32> = links.iter().map(|link| link.mtu).collect();
     (mtus.len() > 1).then(|| {
@@ -212,7 +213,7 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     })
 }
 
-/// The kernel takes the greater of the link\'s and of `all`; 1 is strict.
+/// The kernel uses the greater of the link's value and that of `all`; 1 is strict.
 fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
     let all = read("net/ipv4/conf/all/rp_filter").unwrap_or_default();
     let strict = links.iter().filter(|link| {
@@ -235,7 +236,8 @@ fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
         .collect()
 }
 
-/// Settings of pods' links that the agent makes, and that udev or a file in /etc/sysctl.d may rewrite when a link appears.
+/// Settings that the agent writes for pods' links. udev or a file in /etc/sysctl.d may overwrite
+/// them when a link is created.
 const POD_LINK: [(&str, &str); 4] = [
     ("net/ipv6/conf/{}/accept_ra", "0"),
     ("net/ipv6/conf/{}/accept_redirects", "0"),
@@ -243,7 +245,7 @@ const POD_LINK: [(&str, &str); 4] = [
     ("net/ipv4/conf/{}/send_redirects", "0"),
 ];
 
-/// The host's ends of pods' links.
+/// The host interfaces of pods.
 fn pod_links() -> Vec<String> {
     let links =
         Connection::open().and_then(|mut connection| connection.list(Batch::dump_links, objects::read_link));
@@ -254,7 +256,8 @@ fn pod_links() -> Vec<String> {
     links.unwrap_or_default().into_iter().filter(own).map(|link| link.name).collect()
 }
 
-/// The guard drops such packets all the same; a setting that somebody else makes is worth knowing before the guard is switched off.
+/// A warning about overwritten settings. The guard drops such packets anyway; the warning matters
+/// before an operator disables the guard.
 fn rewritten(links: &[String]) -> Vec<Finding> {
     POD_LINK
         .into_iter()
@@ -271,7 +274,7 @@ fn rewritten(links: &[String]) -> Vec<Finding> {
         .collect()
 }
 
-/// Every pod has an entry that stays; a full table drops packets with "neighbour table overflow".
+/// Every pod has a permanent entry; a full table drops packets with "neighbour table overflow".
 fn neighbours(pods: usize) -> Option<Finding> {
     let path = "net/ipv4/neigh/default/gc_thresh3";
     let most: usize = read(path)?.parse().ok()?;
@@ -287,9 +290,9 @@ fn neighbours(pods: usize) -> Option<Finding> {
     })
 }
 
-/// Certificates, leases and logs go by the time of day.
+/// Certificates, leases and logs depend on the time of day.
 fn clock() -> Option<Finding> {
-    // Later than this program was written, and earlier than certificates last.
+    // Plausible times: after this program was written, and before certificates end.
     const SENSIBLE: std::ops::Range<i64> = 1_767_225_600..4_102_444_800;
     let now = k8s_openapi::jiff::Timestamp::now();
     if !SENSIBLE.contains(&now.as_second()) {

@@ -1,4 +1,5 @@
-//! `trunkline doctor`: what on this host keeps pods from working, or will, and what to do about it.
+//! `trunkline doctor`: finds faults of this host that affect pods, now or later, and recommends
+//! actions.
 //!
 //! ```text
 //!  configuration file ─┐
@@ -8,12 +9,13 @@
 //!  firewall ───────────┘
 //! ```
 //!
-//! It looks for itself and changes nothing. It is run on the host and needs no agent: that none answers is one of its
-//! findings, and everything that can be seen without it is looked at all the same. What the agent knows is taken from its
-//! answers and not found out a second time.
+//! The command reads the host itself and changes nothing. It runs on the host and needs no agent: a
+//! missing agent is one of the findings, and all checks without the agent still run. Facts from the
+//! agent's answers are not checked a second time.
 //!
-//! A check says nothing where all is well, so that a healthy host is silence. What a check cannot see (no `nft`, a file that only
-//! root may read) is a finding too, of what it was going to look at: silence always means "looked at, and well".
+//! A check without a fault prints nothing, so a healthy host has no output. If a check cannot read
+//! its input (no `nft`, a file for root only), this is a finding too. So no output always means
+//! "checked, and healthy".
 
 mod about;
 mod cni;
@@ -48,27 +50,27 @@ pub struct Doctor {
     pub output: Output,
 }
 
-/// How bad it is; also the exit code.
+/// Severity of a finding; also the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// It may become an outage, or something is not as it was meant.
+    /// It may become an outage, or a setting has no effect.
     Warning = 1,
-    /// Pods do not work, or some of them do not.
+    /// Some or all pods do not work.
     Error = 2,
 }
 
-/// Something that is not well.
+/// A fault or a risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// Which check found it: a name that stays.
+    /// Name of the check; it does not change between versions.
     pub check: String,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What is not well.
+    /// Description of the fault.
     pub text: String,
-    /// What to do.
+    /// Recommended action.
     pub fix: String,
 }
 
@@ -82,7 +84,7 @@ impl Finding {
     }
 }
 
-/// What the agent says of itself.
+/// The agent's answers.
 struct Agent {
     status: AgentStatus,
     peers: Vec<Peer>,
@@ -90,18 +92,19 @@ struct Agent {
 }
 
 impl Where {
-    /// Looks at everything. The worst comes first, and within that the order is that of the checks.
+    /// Runs all checks. Errors come first; findings of equal severity are in the order of the
+    /// checks.
     pub fn examine(&self) -> Vec<Finding> {
         self.examine_within(client::TIMEOUT)
     }
 
-    /// The agent's socket, with this configuration.
+    /// The agent's socket according to this configuration.
     pub(crate) fn socket(&self, config: Option<&Config>) -> PathBuf {
         let configured = config.map(|config| config.socket.clone());
         self.socket.clone().or(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
     }
 
-    /// Likewise, with so much patience for the agent.
+    /// Like [`Doctor::examine`], with this timeout for the agent.
     pub(crate) fn examine_within(&self, patience: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::read(&self.config) {
@@ -145,12 +148,12 @@ fn query_agent(socket: &std::path::Path, patience: Duration) -> anyhow::Result<A
     })
 }
 
-/// The exit code: 0 where all is well, 1 with warnings, 2 with errors.
+/// The exit code: 0 without findings, 1 with warnings, 2 with errors.
 pub fn exit_code(findings: &[Finding]) -> u8 {
     findings.iter().map(|finding| finding.severity as u8).max().unwrap_or(0)
 }
 
-/// For people.
+/// The findings as text for people.
 pub fn table(findings: &[Finding]) -> String {
     if findings.is_empty() {
         return "all is well\n".to_owned();

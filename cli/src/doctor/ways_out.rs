@@ -1,4 +1,5 @@
-//! The default routes that pods' packets take: peers that are left out, and whether the kernel has what the agent wants.
+//! The default routes of pods' packets: excluded peers, and differences between the kernel and the
+//! agent.
 
 use std::net::IpAddr;
 
@@ -9,12 +10,12 @@ use trunkline_datapath::plan::RouteTarget;
 
 use super::Finding;
 
-/// Looks at each family's default route, in the agent's answer and in the kernel.
+/// Compares each family's default route in the agent's answer and in the kernel.
 pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     let ways = status.bgp.iter().flat_map(|bgp| &bgp.ways_out);
     ways.flat_map(|way| {
         let mut findings = left_out(way);
-        // A kernel that does not answer is a finding of another check.
+        // Another check reports a kernel that does not answer.
         findings.extend(next_hops(way).ok().and_then(|there| differs(way, &there)));
         findings
     })
@@ -36,7 +37,7 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
             ),
         )
     };
-    // A fault that probes show is a finding of theirs.
+    // Faults that probes found are reported by the check of probes.
     let reported = |cause| matches!(cause, ExclusionCause::Withdrawn | ExclusionCause::NotOffered);
     let out = way.left_out.iter().filter(|out| reported(out.cause));
     out.map(|out| finding(&out.peer, &out.reason)).collect()

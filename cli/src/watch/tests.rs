@@ -1,4 +1,4 @@
-//! Screens as a terminal would show them, and what keys and the agent make of them.
+//! Screens as a terminal shows them, after keys and updates of the agent.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ fn terminal(model: &Model, palette: &Palette, columns: u16, rows: u16) -> Termin
     terminal
 }
 
-/// What is on the screen, without the blanks at the ends of lines.
+/// The text on the screen, without blanks at the ends of lines.
 fn screen(model: &Model, columns: u16, rows: u16) -> String {
     let terminal = terminal(model, &Palette::plain(), columns, rows);
     let buffer = terminal.backend().buffer();
@@ -151,7 +151,7 @@ fn assert_screen(model: &Model, columns: u16, rows: u16, name: &str) {
     assert!(shown == kept(name), "screens/{name}.txt is not what is shown:\n{shown}");
 }
 
-/// A screen that was looked at.
+/// A stored, reviewed screen.
 fn kept(name: &str) -> String {
     read(&format!("src/watch/screens/{name}.txt"))
 }
@@ -201,7 +201,7 @@ fn everything_about_a_peer() {
     let mut model = night();
     act(&mut model, &[Action::Open]);
     assert_screen(&model, 80, 24, "peer");
-    // It cannot be scrolled out of sight, and comes back by one key.
+    // The details cannot be scrolled out of sight, and one key returns.
     act(&mut model, &[Action::Last]);
     let end = screen(&model, 80, 24);
     assert!(end.contains("session with AS 65002"), "{end}");
@@ -239,7 +239,7 @@ fn small_windows_keep_the_sessions() {
     assert!(small.contains("! 10.2.0.1") && small.contains("1 DOWN"), "{small}");
     let tiny = screen(&night(), 39, 8);
     assert!(tiny.contains("make this window larger") && tiny.contains("39x8"), "{tiny}");
-    // No size is too odd to draw.
+    // Every size can be drawn.
     for columns in [1, 2, 39, 40, 41, 79, 200, 500] {
         for rows in [1, 2, 9, 10, 11, 12, 13, 14, 23, 100] {
             let mut model = night();
@@ -273,7 +273,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
         gone.contains("THE AGENT DOES NOT ANSWER since 03:01:10 (9m00s): no agent answers at /x"),
         "{gone}"
     );
-    // 7800 s and the 60 until it fell silent.
+    // 7800 s, and the 60 s before the agent stopped answering.
     assert!(gone.contains("2h11m") && !gone.contains("READY"), "{gone}");
     assert_eq!(gone.matches("the agent does not answer:").count(), 1, "{gone}");
     model.handle_update(update(snapshot(vec![down()], json!({}))));
@@ -286,7 +286,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
     let row = |text: &str| {
         back.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {back}"))
     };
-    // What was known of the run before stays, the newest on top.
+    // Events of the run before stay, the newest on top.
     let rows = [
         "the first selection",
         "another run",
@@ -331,12 +331,12 @@ fn a_row_stays_chosen_when_others_move() {
     model.handle_update(many("Idle"));
     assert_eq!(model.peers()[model.chosen()].name(), "10.0.0.29");
     assert_eq!(model.peers()[0].name(), "10.0.0.20");
-    // A page is what fits.
+    // A page is the number of visible rows.
     act(&mut model, &[Action::First]);
     let rows = model.visible_rows.get().rows;
     act(&mut model, &[Action::PageDown]);
     assert_eq!(model.chosen(), rows - 1);
-    // Sessions that are meant to be down are not the first thing to see.
+    // Peers that are down as intended are not first.
     let peers = vec![
         peer("10.0.0.1", "Established", json!({})),
         peer("10.0.0.2", "Idle", json!({ "shutdown": true })),
@@ -402,7 +402,8 @@ fn colours_repeat_what_marks_say_and_can_be_left_out() {
     }
 }
 
-/// Clears the screen, writes the window's title, asks the terminal to type, turns the line round, by 7 and 8 bit controls.
+/// Control sequences with 7 and 8 bits: they clear the screen, set the window's title, request
+/// input from the terminal, and reverse the line.
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{90}q\u{1b}\\\u{202e}\r\u{8}\u{7f}end";
 
 #[test]
@@ -450,7 +451,8 @@ fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
     draw(&model);
 }
 
-/// Of control sequences there are those that ratatui moves, colours and hides with, and nothing else that is not to be seen.
+/// The text contains only ratatui's control sequences (cursor, colours, hiding), and no other
+/// invisible character.
 fn assert_harmless(text: &str) {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\u{1b}') {

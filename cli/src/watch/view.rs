@@ -1,8 +1,8 @@
-//! The model as a terminal shows it: a function of the model and of the terminal's size.
+//! The model on a terminal: a function of the model and of the terminal's size.
 //!
-//! Lines are written from the top down and from the bottom up, and what is between is the table. Everything that is written goes through
-//! [`Page::put`], where nothing steers a terminal any more. Colours only repeat what marks and words say (`!` before what somebody should
-//! look at), for NO_COLOR and for whoever does not see them.
+//! Lines are written from the top down and from the bottom up; the table is in between. All text
+//! passes [`Page::put`], which removes control sequences. Colours only repeat marks and words (`!`
+//! before lines that need attention), because of NO_COLOR and of readers who do not see colours.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -19,12 +19,12 @@ use crate::table::duration;
 
 mod detail;
 
-/// Less than this shows nothing that is of use.
+/// Minimum size of a useful screen.
 const LEAST: (u16, u16) = (40, 10);
-/// Lines that say what is the matter with the agent, at most.
+/// Maximum number of lines with faults of the agent.
 const FAULTS: usize = 3;
 
-/// How what is said is emphasised.
+/// The styles of the screen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     bad: Style,
@@ -36,7 +36,7 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// As the terminal's user wants it: no colours where NO_COLOR is set (<https://no-color.org>).
+    /// The palette of the environment: no colours if NO_COLOR is set (<https://no-color.org>).
     pub(super) fn of_environment() -> Palette {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if unwanted { Palette::plain() } else { Palette::coloured() }
@@ -73,7 +73,7 @@ impl Palette {
     }
 }
 
-/// The lines that are still free.
+/// The free lines of the screen.
 struct Page<'a> {
     buffer: &'a mut Buffer,
     free: Rect,
@@ -85,7 +85,7 @@ impl Page<'_> {
         self.buffer.set_stringn(x, y, fit(&plain(text), columns), columns, style);
     }
 
-    /// The next line from above.
+    /// Writes the next line from above.
     fn line(&mut self, text: &str, style: Style) {
         if self.free.height > 0 {
             self.put(self.free.y, text, style);
@@ -93,7 +93,7 @@ impl Page<'_> {
         }
     }
 
-    /// The next line from below.
+    /// Writes the next line from below.
     fn last_line(&mut self, text: &str, style: Style) {
         if self.free.height > 0 {
             self.free.height -= 1;
@@ -101,7 +101,7 @@ impl Page<'_> {
         }
     }
 
-    /// What is free in so many rows, and below them.
+    /// Splits the free lines after this number of rows.
     fn split(&self, rows: usize) -> (Rect, Rect) {
         let height = self.free.height.min(u16::try_from(rows).unwrap_or(u16::MAX));
         let upper = Rect { height, ..self.free };
@@ -175,7 +175,7 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     page.line(&format!("{left} {right}"), palette.head);
     match (unreachable, agent.ready) {
         (Some(unreachable), _) => {
-            // What follows is how it was.
+            // The following lines show the last known state.
             let emphasis = palette.bad.add_modifier(Modifier::REVERSED);
             wrap(&unreachable, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
         }
@@ -199,7 +199,7 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     tabs(model, palette, page);
 }
 
-/// What else is the matter, the worst first.
+/// Other faults, the worst first.
 fn faults(agent: &AgentStatus) -> Vec<String> {
     let mut faults = Vec::new();
     faults.extend(agent.store.fault.iter().map(|fault| format!("the store is UNUSABLE: {fault}")));
@@ -284,7 +284,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     }
 }
 
-/// The table in what is free, the row that is chosen in sight.
+/// Draws the table in the free lines; the selected row is always visible.
 fn table(
     model: &Model,
     palette: &Palette,
@@ -312,7 +312,8 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let (head, lines) = peer_lines(&shown, page.columns());
     let styles = shown.iter().map(|peer| palette.of(peer_health(peer)));
     let lines: Vec<(String, Style)> = lines.into_iter().zip(styles).collect();
-    // Beneath them, where there is room: what is wrong with the one that is chosen, networks, and what happened last.
+    // Below the table, if there is space: the fault of the selected peer, networks, and recent
+    // events.
     let mut said: Vec<String> = shown.get(model.chosen()).map(last_words).unwrap_or_default();
     said = said.iter().flat_map(|line| wrap(&plain(line), page.columns(), 4)).take(4).collect();
     let spare = page.rows().saturating_sub(1 + lines.len().clamp(1, 4));
@@ -325,7 +326,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         network_lines.truncate(3);
         network_lines.push((format!("  and {more} more among the pods: press 2"), palette.faint));
     }
-    // With a line between.
+    // With an empty line in between.
     let networks = match network_lines.len() + 2 {
         _ if network_lines.is_empty() => 0,
         needed if needed > spare => 0,
@@ -354,7 +355,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     }
 }
 
-/// Why the peer has no session, and what to do.
+/// The cause of the missing session, and the recommended action.
 fn last_words(peer: &Peer) -> Vec<String> {
     let name = peer.name();
     if let Some(cause) = &peer.cause {
