@@ -28,190 +28,202 @@ use crate::doctor::{self, Doctor};
 use crate::install::{Install, InstallPaths};
 use crate::{client, events, packet_path, show, watch};
 
-/// Pod networking on the real network: the node's agent, and what an operator asks of it.
+/// Pod networking on the real network: the node's agent and the operator's commands.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node's agent in the foreground.
     Agent {
-        /// The configuration; docs/config.md has every field.
+        /// Configuration file; docs/config.md describes every field.
         #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
         config: PathBuf,
-        /// Read and check the configuration and the manifests, say what is wrong, and end.
+        /// Check the configuration and the manifests, print the faults, and exit.
         #[arg(long)]
         check: bool,
-        /// Run although something on this node listens on hybridnet's socket.
+        /// Run even if a process on this node listens on hybridnet's socket.
         #[arg(long)]
         beside_hybridnet: bool,
     },
-    /// Put the CNI plugin and its configuration in place on this node.
+    /// Install the CNI plugin and its configuration on this node.
     InstallCni {
-        /// What goes where.
+        /// Files and folders of the installation.
         #[command(flatten)]
         what: Install,
-        /// Install beside a daemon that looks like hybridnet's: the runtime goes by this configuration from then on.
+        /// Install even if a daemon of hybridnet seems to run: the runtime then uses this
+        /// configuration.
         #[arg(long)]
         beside_hybridnet: bool,
     },
-    /// Take them away.
+    /// Remove the CNI plugin and its configuration from this node.
     UninstallCni(InstallPaths),
-    /// The agent at a glance: is it ready, its networks, subnets and peers.
+    /// Show the state of the agent: readiness, networks, subnets and peers.
     Status {
-        /// Say nothing where the agent serves this node, and end with exit code 1 and what is missing where it does not: for the readiness probe of
-        /// its pod. Peers and networks count until the agent was ready once; after that only what is its own.
+        /// For the readiness probe of the agent's pod: print nothing if the agent serves this node;
+        /// otherwise print the reason and exit with code 1. Peers and networks count only until the
+        /// agent is ready for the first time; then only the agent's own faults count.
         #[arg(long, conflicts_with = "output")]
         probe: bool,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// BGP peers, or everything about one; or do something with the session of one.
+    /// Show the BGP peers or the details of one peer; reset or refresh a session.
     #[command(args_conflicts_with_subcommands = true)]
     Peers {
-        /// What to do with it.
+        /// The action on a peer's session.
         #[command(subcommand)]
         act: Option<PeerCommand>,
-        /// Only this peer, with its session, messages and last errors; an unnumbered one also by its interface.
+        /// Show only this peer, with its session, messages and last errors. An unnumbered peer is
+        /// also known by its interface.
         #[arg(value_name = "ADDRESS")]
         peer: Option<String>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// Routes: the paths in use, those that one peer told, or those that one was told.
+    /// Show the selected paths, the paths received from a peer, or the paths advertised to a peer.
     Routes {
-        /// What this peer told, refused paths included.
+        /// Show the paths received from this peer, including rejected paths.
         #[arg(long, value_name = "PEER", conflicts_with = "advertised")]
         received: Option<PeerKey>,
-        /// What this peer was told.
+        /// Show the paths advertised to this peer.
         #[arg(long, value_name = "PEER")]
         advertised: Option<PeerKey>,
-        /// Why PREFIX is routed as it is: each path, what import policy and the decision said of it, and for each peer
-        /// whether it is told and why not. An address stands for its host route.
+        /// Explain the routing of PREFIX: each path with the results of import policy and decision
+        /// process, and for each peer whether the prefix is advertised and why not. An address
+        /// stands for its host route.
         #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["received", "advertised", "mrt"])]
         explain: Option<IpNet>,
-        /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for bgpdump and its like; `-` is standard output.
+        /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for programs such as bgpdump; `-` is
+        /// standard output.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["received", "advertised"])]
         mrt: Option<PathBuf>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// Attached pods and their addresses.
+    /// Show the attached pods and their addresses.
     Pods {
-        /// Only these: by name, `namespace/name`, container ID (its beginning will do) or address.
+        /// Show only these pods: by name, `namespace/name`, container ID or its beginning, or
+        /// address.
         #[arg(value_name = "POD")]
         pod: Option<String>,
-        /// What becomes of a packet from POD to DST: the rules, routes and neighbours that it meets in the pod and on this node, and the way
-        /// back, as the kernel says.
+        /// Show the path of a packet from POD to DST according to the kernel: rules, routes and
+        /// neighbour entries in the pod and on this node, and the return path.
         #[arg(long, value_name = "DST", requires = "pod")]
         path: Option<IpAddr>,
-        /// With --path: the packet's source address. Otherwise the pod's kernel chooses.
+        /// With --path: source address of the packet. Default: the pod's kernel selects the
+        /// address.
         #[arg(long, value_name = "ADDRESS", requires = "path")]
         from: Option<IpAddr>,
-        /// With --path: the pod's network namespace, if it is no longer where the runtime had it.
+        /// With --path: network namespace of the pod, if the file recorded by the runtime does not
+        /// exist any more.
         #[arg(long, value_name = "FILE", requires = "path")]
         netns: Option<PathBuf>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// What happened lately: the last session and route events, those of earlier runs of the agent included.
+    /// Show the recent session and route events, including those of earlier runs of the agent.
     Events {
-        /// Stay, and print what happens from now on too.
+        /// Continue to print new events.
         #[arg(short, long)]
         follow: bool,
-        /// How to ask. With --follow, `-o json` prints one event a line.
+        /// Arguments of the request. With --follow, `-o json` prints one event per line.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// Peers, networks, pods and events in this terminal, live.
+    /// Show peers, networks, pods and events live in this terminal.
     ///
-    /// What is down comes first; `?` says what the keys do.
+    /// Peers that are down come first; press `?` for the keys.
     Watch {
-        /// The agent's socket.
+        /// Socket of the agent.
         #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
         socket: PathBuf,
     },
-    /// Look what on this host keeps pods from working, and say what to do.
+    /// Find the faults of this host that affect pods, and recommend actions.
     ///
-    /// The exit code is 0 if all is well, 1 with warnings, 2 with errors.
+    /// The exit code is 0 without findings, 1 with warnings, 2 with errors.
     Doctor(Doctor),
     /// Write one archive for a ticket: the agent's answers, configuration, kernel state, log.
     ///
-    /// It has no passwords, keys or tokens. An agent that does not answer costs its answers alone, and what else cannot be had is said.
+    /// The archive contains no passwords, keys or tokens. If the agent does not answer, only its
+    /// answers are missing. The archive lists all missing data.
     SupportBundle(SupportBundle),
-    /// Leave the fabric without losing what has another way.
+    /// Drain this node: move its traffic to other paths and leave the fabric.
     ///
-    /// Tells the peers (GRACEFUL_SHUTDOWN, RFC 8326), gives them time, takes back all that was told, and shuts the sessions down. It goes on by
-    /// itself, and lasts over restarts of the agent.
+    /// Sends GRACEFUL_SHUTDOWN (RFC 8326) to the peers, waits, withdraws all prefixes, and shuts
+    /// the sessions down. The drain continues without this command and survives restarts of the
+    /// agent.
     Drain {
-        /// Wait until it is done.
+        /// Wait until the drain is complete.
         #[arg(long)]
         wait: bool,
-        /// What the peers' operators read at the end (RFC 9003), at most 255 octets.
+        /// Message to the peers' operators at the end (RFC 9003), at most 255 octets.
         #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
         message: String,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// Come back into the fabric, or go no further out of it.
+    /// Undo a drain, or stop one: this node advertises its prefixes again.
     Undrain(ClientArgs),
-    /// Print what a shell needs to complete this command line.
+    /// Print the completion script of a shell for this command line.
     Completions {
-        /// For this shell.
+        /// The shell.
         #[arg(value_enum)]
         shell: Shell,
     },
 }
 
-/// What to do with a peer's session.
+/// Actions on a peer's session.
 #[derive(Debug, Subcommand)]
 pub enum PeerCommand {
-    /// End the session and begin a new one; a wait after an error ends too. The peer is told (Administrative Reset).
+    /// Reset the session: end it and start a new one. The peer receives Cease/Administrative Reset.
+    /// A wait after an error ends too.
     Reset {
-        /// The peer, by address; an unnumbered one also by its interface.
+        /// The peer, by address; an unnumbered peer also by its interface.
         #[arg(value_name = "PEER")]
         peer: String,
-        /// Keep nothing over it on either side, even where both have graceful restart after a NOTIFICATION (RFC 8538).
+        /// Hard reset: no side retains paths, even if both support graceful restart after a
+        /// NOTIFICATION (RFC 8538).
         #[arg(long)]
         hard: bool,
-        /// What the peer's operator reads (RFC 9003), at most 255 octets.
+        /// Message to the peer's operator (RFC 9003), at most 255 octets.
         #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
         message: String,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
-    /// Have everything told again without ending the session (ROUTE-REFRESH, RFC 2918).
+    /// Request or send all routes again without a new session (ROUTE-REFRESH, RFC 2918).
     SoftRefresh {
-        /// The peer, by address; an unnumbered one also by its interface.
+        /// The peer, by address; an unnumbered peer also by its interface.
         #[arg(value_name = "PEER")]
         peer: String,
-        /// Who tells everything again.
+        /// The direction of the refresh.
         #[arg(value_enum, default_value_t = RefreshDirection::In)]
         way: RefreshDirection,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
         ask: ClientArgs,
     },
 }
 
-/// Which way routes are told again.
+/// The direction of a soft refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RefreshDirection {
-    /// The peer.
+    /// The peer sends its routes again.
     In,
-    /// This node.
+    /// This node sends its routes again.
     Out,
 }
 

@@ -9,11 +9,12 @@ use crate::commands::Cli;
 /// Supported shells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
-    /// To `/usr/share/bash-completion/completions/trunkline`, or `source <(trunkline completions bash)`.
+    /// Save to `/usr/share/bash-completion/completions/trunkline`, or run `source <(trunkline
+    /// completions bash)`.
     Bash,
-    /// To `_trunkline` in a folder of `fpath`, such as `/usr/local/share/zsh/site-functions`.
+    /// Save to `_trunkline` in a folder of `fpath`, such as `/usr/local/share/zsh/site-functions`.
     Zsh,
-    /// To `~/.config/fish/completions/trunkline.fish`.
+    /// Save to `~/.config/fish/completions/trunkline.fish`.
     Fish,
 }
 

@@ -39,30 +39,31 @@ const CONFLIST: &str = r#"{
 }
 "#;
 
-/// Where plugin and configuration are on this node.
+/// Folders of the container runtime on this node.
 #[derive(Clone, Debug, Args)]
 pub struct InstallPaths {
-    /// Folder of the plugins that the container runtime runs.
+    /// Folder of the container runtime's plugins.
     #[arg(long, value_name = "FOLDER", default_value = "/opt/cni/bin")]
     pub bin_dir: PathBuf,
-    /// Folder of the configurations that it reads, the first in the order of the alphabet.
+    /// Folder of the container runtime's configurations; the runtime uses the first one in
+    /// alphabetical order.
     #[arg(long, value_name = "FOLDER", default_value = "/etc/cni/net.d")]
     pub conf_dir: PathBuf,
-    /// The configuration's file name in there.
+    /// File name of the configuration in this folder.
     #[arg(long, value_name = "NAME", default_value = "05-trunkline.conflist")]
     pub conf_name: String,
 }
 
-/// What is put there.
+/// The files to install.
 #[derive(Clone, Debug, Args)]
 pub struct Install {
-    /// Where to.
+    /// The folders.
     #[command(flatten)]
     pub place: InstallPaths,
-    /// The plugin's program; the one beside this program unless said.
+    /// The plugin's program; by default the one beside this program.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// A configuration list in the place of the usual one; docs/cni.md has its keys.
+    /// Configuration list instead of the default one; docs/cni.md describes its keys.
     #[arg(long, value_name = "FILE")]
     pub conflist: Option<PathBuf>,
 }

@@ -49,19 +49,20 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Time limit of a step that lists tables or runs programs.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What to collect, and where to put it.
+/// The contents and the file of the bundle.
 #[derive(Clone, Debug, Args)]
 pub struct SupportBundle {
-    /// Where to look.
+    /// The files of this host.
     #[command(flatten)]
     pub host: Where,
-    /// The archive; `trunkline-NODE-TIME.tar.gz` in this folder unless said, `-` is standard output. A file that is there is not written over.
+    /// The archive file; by default `trunkline-NODE-TIME.tar.gz` in the current folder, `-` is
+    /// standard output. An existing file is not overwritten.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Most prefixes of a table of routes; what is left out is said.
+    /// Maximum number of prefixes of a routing table; the bundle lists what is omitted.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub routes: usize,
-    /// Most lines of the log, the last.
+    /// Maximum number of log lines; the last lines are kept.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub log_lines: usize,
 }

@@ -39,13 +39,13 @@ use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 use crate::arguments::{Output, Where};
 use crate::client;
 
-/// Where to look, and how to say what was found.
+/// Arguments of `trunkline doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Where to look.
+    /// The files of this host.
     #[command(flatten)]
     pub host: Where,
-    /// How to print the findings.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
