@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_a_line_and_what_is_not_kept_is_said() {
+    fn each_event_is_a_line_and_dropped_events_are_counted() {
         let event = |kind: EventKind, peer: Option<&str>, text: &str| Event {
             number: 4,
             at: "2026-11-21T03:00:00.125Z".to_owned(),

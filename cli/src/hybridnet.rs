@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_known_by_the_socket_that_it_listens_on() {
+    fn daemon_is_detected_by_its_listening_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SOCKET_NAME);
         let other = UnixListener::bind(folder.path().join("not-hybridnet.sock")).unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_something_else_are_passed_over() {
+    fn other_lines_are_ignored() {
         assert_eq!(listening(""), None);
         let head = "Num       RefCount Protocol Flags    Type St Inode Path\n";
         let line = |flags: &str, path: &str| {

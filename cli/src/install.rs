@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn both_come_whole_and_go_again() {
+    fn plugin_and_configuration_are_installed_and_removed() {
         let (_folder, it) = node();
         let (bin, conf) = (it.place.bin_dir.clone(), it.place.conf_dir.clone());
         install(&it).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn port_mappings_are_in_the_list_where_the_node_has_the_plugin() {
+    fn list_has_portmap_if_the_node_has_the_plugin() {
         let (_folder, it) = node();
         fs::create_dir_all(&it.place.bin_dir).unwrap();
         let portmap = it.place.bin_dir.join(PORTMAP);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_is_there_before_what_names_it() {
+    fn plugin_is_installed_before_its_configuration() {
         let (folder, it) = node();
         // The plugin's folder cannot be created, so no configuration may refer to the plugin.
         fs::write(folder.path().join("bin"), "").unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_work_is_refused() {
+    fn invalid_installations_are_refused() {
         let (folder, it) = node();
         let file = folder.path().join("list");
         for (text, words) in [
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_goes_by_the_first_name() {
+    fn first_name_is_the_runtimes_configuration() {
         let (_folder, it) = node();
         install(&it).unwrap();
         let conf = &it.place.conf_dir;

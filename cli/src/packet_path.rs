@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_as_people_read_it() {
+    fn packet_path_is_shown_as_text() {
         let walked = PacketPath {
             source: Some("10.201.0.2".parse().unwrap()),
             destination: "192.0.2.10".parse().unwrap(),

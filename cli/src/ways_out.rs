@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_left_out_is_named_with_its_cause() {
+    fn excluded_peer_is_shown_with_its_cause() {
         let way = DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,

@@ -43,8 +43,8 @@ fn attaching(container_id: &str, address: &str) -> Record {
 }
 
 #[test]
-fn add_and_del_come_twice_and_a_kill_between_them_changes_nothing() {
-    isolated("add_and_del_come_twice_and_a_kill_between_them_changes_nothing", |_| {
+fn repeated_add_and_del_survive_a_kill() {
+    isolated("repeated_add_and_del_survive_a_kill", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (one, two) = (namespace(), namespace());
@@ -73,8 +73,8 @@ fn add_and_del_come_twice_and_a_kill_between_them_changes_nothing() {
 /// The test creates the states that a SIGKILL during ADD or DEL leaves, and starts the agent with
 /// each.
 #[test]
-fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
-    isolated("what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start", |runtime| {
+fn start_completes_or_cleans_up_after_a_kill() {
+    isolated("start_completes_or_cleans_up_after_a_kill", |runtime| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let lives = namespace();
@@ -121,8 +121,8 @@ fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
 }
 
 #[test]
-fn a_lost_or_damaged_store_stops_no_pod_and_gives_no_address_twice() {
-    isolated("a_lost_or_damaged_store_stops_no_pod_and_gives_no_address_twice", |_| {
+fn lost_store_stops_no_pod_and_duplicates_no_address() {
+    isolated("lost_store_stops_no_pod_and_duplicates_no_address", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (one, two) = (namespace(), namespace());
@@ -165,8 +165,8 @@ fn a_second_agent_is_refused() {
 }
 
 #[test]
-fn a_bad_edit_is_refused_and_what_ran_keeps_running() {
-    isolated("a_bad_edit_is_refused_and_what_ran_keeps_running", |_| {
+fn bad_edit_is_rejected_and_the_old_state_stays() {
+    isolated("bad_edit_is_rejected_and_the_old_state_stays", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();
@@ -206,8 +206,8 @@ fn a_bad_edit_is_refused_and_what_ran_keeps_running() {
 }
 
 #[test]
-fn a_pod_that_nobody_was_told_of_is_not_ready_and_leaves_nothing() {
-    isolated("a_pod_that_nobody_was_told_of_is_not_ready_and_leaves_nothing", |_| {
+fn pod_without_advertisement_is_not_ready_and_is_removed() {
+    isolated("pod_without_advertisement_is_not_ready_and_is_removed", |_| {
         let mut host = Host::new("");
         host.start();
         let failure = host.add("c1", &namespace()).unwrap_err();

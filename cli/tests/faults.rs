@@ -168,8 +168,8 @@ const BAD: &[Bad] = &[
 ];
 
 #[test]
-fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
-    isolated("bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays", |_| {
+fn bad_manifests_are_rejected_with_file_field_and_fix() {
+    isolated("bad_manifests_are_rejected_with_file_field_and_fix", |_| {
         let (host, routers, _speakers) = settled(SUBNET);
         let netns = namespace();
         let pod = address(&host.add("witness", &netns).unwrap());
@@ -197,8 +197,8 @@ fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
 }
 
 #[test]
-fn a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said() {
-    isolated("a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said", |_| {
+fn taken_metrics_port_is_reported_and_the_agent_runs() {
+    isolated("taken_metrics_port_is_reported_and_the_agent_runs", |_| {
         let taken = TcpListener::bind("127.0.0.1:9473").unwrap();
         let (host, _routers, _speakers) = settled(SUBNET);
         host.add("c1", &namespace()).unwrap();
@@ -221,8 +221,8 @@ fn a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said() {
 }
 
 #[test]
-fn a_bad_manifest_at_the_start_is_told_and_runs_when_it_is_mended() {
-    isolated("a_bad_manifest_at_the_start_is_told_and_runs_when_it_is_mended", |_| {
+fn bad_manifest_at_start_is_reported_and_later_applied() {
+    isolated("bad_manifest_at_start_is_reported_and_later_applied", |_| {
         let routers = routers(1);
         let _speakers = speakers(&routers, &[good()]);
         let mut host = Host::new("");
@@ -248,8 +248,8 @@ fn greeting(asn: u32) -> Vec<u8> {
 }
 
 #[test]
-fn peers_that_misbehave_show_their_cause_in_words() {
-    isolated("peers_that_misbehave_show_their_cause_in_words", |_| {
+fn misbehaving_peers_show_their_cause() {
+    isolated("misbehaving_peers_show_their_cause", |_| {
         let routers = routers(8);
         let other = |number, asn, password, prefixes| Router {
             number,
@@ -397,8 +397,8 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
-    isolated("a_full_disk_gives_out_no_address_and_what_runs_goes_on", |_| {
+fn full_disk_allocates_no_address_and_stops_no_pod() {
+    isolated("full_disk_allocates_no_address_and_stops_no_pod", |_| {
         let routers = routers(1);
         let _speakers = speakers(&routers, &[good()]);
         let mut host = Host::new("");
@@ -523,22 +523,22 @@ fn storm(verb: &str) {
 }
 
 #[test]
-fn sigkill_at_any_point_of_add_leaves_nothing_that_start_and_gc_do_not_clean() {
-    isolated("sigkill_at_any_point_of_add_leaves_nothing_that_start_and_gc_do_not_clean", |_| {
+fn start_and_gc_clean_up_after_sigkill_in_add() {
+    isolated("start_and_gc_clean_up_after_sigkill_in_add", |_| {
         storm("ADD");
     });
 }
 
 #[test]
-fn sigkill_at_any_point_of_del_leaves_nothing_that_start_and_gc_do_not_clean() {
-    isolated("sigkill_at_any_point_of_del_leaves_nothing_that_start_and_gc_do_not_clean", |_| {
+fn start_and_gc_clean_up_after_sigkill_in_del() {
+    isolated("start_and_gc_clean_up_after_sigkill_in_del", |_| {
         storm("DEL");
     });
 }
 
 #[test]
-fn a_runtime_that_is_killed_in_its_add_leaves_nothing() {
-    isolated("a_runtime_that_is_killed_in_its_add_leaves_nothing", |_| {
+fn add_of_a_killed_runtime_is_undone() {
+    isolated("add_of_a_killed_runtime_is_undone", |_| {
         // No peer answers, so the ADD waits.
         let mut host = Host::new("");
         let config = fs::read_to_string(host.path("agent.yaml")).unwrap();
@@ -556,8 +556,8 @@ fn a_runtime_that_is_killed_in_its_add_leaves_nothing() {
 }
 
 #[test]
-fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
-    isolated("what_others_delete_in_the_kernel_comes_back_or_is_reported", |_| {
+fn deleted_kernel_objects_are_restored_or_reported() {
+    isolated("deleted_kernel_objects_are_restored_or_reported", |_| {
         let (host, routers, _speakers) = settled(SUBNET);
         let (one, two) = (namespace(), namespace());
         let pod = address(&host.add("c1", &one).unwrap());

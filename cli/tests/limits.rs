@@ -21,8 +21,8 @@ fn run(command: &str) {
 }
 
 #[test]
-fn limits_that_others_take_away_come_back() {
-    isolated("limits_that_others_take_away_come_back", |_| {
+fn limits_that_others_remove_are_restored() {
+    isolated("limits_that_others_remove_are_restored", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();

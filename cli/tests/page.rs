@@ -82,8 +82,8 @@ impl Stream {
 }
 
 #[test]
-fn the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do() {
-    isolated("the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do", |_| {
+fn page_is_local_and_has_security_headers() {
+    isolated("page_is_local_and_has_security_headers", |_| {
         ip("addr add 192.0.2.1/32 dev lo");
         let mut host = Host::new(OPTIONAL);
         let config = fs::read_to_string(host.path("agent.yaml")).unwrap();
@@ -148,8 +148,8 @@ fn the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do() {
 }
 
 #[test]
-fn questions_are_answered_and_bad_ones_say_what_to_write() {
-    isolated("questions_are_answered_and_bad_ones_say_what_to_write", |_| {
+fn queries_are_answered_and_bad_ones_get_advice() {
+    isolated("queries_are_answered_and_bad_ones_get_advice", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();
@@ -192,8 +192,8 @@ fn questions_are_answered_and_bad_ones_say_what_to_write() {
 }
 
 #[test]
-fn who_looks_is_told_what_changes_and_one_too_many_when_to_come_again() {
-    isolated("who_looks_is_told_what_changes_and_one_too_many_when_to_come_again", |_| {
+fn streams_send_changes_and_are_limited_in_number() {
+    isolated("streams_send_changes_and_are_limited_in_number", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (status, mut stream) = Stream::open();

@@ -119,8 +119,8 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn faults_that_no_session_shows_are_named_and_end() {
-    isolated("faults_that_no_session_shows_are_named_and_end", |_| {
+fn faults_without_a_session_loss_are_reported_and_end() {
+    isolated("faults_without_a_session_loss_are_reported_and_end", |_| {
         let rack = Rack::new("");
         let filter =
             |rule: &str| format!("nft 'table ip faults {{ chain c {{ type filter hook {rule}; }}; }}'");
@@ -200,8 +200,8 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
 }
 
 #[test]
-fn without_probes_nothing_is_sent_and_no_table_is_there() {
-    isolated("without_probes_nothing_is_sent_and_no_table_is_there", |_| {
+fn without_probes_no_packet_is_sent_and_no_table_exists() {
+    isolated("without_probes_no_packet_is_sent_and_no_table_exists", |_| {
         let router = routers(1);
         let _speakers = speakers(&router, &[Router { number: 1, asn: 65000, ..Router::default() }]);
         let mut host = Host::new("");

@@ -130,8 +130,8 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_taken_bgp_port_costs_no_packet_and_is_bound_later() {
-    isolated("a_taken_bgp_port_costs_no_packet_and_is_bound_later", |_| {
+fn taken_bgp_port_loses_no_packet_and_is_bound_later() {
+    isolated("taken_bgp_port_loses_no_packet_and_is_bound_later", |_| {
         let mut running = Running::killed(0);
         // Not v6only: the socket has the port in both families.
         let taken = TcpListener::bind("[::]:179").unwrap();
@@ -170,8 +170,8 @@ fn a_taken_bgp_port_costs_no_packet_and_is_bound_later() {
 }
 
 #[test]
-fn refused_manifests_at_the_start_cost_no_packet() {
-    isolated("refused_manifests_at_the_start_cost_no_packet", |_| {
+fn rejected_manifests_at_the_start_lose_no_packet() {
+    isolated("rejected_manifests_at_the_start_lose_no_packet", |_| {
         let mut running = Running::killed(0);
         running.host.manifests(&manifests(PEER, "10.14.0.0/33"));
         running.host.launch();
@@ -185,8 +185,8 @@ fn refused_manifests_at_the_start_cost_no_packet() {
 }
 
 #[test]
-fn a_store_that_cannot_be_read_costs_no_packet() {
-    isolated("a_store_that_cannot_be_read_costs_no_packet", |_| {
+fn unreadable_store_loses_no_packet() {
+    isolated("unreadable_store_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let (store, away) = (running.host.path("store.redb"), running.host.path("away"));
         fs::rename(&store, &away).unwrap();
@@ -211,8 +211,8 @@ fn a_store_that_cannot_be_read_costs_no_packet() {
 }
 
 #[test]
-fn an_absent_api_server_costs_no_packet() {
-    isolated("an_absent_api_server_costs_no_packet", |_| {
+fn absent_api_server_loses_no_packet() {
+    isolated("absent_api_server_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let path = |name: &str| running.host.path(name);
         let nobody = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -248,8 +248,8 @@ fn ends_with(running: &mut Running, words: &str) {
 }
 
 #[test]
-fn an_agent_that_cannot_start_costs_no_packet() {
-    isolated("an_agent_that_cannot_start_costs_no_packet", |_| {
+fn agent_that_cannot_start_loses_no_packet() {
+    isolated("agent_that_cannot_start_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let config = fs::read_to_string(running.host.path("agent.yaml")).unwrap();
         let write = |running: &Running, text: &str| fs::write(running.host.path("agent.yaml"), text).unwrap();
@@ -272,8 +272,8 @@ fn an_agent_that_cannot_start_costs_no_packet() {
 }
 
 #[test]
-fn taken_metrics_and_bfd_ports_cost_no_packet() {
-    isolated("taken_metrics_and_bfd_ports_cost_no_packet", |_| {
+fn taken_metrics_and_bfd_ports_lose_no_packet() {
+    isolated("taken_metrics_and_bfd_ports_lose_no_packet", |_| {
         let mut running = Running::killed(0);
         let metrics = TcpListener::bind("127.0.0.1:9473").unwrap();
         let bfd = std::net::UdpSocket::bind("[::]:3784").unwrap();
@@ -301,8 +301,8 @@ fn launch(host: &mut Host, mut command: Process) {
 }
 
 #[test]
-fn a_guard_that_cannot_be_loaded_costs_no_packet() {
-    isolated("a_guard_that_cannot_be_loaded_costs_no_packet", |_| {
+fn guard_that_cannot_be_loaded_loses_no_packet() {
+    isolated("guard_that_cannot_be_loaded_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         // The agent's `nft` fails until it is removed.
         let folder = running.host.path("bin");
@@ -324,8 +324,8 @@ fn a_guard_that_cannot_be_loaded_costs_no_packet() {
 }
 
 #[test]
-fn a_kernel_that_refuses_everything_costs_no_packet() {
-    isolated("a_kernel_that_refuses_everything_costs_no_packet", |_| {
+fn kernel_that_refuses_all_requests_loses_no_packet() {
+    isolated("kernel_that_refuses_all_requests_loses_no_packet", |_| {
         let mut running = Running::killed(1);
         let agent = running.host.command();
         let mut command = Process::new("setpriv");
@@ -405,8 +405,8 @@ async fn view_until(
 const IMPORTED: &str = "{asn: 65000, address: 10.255.0.1, connectRetrySeconds: 1, import: {default: accept}}";
 
 #[test]
-fn a_speaker_that_cannot_start_costs_no_packet() {
-    isolated("a_speaker_that_cannot_start_costs_no_packet", |runtime| {
+fn speaker_that_cannot_start_loses_no_packet() {
+    isolated("speaker_that_cannot_start_loses_no_packet", |runtime| {
         let mut running = Running::killed(0);
         runtime.block_on(async {
             let history = History::default();
@@ -430,8 +430,8 @@ fn a_speaker_that_cannot_start_costs_no_packet() {
 }
 
 #[test]
-fn a_speaker_that_ends_costs_no_packet_and_is_started_again() {
-    isolated("a_speaker_that_ends_costs_no_packet_and_is_started_again", |runtime| {
+fn ended_speaker_loses_no_packet_and_is_restarted() {
+    isolated("ended_speaker_loses_no_packet_and_is_restarted", |runtime| {
         let mut running = Running::killed(1);
         running.host.manifests(&manifests(IMPORTED, SUBNET));
         let learned = || ip("route show table all").contains("198.18.0.0/24");

@@ -19,7 +19,7 @@ fn modes(terminal: impl AsFd) -> String {
 }
 
 #[test]
-fn a_panic_gives_the_terminal_back_before_it_is_told() {
+fn panic_restores_the_terminal_before_its_message() {
     let seat = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&seat).unwrap();
     unlockpt(&seat).unwrap();
@@ -29,7 +29,7 @@ fn a_panic_gives_the_terminal_back_before_it_is_told() {
     let before = modes(&line);
     let (line, mut seat) = (File::from(line), File::from(seat));
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "panics_amid_its_work", "--ignored", "--nocapture"])
+        .args(["--exact", "panics_while_drawing", "--ignored", "--nocapture"])
         .stdin(line.try_clone().unwrap())
         .stdout(line.try_clone().unwrap())
         .stderr(line.try_clone().unwrap())
@@ -57,7 +57,7 @@ fn a_panic_gives_the_terminal_back_before_it_is_told() {
 
 #[test]
 #[ignore = "it panics at a terminal: another test runs it and looks"]
-fn panics_amid_its_work() {
+fn panics_while_drawing() {
     let before = modes(std::io::stdin());
     let mut screen = Screen::open().unwrap();
     screen.draw(|_| ()).unwrap();

@@ -203,8 +203,8 @@ fn has_routes_of(host: &Host, tor: &Tor) -> bool {
 }
 
 #[test]
-fn the_way_out_follows_the_routers_default_routes() {
-    isolated("the_way_out_follows_the_routers_default_routes", |_| {
+fn default_route_follows_the_routers_default_routes() {
+    isolated("default_route_follows_the_routers_default_routes", |_| {
         let tors = [Tor::new(1), Tor::new(2)];
         let [one, two] = &tors;
         let both = [one, two];

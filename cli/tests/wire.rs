@@ -68,7 +68,7 @@ fn nothing_is_left(host: &Host, container: &str) {
 }
 
 #[test]
-fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
+fn pod_is_reachable_at_once_despite_old_neighbour_entries() {
     isolated("a_pod_is_in_its_vlan_at_once", |_| {
         let (host, rack) = rack();
         let addresses = ["10.10.0.10", "fd00:10::10"];
@@ -100,7 +100,7 @@ fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
 }
 
 #[test]
-fn without_its_router_a_pod_is_not_ready_and_leaves_nothing() {
+fn pod_without_its_router_is_not_ready_and_is_removed() {
     isolated("without_its_router", |_| {
         let (host, rack) = rack();
         inside(&rack, || ip("addr del 10.10.0.1/24 dev rack"));
@@ -120,7 +120,7 @@ fn without_its_router_a_pod_is_not_ready_and_leaves_nothing() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_not_taken_from_them() {
+fn duplicate_address_is_not_assigned() {
     isolated("an_address_that_somebody_has", |_| {
         let (host, rack) = rack();
         inside(&rack, || {
@@ -152,7 +152,7 @@ fn an_address_that_somebody_has_is_not_taken_from_them() {
 /// A neighbour stores the sender of a request. The sender is the node's address in the subnet, for
 /// the packets of all sources.
 #[test]
-fn the_node_asks_by_its_address_of_the_subnet_whoever_s_packet_waits() {
+fn requests_use_the_nodes_address_of_the_subnet() {
     isolated("the_node_asks_by_its_address_of_the_subnet", |_| {
         let (host, rack) = rack();
         ip("addr add 10.10.0.5/24 dev up1");

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alias_says_what_it_was_made_of() {
+    fn alias_is_parsed_into_its_parts() {
         for (kind, second, text) in [
             (AttachmentKind::Veth, false, "trunkline:c-1:eth0"),
             (AttachmentKind::Ipvlan, false, "trunkline:c-1:eth0:ipvlan"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_a_pair_and_its_ifb_lead_to_each_other() {
+    fn names_of_pair_and_ifb_map_to_each_other() {
         assert_eq!(ifb_name("tl0123456789ab").as_deref(), Some("tb0123456789ab"));
         assert_eq!(pair_name("tb0123456789ab").as_deref(), Some("tl0123456789ab"));
         assert_eq!((ifb_name("eth0"), pair_name("tl0123456789ab")), (None, None));

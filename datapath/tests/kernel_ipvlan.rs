@@ -158,8 +158,8 @@ fn way(address: &str) -> String {
 }
 
 #[test]
-fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
-    on_node("a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair", |runtime, node| {
+fn slave_uses_its_vlan_directly_and_the_pair_to_the_host() {
+    on_node("slave_uses_its_vlan_directly_and_the_pair_to_the_host", |runtime, node| {
         let (one, two, beside) = (namespace(), namespace(), namespace());
         let spec = node.slave("one", 5);
         let device = node.attach(runtime, &one, &spec);
@@ -206,8 +206,8 @@ fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
 /// A repeated ADD: the slave already has the address, so the gateway's answers to the check go to
 /// the slave.
 #[test]
-fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
-    on_node("a_check_on_the_wire_hears_what_a_slave_is_answered", |runtime, node| {
+fn link_check_receives_answers_to_a_slave() {
+    on_node("link_check_receives_answers_to_a_slave", |runtime, node| {
         let netns = namespace();
         node.attach(runtime, &netns, &node.slave("c", 5));
         for (address, gateway) in [("10.10.0.5", "10.10.0.1"), ("fd10::5", "fd10::1")] {
@@ -235,8 +235,8 @@ fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
 /// A pod must ignore router advertisements. They would give it an unassigned address and a second
 /// default route.
 #[test]
-fn a_slave_takes_no_advertisement() {
-    on_node("a_slave_takes_no_advertisement", |runtime, node| {
+fn slave_ignores_router_advertisements() {
+    on_node("slave_ignores_router_advertisements", |runtime, node| {
         let netns = namespace();
         node.attach(runtime, &netns, &node.slave("c", 5));
         let read = |path: &str| {
@@ -250,8 +250,8 @@ fn a_slave_takes_no_advertisement() {
 }
 
 #[test]
-fn check_names_what_is_missing_and_add_puts_it_back() {
-    on_node("check_names_what_is_missing_and_add_puts_it_back", |runtime, node| {
+fn check_reports_missing_parts_and_add_restores_them() {
+    on_node("check_reports_missing_parts_and_add_restores_them", |runtime, node| {
         let netns = namespace();
         let spec = node.slave("c", 5);
         let device = node.attach(runtime, &netns, &spec);
@@ -286,8 +286,8 @@ fn check_names_what_is_missing_and_add_puts_it_back() {
 }
 
 #[test]
-fn del_takes_both_and_spares_what_is_not_ours() {
-    on_node("del_takes_both_and_spares_what_is_not_ours", |runtime, node| {
+fn del_deletes_slave_and_pair_but_no_foreign_link() {
+    on_node("del_deletes_slave_and_pair_but_no_foreign_link", |runtime, node| {
         let (netns, spec) = (namespace(), node.slave("c", 5));
         let links = |netns: &OwnedFd| inside(netns, || ip_json("link show").len());
         node.attach(runtime, &netns, &spec);
@@ -318,8 +318,8 @@ fn del_takes_both_and_spares_what_is_not_ours() {
 }
 
 #[test]
-fn what_an_earlier_attempt_left_is_taken_up() {
-    on_node("what_an_earlier_attempt_left_is_taken_up", |runtime, node| {
+fn add_completes_an_earlier_attempt() {
+    on_node("add_completes_an_earlier_attempt", |runtime, node| {
         let (netns, spec) = (namespace(), node.slave("c", 5));
         // The agent was killed after it created the slave and before it renamed it.
         let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());

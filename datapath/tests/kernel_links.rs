@@ -78,8 +78,8 @@ fn a_missing_driver_is_named() {
 }
 
 #[test]
-fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
-    isolated("a_vlan_device_is_made_kept_taken_over_and_deleted", |runtime| {
+fn vlan_device_is_created_kept_taken_over_and_deleted() {
+    isolated("vlan_device_is_created_kept_taken_over_and_deleted", |runtime| {
         let parent = parent();
         if !has_driver() {
             return println!("skipped, this kernel has no 8021q");
@@ -159,8 +159,8 @@ fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
 }
 
 #[test]
-fn somebody_elses_device_is_left_alone_and_named() {
-    isolated("somebody_elses_device_is_left_alone_and_named", |runtime| {
+fn foreign_device_is_unchanged_and_reported() {
+    isolated("foreign_device_is_unchanged_and_reported", |runtime| {
         let parent = parent();
         if !has_driver() {
             return println!("skipped, this kernel has no 8021q");
@@ -189,8 +189,8 @@ fn somebody_elses_device_is_left_alone_and_named() {
 }
 
 #[test]
-fn the_link_of_the_default_route_is_remembered_until_another_has_it() {
-    isolated("the_link_of_the_default_route_is_remembered_until_another_has_it", |runtime| {
+fn default_link_is_kept_until_another_link_has_the_route() {
+    isolated("default_link_is_kept_until_another_link_has_the_route", |runtime| {
         let eth0 = parent();
         ip("link add eth1 type veth peer name far1");
         ip("link set eth1 up");

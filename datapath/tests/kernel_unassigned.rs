@@ -77,8 +77,8 @@ fn counter(name: &str) -> String {
 }
 
 #[test]
-fn packets_for_no_pod_are_counted_and_get_no_answer() {
-    isolated("packets_for_no_pod_are_counted_and_get_no_answer", |runtime| {
+fn packets_to_unassigned_addresses_are_counted_and_dropped() {
+    isolated("packets_to_unassigned_addresses_are_counted_and_dropped", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;

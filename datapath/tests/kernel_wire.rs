@@ -83,7 +83,7 @@ fn believed(rack: &OwnedFd, address: &str) -> Option<String> {
 }
 
 #[test]
-fn an_address_that_is_free_behind_a_router_that_answers() {
+fn free_address_and_answering_router_pass() {
     isolated("free", |runtime| {
         let _rack = rack();
         for address in ["10.10.0.7", "fd00:10::7"] {
@@ -93,7 +93,7 @@ fn an_address_that_is_free_behind_a_router_that_answers() {
 }
 
 #[test]
-fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
+fn error_of_a_silent_router_has_link_and_vlan() {
     isolated("dead gateway", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -113,7 +113,7 @@ fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
 }
 
 #[test]
-fn whoever_has_the_address_is_named_by_its_mac() {
+fn duplicate_address_error_has_the_holders_mac() {
     isolated("owner", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -135,7 +135,7 @@ fn whoever_has_the_address_is_named_by_its_mac() {
 /// The node of a remote pod has a proxy entry for the pod's address. Linux does not answer a probe
 /// from 0.0.0.0 for such an address.
 #[test]
-fn whoever_stands_in_for_the_address_is_found_too() {
+fn duplicate_address_behind_a_proxy_entry_is_found() {
     isolated("proxy", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -160,7 +160,7 @@ fn whoever_stands_in_for_the_address_is_found_too() {
 }
 
 #[test]
-fn a_check_changes_no_table_and_an_announcement_does() {
+fn only_the_announcement_changes_neighbour_entries() {
     isolated("announcement", |runtime| {
         let rack = rack();
         let own = mac("vlan10");
@@ -182,7 +182,7 @@ fn a_check_changes_no_table_and_an_announcement_does() {
 }
 
 #[test]
-fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
+fn concurrent_checks_of_one_address_do_not_both_pass() {
     isolated("race", |runtime| {
         let rack = rack();
         // Long enough for both checks to run; a check that receives the other's probe does not
@@ -227,7 +227,7 @@ async fn listening() {
 }
 
 #[test]
-fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
+fn fifty_checks_share_one_socket_until_the_last_ends() {
     isolated("fifty", |runtime| {
         let _rack = rack();
         let checks: Vec<LinkCheck> = (10..60).map(|number| check(&format!("10.10.0.{number}"))).collect();
@@ -255,7 +255,7 @@ fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
 }
 
 #[test]
-fn a_link_that_is_down_or_gone_is_said() {
+fn link_that_is_down_or_deleted_is_an_error() {
     isolated("down", |runtime| {
         let _rack = rack();
         let check = check("10.10.0.7");

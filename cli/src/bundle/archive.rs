@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_without_secrets() {
+    fn archive_contains_its_parts_without_secrets() {
         let mut archive = Archive::begin(Vec::new(), "bundle", 1_800_000_000).unwrap();
         let mut secrets = Secrets::default();
         secrets.add("hunter2");

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_without_an_entry_is_none() {
+    fn log_without_an_entry_is_not_a_log() {
         for text in ["", "-- No entries --\n", "No journal files were found.\n-- No entries --\n"] {
             assert!(!has_entries(text), "{text}");
         }

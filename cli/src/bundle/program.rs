@@ -89,7 +89,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn both_outputs_are_read_and_what_hangs_is_killed() {
+    fn both_outputs_are_read_and_a_hanging_program_is_killed() {
         let printed = run("sh", &["-c", "echo one; echo two >&2; exit 3"], LONG).unwrap();
         assert_eq!((printed.text.as_str(), printed.well), ("one\ntwo\n", false));
         let began = now();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prints_without_end_is_cut_at_a_line() {
+    fn endless_output_is_cut_at_a_line() {
         let printed = run("yes", &["a line of some length"], LONG).unwrap();
         assert!(printed.well && printed.text.len() <= LARGEST + 100);
         assert!(printed.text.ends_with("a line of some length\n… the rest is left out\n"));

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_like_a_secret_is_taken_out_and_nothing_else() {
+    fn only_fields_with_names_of_secrets_are_removed() {
         let clean = Secrets::default().clean(json!({
             "asn": 65001,
             "password": "hunter2",
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_found_is_taken_out_wherever_it_is() {
+    fn known_secret_value_is_removed_everywhere() {
         let mut secrets = Secrets::default();
         secrets.learn(&json!({"a": [{"password": "hun\"ter"}], "tokens": ["four", 123_456], "b": "{\"key\": \"inner\"}"}));
         secrets.add("four and more");
@@ -296,7 +296,7 @@ mod tests {
 
     /// The documented examples lose only their passwords.
     #[test]
-    fn the_documented_manifests_lose_their_passwords_and_nothing_else() {
+    fn documented_manifests_lose_only_their_passwords() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut files = vec![root.join("docs/agent.example.yaml")];
         for folder in ["docs/manifests", "lab/topologies/two-racks/node1a/manifests"] {
@@ -336,7 +336,7 @@ mod tests {
 
     /// The API's schemas contain all fields. This test finds a secret that is added to them.
     #[test]
-    fn no_field_of_the_agents_answers_is_named_like_a_secret() {
+    fn no_field_of_an_answer_has_the_name_of_a_secret() {
         let source = include_str!("../../../api/src/control.rs");
         let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
         let named: Vec<&str> = fields.map(|(name, _)| name).filter(|name| is_secret(name)).collect();

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_the_name_of_a_secret_goes() {
+    fn value_after_the_name_of_a_secret_is_removed() {
         for (text, clean) in [
             ("password: two words\nasn: 1\n", "password: [redacted]\nasn: 1\n"),
             ("  - {asn: 1, password: hunter2}", "  - {asn: 1, password: [redacted]"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_files_that_an_error_quotes_go() {
+    fn quoted_file_lines_are_removed() {
         let error = "error: line 2 column 1: unknown field `a`\n --> <input>:2:1\n  |\n1 | # hunter2\n12 | a: hunter2\n   | ^ unknown\n";
         let clean = "error: line 2 column 1: unknown field `a`\n --> <input>:2:1\n  |\n1 | [redacted]\n12 | [redacted]\n   | ^ unknown\n";
         assert_eq!(hide_quoted_lines(error), clean);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn text_without_secrets_is_unchanged() {
         for text in [
             "cannot connect: no answer for 10 s: it is down or filtered, or the passwords differ (a wrong TCP-MD5 password looks just like this: compare both sides)",
             "passwordFile: /etc/trunkline/tor.key",

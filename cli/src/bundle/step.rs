@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_hangs_is_given_up_with_what_it_had() {
+    fn hanging_step_is_abandoned_and_keeps_its_parts() {
         let mut collection = collection();
         let (hold, held) = mpsc::channel::<()>();
         let began = now();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_noted_in_one_harmless_line() {
+    fn failure_is_recorded_as_one_harmless_line() {
         let mut collection = collection();
         collection
             .step::<()>("fails", Duration::from_secs(10), |_| {

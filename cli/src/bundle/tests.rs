@@ -158,7 +158,7 @@ fn talkative(listener: UnixListener) {
 }
 
 #[test]
-fn nothing_secret_is_in_a_bundle_wherever_it_was() {
+fn bundle_contains_no_secret_from_any_place() {
     let node = Node::new("");
     talkative(node.socket());
     let (parts, manifest) = node.parts();
@@ -211,7 +211,7 @@ fn nothing_secret_is_in_a_bundle_wherever_it_was() {
 
 /// An unknown field makes the configuration invalid; the bundle still contains the rest.
 #[test]
-fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
+fn secret_in_an_unknown_field_is_removed() {
     let node = Node::new("bmpTlsKey: hunter2-bmp-key # hunter2-in-a-line-that-is-quoted\n");
     let (parts, manifest) = node.parts();
     nothing_secret(&parts);
@@ -223,7 +223,7 @@ fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
 
 /// Every resource field with a type for secrets also has the name of a secret.
 #[test]
-fn every_secret_of_the_resources_is_known_by_its_name() {
+fn every_secret_field_of_the_resources_has_a_known_name() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/src/resources");
     let mut fields = Vec::new();
     for file in fs::read_dir(folder).unwrap() {
@@ -238,7 +238,7 @@ fn every_secret_of_the_resources_is_known_by_its_name() {
 }
 
 #[test]
-fn without_an_agent_there_is_what_can_be_seen_without_it() {
+fn bundle_without_an_agent_has_all_other_parts() {
     let node = Node::new("");
     let (parts, manifest) = node.parts();
     assert_eq!((&manifest["agentAnswered"], &manifest["agentVersion"]), (&json!(false), &Value::Null));
@@ -252,7 +252,7 @@ fn without_an_agent_there_is_what_can_be_seen_without_it() {
 }
 
 #[test]
-fn an_agent_that_hangs_costs_its_answers_alone() {
+fn bundle_with_a_hanging_agent_lacks_only_its_answers() {
     let node = Node::new("");
     let _hangs = node.socket();
     let (parts, manifest) = node.parts();
@@ -264,7 +264,7 @@ fn an_agent_that_hangs_costs_its_answers_alone() {
 }
 
 #[test]
-fn the_file_is_its_owners_alone_and_never_written_over() {
+fn bundle_file_is_private_and_never_overwritten() {
     let mut node = Node::new("");
     let path = node.folder.path().join("ticket.tar.gz");
     node.bundle.output = Some(path.clone());

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn other_networks_are_named_once() {
+    fn each_other_network_is_reported_once() {
         let links = ["lo", "eth0", "lxc1", "cilium_host", "cali0a", "cali0b", "tl0123456789ab", "calico-not"];
         let found = leftovers(&links.map(str::to_owned));
         let texts: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();

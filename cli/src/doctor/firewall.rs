@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_that_drop_are_named_whoever_made_them() {
+    fn dropping_chains_of_all_programs_are_findings() {
         let chain = |table: &str, hook: &str, policy: &str| json!({"chain": {"family": "inet", "table": table, "name": hook, "hook": hook, "policy": policy}});
         let ruleset = json!({"nftables": [
             {"metainfo": {"version": "1.0"}},

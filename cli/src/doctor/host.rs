@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_carry_too_little_or_nothing() {
+    fn links_with_low_mtu_or_no_carrier_are_findings() {
         const WELL: i32 = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP;
         assert_eq!(link(&uplink("eth0", 1500, WELL)), []);
         let checks =
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_forwarding_matters_where_there_is_ipv6() {
+    fn ipv6_forwarding_is_required_only_with_ipv6() {
         let [ipv4, forwarding, disabled] = WANTED;
         let severity =
             |wanted: &RequiredSysctl, found, ipv6| wanted.check(found, ipv6).map(|finding| finding.severity);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_told_from_new_ones() {
+    fn old_kernels_are_a_finding() {
         for (release, old) in
             [("6.18.0-1-amd64", false), ("5.4.0", false), ("5.3.18-lp", true), ("4.19.0", true), ("x", false)]
         {

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_finding_is_the_exit_code_and_each_says_what_to_do() {
+    fn exit_code_is_the_worst_severity_and_each_has_a_fix() {
         let (warning, error) = (Finding::warning("mtu", "a", "do b"), Finding::error("agent", "c", "do d"));
         assert_eq!(exit_code(&[]), 0);
         assert_eq!(exit_code(std::slice::from_ref(&warning)), 1);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_end_is_said_and_systemd_may_know_it() {
+    fn unknown_end_is_reported_or_read_from_systemd() {
         let killed = run(None, &[("10.1.0.1", 300)]);
         let unknown = deadline(Some(&killed), None, at("03:10:00"));
         assert!(unknown.contains("for 300 s after the agent ended"), "{unknown}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_differ_are_named_and_no_session_keeps_nothing() {
+    fn peers_with_other_deadlines_are_named() {
         let stopped = run(Some("03:09:07"), &[("10.1.0.1", 0), ("10.2.0.1", 60)]);
         let text = deadline(Some(&stopped), None, at("03:09:30"));
         assert!(

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_left_out_and_a_kernel_that_differs_are_findings() {
+    fn excluded_peer_and_different_kernel_route_are_findings() {
         let out = |cause| ExcludedPeer {
             peer: "10.12.0.1".to_owned(),
             cause,

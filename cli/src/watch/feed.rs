@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_comes_up_is_noticed_wherever_its_folder_was() {
+    fn new_socket_is_noticed_even_in_a_new_folder() {
         let folder = tempfile::tempdir().unwrap();
         for socket in [folder.path().join("agent.sock"), folder.path().join("gone/too/agent.sock")] {
             let (over, ended) = channel::channel();

@@ -174,18 +174,18 @@ fn typed(model: &mut Model, text: &str) {
 }
 
 #[test]
-fn a_session_that_is_down_is_seen_first() {
+fn peer_that_is_down_is_the_first_row() {
     assert_screen(&night(), 80, 24, "down");
 }
 
 #[test]
-fn the_picture_in_the_docs_is_one_of_these() {
+fn docs_show_one_of_the_stored_screens() {
     let picture = format!("```text\n{}```\n", kept("down"));
     assert!(read("../docs/commands.md").contains(&picture), "docs/commands.md has not:\n{picture}");
 }
 
 #[test]
-fn a_quiet_night_at_a_wide_screen() {
+fn healthy_node_on_a_wide_screen() {
     let mut model = Model::new(String::new());
     let other = peer(
         "fe80::a8c1:abff:fe12:3456",
@@ -197,7 +197,7 @@ fn a_quiet_night_at_a_wide_screen() {
 }
 
 #[test]
-fn everything_about_a_peer() {
+fn peer_details_are_shown() {
     let mut model = night();
     act(&mut model, &[Action::Open]);
     assert_screen(&model, 80, 24, "peer");
@@ -212,7 +212,7 @@ fn everything_about_a_peer() {
 }
 
 #[test]
-fn pods_and_what_is_wrong_with_the_agent() {
+fn pods_and_faults_of_the_agent_are_shown() {
     let mut model = night();
     let change = json!({
         "ready": false, "notReady": ["the store cannot be used", "no peer of network rack1 is established"],
@@ -256,7 +256,7 @@ fn small_windows_keep_the_sessions() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
+fn unreachable_agent_is_shown_and_times_stand_still() {
     let mut model = night();
     model.pass(Duration::from_secs(10));
     assert!(screen(&model, 80, 24).contains("2h10m"), "{}", screen(&model, 80, 24));
@@ -300,7 +300,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
 }
 
 #[test]
-fn before_the_first_answer_there_is_a_word_of_why() {
+fn reason_is_shown_before_the_first_answer() {
     let mut model = Model::new("/run/x.sock".to_owned());
     assert!(screen(&model, 80, 24).contains("asking the agent at /run/x.sock"));
     model.handle_update(AgentUpdate::Unreachable {
@@ -349,7 +349,7 @@ fn a_row_stays_chosen_when_others_move() {
 }
 
 #[test]
-fn a_filter_leaves_the_rows_with_its_words() {
+fn filter_leaves_only_matching_rows() {
     let mut model = night();
     typed(&mut model, "MAINTENANCE");
     let shown = screen(&model, 80, 24);
@@ -367,7 +367,7 @@ fn a_filter_leaves_the_rows_with_its_words() {
 }
 
 #[test]
-fn the_newest_event_is_looked_at_until_another_is_chosen() {
+fn newest_event_is_selected_until_another_is_chosen() {
     let mut model = night();
     act(&mut model, &[Action::Go(Tab::Events)]);
     let newest = |model: &Model| model.entries().nth(model.chosen()).map(|entry| entry.text.clone()).unwrap();
@@ -386,7 +386,7 @@ fn the_newest_event_is_looked_at_until_another_is_chosen() {
 }
 
 #[test]
-fn colours_repeat_what_marks_say_and_can_be_left_out() {
+fn colours_repeat_marks_and_can_be_disabled() {
     let model = night();
     for (palette, red) in [(Palette::coloured(), Color::Red), (Palette::plain(), Color::Reset)] {
         let terminal = terminal(&model, &palette, 80, 24);
@@ -407,7 +407,7 @@ fn colours_repeat_what_marks_say_and_can_be_left_out() {
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{90}q\u{1b}\\\u{202e}\r\u{8}\u{7f}end";
 
 #[test]
-fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
+fn no_text_of_a_peer_or_a_pod_controls_the_terminal() {
     let said = json!({ "text": HOSTILE, "secondsAgo": 1 });
     let change = json!({ "lastDown": said, "lastError": said, "rules": [HOSTILE], "interface": HOSTILE,
         "bfd": bfd(HOSTILE), "notificationReceived": { "code": 6, "subcode": 2, "text": HOSTILE, "secondsAgo": 1 } });

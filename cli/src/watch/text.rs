@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_filled_and_wrapped_by_what_they_take_on_a_terminal() {
+    fn texts_are_cut_padded_and_wrapped_by_their_width() {
         assert_eq!(fit("abc", 5), "abc  ");
         assert_eq!(fit("abcdef", 5), "abcd…");
         // Two columns each.
@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_is_shown_as_its_number() {
+    fn control_characters_are_shown_as_numbers() {
         assert_eq!(plain("a\u{1b}[2Jb\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{202e}c d");
         assert_eq!(plain("\u{9b}31m\u{7}"), "\\u{9b}31m\\u{7}");
         assert_eq!(plain("Grüße, 東京"), "Grüße, 東京");
     }
 
     #[test]
-    fn a_grid_gives_up_the_columns_that_can_be_spared() {
+    fn narrow_grid_omits_spare_columns() {
         let grid = || {
             let mut grid =
                 Grid::new(&[words("PEER", 0), number("AS", 2), number("RECV", 1), words("ERROR", 3)]);

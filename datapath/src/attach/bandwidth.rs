@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_holds_at_least_a_packet_and_at_most_what_the_kernel_counts() {
+    fn queue_size_is_within_one_packet_and_the_kernels_limit() {
         let bucket = |rate, burst, mtu| bucket(&RateLimit { rate, burst }, mtu);
         let ten_megabit = bucket(10_000_000, None, 1500);
         assert_eq!(ten_megabit, TokenBucket { rate: 1_250_000, burst: 131_072, limit: 131_072 + 31_250 });
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_missing_is_named() {
+    fn missing_module_is_named() {
         let refused = |errno| missing(Refusal { index: 0, errno, note: None }, "ifb").to_string();
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
             assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));

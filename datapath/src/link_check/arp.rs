@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_the_octets_of_rfc_5227() {
+    fn probe_has_the_octets_of_rfc_5227() {
         let probe = request(MAC, Ipv4Addr::UNSPECIFIED, ip("10.10.0.7"));
         #[rustfmt::skip]
         let octets = [
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_packet_says() {
+    fn each_packet_gives_its_claim() {
         let said = |operation, sender: &str, target: &str| {
             let packet = Packet {
                 operation,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_arp_of_ipv4_on_ethernet_says_nothing() {
+    fn frames_other_than_arp_for_ipv4_give_no_claim() {
         let good = request(OTHER, ip("10.10.0.9"), ip("10.10.0.1"));
         assert!(parse(&good).is_some());
         let padded = [good.as_slice(), &[0; 18]].concat();
@@ -185,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn encoded_packet_is_decoded_unchanged(
             reply: bool, sender_mac: Mac, sender: u32, target_mac: Mac, target: u32,
         ) {
             let packet = Packet {

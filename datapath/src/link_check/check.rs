@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_and_the_router_does() {
+    fn check_succeeds_if_only_the_router_answers() {
         let at_once = [(3, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &at_once);
         assert_eq!((took, outcome), (200, Ok(())));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_router_is_asked_from_the_own_address_once_that_is_free() {
+    fn requests_use_the_own_address_after_it_is_free() {
         let late = [(1500, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &late);
         assert_eq!((took, outcome), (1500, Ok(())));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_asks_from_no_address_that_may_be_somebody_elses() {
+    fn ipv6_requests_use_no_unverified_source_address() {
         let probes = |query| {
             let (sent, _, _) = run(query, TIMES, &[]);
             sent.iter().map(|(at, frames)| (*at, senders(frames).join(" "))).take(4).collect::<Vec<_>>()
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_the_address_or_wants_it_ends_the_check() {
+    fn any_claim_of_the_address_ends_the_check() {
         for (at, kind) in
             [(1, ClaimKind::Reply), (150, ClaimKind::Use), (199, ClaimKind::Probe), (2000, ClaimKind::Reply)]
         {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_changes_nothing() {
+    fn irrelevant_claims_are_ignored() {
         let claims = [
             (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // returned by a switch
             (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_their_own() {
+    fn each_time_limit_works_alone() {
         let answer = [(1, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let asks = query("10.10.0.7", "10.10.0.1");
         let no_wait = CheckTimeouts { duplicate_wait: Duration::ZERO, ..TIMES };

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_that_speaks_of_an_address_passes() {
+    fn filter_passes_arp_about_an_address() {
         let addresses = ["10.10.0.7", "10.10.0.1"].map(|address| address.parse().unwrap());
         let filter = program(IpFamily::V4, &addresses);
         for (sender, target, expected) in [
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbour_discovery_that_speaks_of_an_address_passes_and_traffic_does_not() {
+    fn filter_passes_nd_about_an_address_and_no_traffic() {
         let filter = program(IpFamily::V6, &["fd00:10::7".parse().unwrap()]);
         assert!(passes(&filter, &nd::solicitation(MAC, v6("::"), v6("fd00:10::7"))));
         assert!(passes(&filter, &nd::solicitation(MAC, v6("fd00:10::7"), v6("fd00:10::1"))));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_are_still_a_program_that_the_kernel_takes() {
+    fn filter_for_many_addresses_is_accepted_by_the_kernel() {
         for count in [0, 1, MOST, MOST + 1] {
             for family in IpFamily::ALL {
                 let address = |number: usize| match family {

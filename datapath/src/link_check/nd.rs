@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_the_octets_of_rfc_4862() {
+    fn probe_has_the_octets_of_rfc_4862() {
         let probe = solicitation(MAC, Ipv6Addr::UNSPECIFIED, ip("fd00:10::ab:cdef"));
         #[rustfmt::skip]
         let octets = [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_message_says() {
+    fn each_message_gives_its_claim() {
         let address = || "fd00:10::7".to_owned();
         assert_eq!(
             said(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_says_nothing() {
+    fn invalid_messages_give_no_claim() {
         let good = solicitation(OTHER, ip("fe80::9"), ip("fd00:10::7"));
         assert!(parse(&good).is_some());
         assert_eq!(parse(&[good.as_slice(), &[0; 9]].concat()), parse(&good), "padding");
@@ -273,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn checksums_hold(octets in prop::collection::vec(any::<u8>(), 20..120), source: u128, to: u128) {
+        fn checksum_of_a_message_with_its_checksum_is_zero(octets in prop::collection::vec(any::<u8>(), 20..120), source: u128, to: u128) {
             let (source, to) = (Ipv6Addr::from(source), Ipv6Addr::from(to));
             let octets = [vec![ADVERTISEMENT, 0, 0, 0], octets].concat();
             let frame = encode(MAC, source, to, &octets);

@@ -63,7 +63,7 @@ mod tests {
     use crate::plan::LinkKind;
 
     #[test]
-    fn a_vlan_device_is_read_as_it_was_written() {
+    fn vlan_device_is_parsed_as_encoded() {
         let mut batch = Batch::new();
         batch.create_vlan("eth0.10", 7, 10, 1500);
         let message = messages(&batch.buffer).next().unwrap();

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_matched_as_the_kernel_does() {
+    fn rules_match_as_in_the_kernel() {
         let packet = |source: &str| Packet {
             destination: "192.0.2.1".parse().unwrap(),
             source: Some(source.parse().unwrap()),

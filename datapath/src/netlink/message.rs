@@ -118,7 +118,7 @@ mod tests {
     use netlink_packet_core::{Nla, Parseable};
 
     #[test]
-    fn a_changed_reverse_path_names_its_link() {
+    fn rp_filter_notification_returns_its_link() {
         let body = |family: i32, settings: &[(u16, i32)]| -> Vec<u8> {
             let setting = |(kind, value): &(u16, i32)| {
                 [&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat()
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_cut_off_ends_the_walk() {
+    fn truncated_datagram_ends_the_iterator() {
         let mut batch = Batch::new();
         batch.get_link_at(7);
         batch.get_link("tl0");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_not_understood_costs_only_itself() {
+    fn unknown_attribute_is_skipped() {
         use netlink_packet_route::rule::RuleAttribute;
         // A priority of three octets, followed by a table.
         let octets = [7, 0, 6, 0, 1, 2, 3, 0, 8, 0, 15, 0, 9, 0, 0, 0];

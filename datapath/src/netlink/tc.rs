@@ -201,7 +201,7 @@ mod tests {
     use crate::netlink::message::messages;
 
     #[test]
-    fn a_bucket_is_read_as_it_was_written() {
+    fn token_bucket_is_parsed_as_encoded() {
         for rate in [125, 1_250_000, u64::from(u32::MAX) + 1] {
             let mut batch = Batch::new();
             batch.put_token_bucket(7, &TokenBucket { rate, burst: 131_072, limit: 262_144 });
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_read_as_it_was_written() {
+    fn redirect_is_parsed_as_encoded() {
         let mut batch = Batch::new();
         batch.put_redirect(7, 9);
         let message = messages(&batch.buffer).next().unwrap();

@@ -144,7 +144,7 @@ mod tests {
     use crate::plan::LinkKind;
 
     #[test]
-    fn a_vxlan_device_is_read_as_it_was_written() {
+    fn vxlan_device_is_parsed_as_encoded() {
         for local in ["192.0.2.1", "2001:db8::1"] {
             let device = VxlanInfo { vni: 0x00ab_cdef, local: local.parse().unwrap(), port: 8472 };
             let mut batch = Batch::new();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarding_entry_is_read_as_it_was_written() {
+    fn fdb_entry_is_parsed_as_encoded() {
         for vtep in ["192.0.2.9", "2001:db8::9"] {
             let entry = FdbEntry { ifindex: 7, mac: [2, 0, 0, 0, 0, 9], vtep: vtep.parse().unwrap() };
             let mut batch = Batch::new();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repairs_are_named_by_kind_and_counted_from_the_last_time() {
+    fn repairs_are_counted_by_kind_since_the_last_report() {
         let mut repairs = Repairs::default();
         assert_eq!(repairs.since(&Repairs::default()), None);
         repairs.add(RepairKind::Rule, 1, "priority 1000");

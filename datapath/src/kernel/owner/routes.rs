@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_installed_is_counted_on_every_way() {
+    fn installed_count_follows_every_change() {
         let key = |n: u8| RouteKey { table: 1, prefix: format!("10.{n}.0.0/16").parse().unwrap() };
         let (hole, throw) = (Arc::new(RouteTarget::Blackhole), Arc::new(RouteTarget::Throw));
         let mut routes = WantedRoutes::default();
