@@ -430,7 +430,7 @@ impl Pods {
             names.sort_unstable();
             names.dedup();
             for host_ifname in names.drain(..) {
-                if let Err(error) = self.mend_limits(&host_ifname).await {
+                if let Err(error) = self.repair_limits(&host_ifname).await {
                     tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be put back");
                 }
             }
@@ -438,7 +438,7 @@ impl Pods {
     }
 
     /// Takes the lock: an ADD or DEL that is under way is no stranger.
-    async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
+    async fn repair_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
         let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
             return Ok(());
         };
@@ -448,7 +448,7 @@ impl Pods {
         if limits.is_empty() {
             return Ok(());
         }
-        let faults = self.devices.mend_limits(host_ifname.to_owned(), limits).await?;
+        let faults = self.devices.repair_limits(host_ifname.to_owned(), limits).await?;
         if !faults.is_empty() {
             tracing::info!(
                 device = host_ifname,

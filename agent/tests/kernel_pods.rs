@@ -390,7 +390,8 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
             // As the next start does it.
-            let mended = runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
+            let mended =
+                runtime.block_on(node.workers.repair_limits(host.to_owned(), spec.bandwidth)).unwrap();
             assert_eq!(mended.len(), 1, "{command}: {mended:?}");
             check(runtime, &node, &netns, &spec).unwrap();
         }
@@ -554,7 +555,7 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
                 pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
             };
             let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &query);
-            runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
+            runtime.block_on(node.workers.inspect(one.try_clone().unwrap(), look)).unwrap()
         };
 
         // Out by the router, which answers: then its address is known.

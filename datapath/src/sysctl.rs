@@ -94,7 +94,7 @@ pub(crate) struct PodSettings {
 
 impl PodSettings {
     /// Writes the settings of a pod's device.
-    pub(crate) fn close(&mut self, ifname: &str) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), String> {
         const FOLDER: &str = "net/ipv6/conf";
         // ENOENT: the kernel has no IPv6, or the device is deleted.
         let or_missing =

@@ -153,7 +153,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
 }
 
 /// The interface of the route to `address`.
-fn way(address: &str) -> String {
+fn outgoing_interface(address: &str) -> String {
     ip_json(&format!("route get {address}"))[0]["dev"].as_str().unwrap().to_owned()
 }
 
@@ -182,7 +182,7 @@ fn slave_uses_its_vlan_directly_and_the_pair_to_the_host() {
             ("10.1.0.4", device.host_ifname.as_str()),
             ("2001:db8:1::4", device.host_ifname.as_str()),
         ] {
-            assert_eq!(inside(&one, || way(to)), leaves_by, "to {to}");
+            assert_eq!(inside(&one, || outgoing_interface(to)), leaves_by, "to {to}");
             assert!(to == "198.51.100.1" || inside(&one, || ping(to)), "{to} from the pod");
         }
         for address in ["10.10.0.5", "fd10::5"] {

@@ -66,18 +66,18 @@ fn mac(device: &str) -> String {
 }
 
 /// Runs a check; returns the error as text.
-fn look(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
+fn run_check(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
     runtime.block_on(LinkChecker::new(times).check(check)).map_err(|error| error.to_string())
 }
 
 /// Runs a check and announces; returns the error as text.
-fn ask(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
-    let free = look(runtime, TIMES, check)?;
+fn check_and_announce(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
+    let free = run_check(runtime, TIMES, check)?;
     runtime.block_on(free.announce()).map_err(|error| error.to_string())
 }
 
 /// The MAC address in the rack's neighbour entry of an address.
-fn believed(rack: &OwnedFd, address: &str) -> Option<String> {
+fn learned_mac(rack: &OwnedFd, address: &str) -> Option<String> {
     let neighbours = inside(rack, || ip_json(&format!("neigh show {address} dev rack")));
     neighbours.first().and_then(|neighbour| Some(neighbour["lladdr"].as_str()?.to_owned()))
 }
@@ -87,7 +87,7 @@ fn free_address_and_answering_router_pass() {
     isolated("free", |runtime| {
         let _rack = rack();
         for address in ["10.10.0.7", "fd00:10::7"] {
-            ask(runtime, &check(address)).unwrap();
+            check_and_announce(runtime, &check(address)).unwrap();
         }
     });
 }
@@ -101,12 +101,12 @@ fn error_of_a_silent_router_has_link_and_vlan() {
             ip("addr del fd00:10::1/64 dev rack");
         });
         assert_eq!(
-            ask(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
+            check_and_announce(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
             "gateway 10.10.0.1 of Subnet s10 did not answer ARP on vlan10 within 3 s: check that the switch's trunk to this node carries VLAN 10 and that the gateway is up"
         );
         let untagged = LinkCheck { vlan: 0, ..check("fd00:10::7") };
         assert_eq!(
-            ask(runtime, &untagged).expect_err("without fd00:10::1"),
+            check_and_announce(runtime, &untagged).expect_err("without fd00:10::1"),
             "gateway fd00:10::1 of Subnet s10 did not answer Neighbour Solicitations on vlan10 within 3 s: check that vlan10 is in the untagged network of the Subnet and that the gateway is up"
         );
     });
@@ -121,7 +121,7 @@ fn duplicate_address_error_has_the_holders_mac() {
             ip("addr add fd00:10::7/64 dev rack nodad");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).expect_err(address);
+            let error = check_and_announce(runtime, &check(address)).expect_err(address);
             assert_eq!(
                 error,
                 format!(
@@ -153,7 +153,7 @@ fn duplicate_address_behind_a_proxy_entry_is_found() {
             ip("neigh add proxy fd00:10::7 dev rack");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).expect_err(address);
+            let error = check_and_announce(runtime, &check(address)).expect_err(address);
             assert!(error.contains(&format!("already in use by {ROUTER}")), "{address}: {error}");
         }
     });
@@ -171,11 +171,11 @@ fn only_the_announcement_changes_neighbour_entries() {
                 ip(&format!("neigh replace {address} dev rack lladdr {previous} nud reachable"))
             });
             let check = check(address);
-            let free = look(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(believed(&rack, address).as_deref(), Some(previous), "before it is announced");
+            let free = run_check(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(learned_mac(&rack, address).as_deref(), Some(previous), "before it is announced");
             runtime.block_on(free.announce()).unwrap();
             eventually(&format!("who had {address} before is forgotten"), || {
-                believed(&rack, address).as_deref() == Some(own.as_str())
+                learned_mac(&rack, address).as_deref() == Some(own.as_str())
             });
         }
     });
@@ -199,11 +199,11 @@ fn concurrent_checks_of_one_address_do_not_both_pass() {
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                         // The device is its own router and does not answer itself.
-                        look(&runtime, times, &there).map(drop)
+                        run_check(&runtime, times, &there).map(drop)
                     })
                 });
                 // Neither check succeeds: one receives the other's probe.
-                (look(runtime, times, &here).map(drop), theirs.join().unwrap())
+                (run_check(runtime, times, &here).map(drop), theirs.join().unwrap())
             });
             let named = [(&ours, ROUTER.to_owned()), (&theirs, mac("vlan10"))].map(|(outcome, mac)| {
                 outcome.as_ref().is_err_and(|error| error.contains(&format!("already in use by {mac}")))

@@ -202,6 +202,6 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
     }
     if subnet.vlan != Some(0) {
         // The VLAN is the pods': its routers tell the host nothing.
-        kernel.close_device(name);
+        kernel.add_device_sysctls(name);
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn plan(
     }
     // An underlay pod of another node may come by the tunnel and be answered by the fabric.
     plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::NoReversePath);
-    plan.kernel.close_device(&device);
+    plan.kernel.add_device_sysctls(&device);
 }
 
 impl NetworkPlan {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 
 use super::device::{DeviceError, Step};
-use super::veth::{find, first_link, own};
+use super::veth::{check_owner, find, first_link};
 use crate::naming::ifb_name;
 use crate::netlink::objects::LinkInfo;
 use crate::netlink::tc::{TokenBucket, read_redirect, read_token_bucket_rate};
@@ -72,7 +72,7 @@ pub(super) fn limit(
     let Some(ifb) = first_link(&outcome) else {
         return Err(DeviceError::Check(vec![format!("{name} was gone as soon as it was made")]));
     };
-    own(&ifb)?;
+    check_owner(&ifb)?;
     let modules = ["ifb", "ifb", "sch_tbf", "sch_ingress", "cls_u32 and act_mirred"];
     batch.clear();
     batch.set_alias(ifb.index, alias);

@@ -56,7 +56,7 @@ pub(super) fn check_device(
 }
 
 fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, second: bool, faults: &mut Vec<String>) {
-    if !veth::belongs(link, end) {
+    if !veth::are_pair(link, end) {
         faults.push(format!("{} is not the other end of {}", end.name, link.name));
     }
     for link in [link, end] {

@@ -35,7 +35,7 @@ use crate::sysctl;
 
 /// Creates the slave, or finds the slave of an earlier attempt, which may still have its
 /// [`first_name`]. `pair`: the host interface of the pair beside it.
-pub(super) fn make(
+pub(super) fn create(
     host: &mut Connection,
     netns: BorrowedFd<'_>,
     pair: &LinkInfo,

@@ -81,7 +81,7 @@ fn default_routes(pod: &mut Connection, family: IpFamily) -> Result<Vec<RouteTar
 
 /// Deletes the rules of the pair with this index in the pod. The kernel does not delete them with
 /// the pair.
-pub(super) fn forget(pod: &mut Connection, pair: u32) -> Result<(), DeviceError> {
+pub(super) fn delete_rules(pod: &mut Connection, pair: u32) -> Result<(), DeviceError> {
     let mut batch = Batch::new();
     for family in IpFamily::ALL {
         for rule in rules(pod, family, FIRST_TABLE + pair)? {

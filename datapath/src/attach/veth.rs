@@ -30,7 +30,7 @@ use crate::netlink::{Batch, BatchResult, Connection};
 
 /// Creates the pair, or finds the pair of an earlier attempt. Returns the host interface, and
 /// whether it is new. Both ends may be down.
-pub(super) fn make(
+pub(super) fn create(
     host: &mut Connection,
     pod: &mut Connection,
     netns: BorrowedFd<'_>,
@@ -54,9 +54,9 @@ pub(super) fn make(
             // A link of an earlier attempt exists. It can be used if its other end is the pod's
             // interface.
             (Some(refusal), Some(link)) if refusal.errno == libc::EEXIST => {
-                own(&link)?;
+                check_owner(&link)?;
                 let whole = |end: LinkInfo| {
-                    belongs(&link, &end) && link.mac == Some(HOST_MAC) && end.mac == Some(veth.pod_mac)
+                    are_pair(&link, &end) && link.mac == Some(HOST_MAC) && end.mac == Some(veth.pod_mac)
                 };
                 if find(pod, veth.pod_name)?.is_some_and(whole) {
                     return Ok((link, false));
@@ -100,7 +100,7 @@ pub(super) fn alias(link: &LinkInfo) -> Alias<'_> {
 }
 
 /// Refuses a link with an own name that Trunkline did not create.
-pub(super) fn own(link: &LinkInfo) -> Result<(), DeviceError> {
+pub(super) fn check_owner(link: &LinkInfo) -> Result<(), DeviceError> {
     let alias = link.alias.as_deref().unwrap_or_default();
     let foreign = || Err(DeviceError::Foreign { ifname: link.name.clone(), alias: alias.to_owned() });
     // The alias is missing if the agent was killed between creation and configuration of the link.
@@ -113,7 +113,7 @@ pub(super) fn own(link: &LinkInfo) -> Result<(), DeviceError> {
 }
 
 /// Whether these are the two ends of one pair.
-pub(super) fn belongs(host: &LinkInfo, pod: &LinkInfo) -> bool {
+pub(super) fn are_pair(host: &LinkInfo, pod: &LinkInfo) -> bool {
     host.peer == Some(pod.index) && pod.peer == Some(host.index) && pod.kind.as_deref() == Some("veth")
 }
 

@@ -61,16 +61,16 @@ impl DeviceWorkers {
         Ok(DeviceWorkers { shared: Arc::new(shared) })
     }
 
-    /// Runs `look` with two sockets: one in the host's namespace and one in the pod's.
-    pub async fn look<T: Send + 'static>(
+    /// Runs `inspect` with two sockets: one in the host's namespace and one in the pod's.
+    pub async fn inspect<T: Send + 'static>(
         &self,
         netns: OwnedFd,
-        look: impl FnOnce(&mut Connection, &mut Connection) -> Result<T, DeviceError> + Send + 'static,
+        inspect: impl FnOnce(&mut Connection, &mut Connection) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         self.run(move |host| {
             netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
             let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-            look(host, &mut pod)
+            inspect(host, &mut pod)
         })
         .await
     }
@@ -105,7 +105,7 @@ impl DeviceWorkers {
     }
 
     /// Restores missing limits of a device. Returns the faults; none if the device is deleted.
-    pub async fn mend_limits(
+    pub async fn repair_limits(
         &self,
         host_ifname: String,
         limits: Bandwidth,
@@ -113,7 +113,7 @@ impl DeviceWorkers {
         self.run(move |host| {
             let mut faults = Vec::new();
             let Some(link) = veth::find(host, &host_ifname)? else { return Ok(faults) };
-            veth::own(&link)?;
+            veth::check_owner(&link)?;
             bandwidth::check(host, &link, &limits, &mut faults)?;
             if !faults.is_empty() {
                 bandwidth::limit(host, &link, link.alias.as_deref().unwrap_or(ALIAS_PREFIX), &limits)?;
@@ -126,7 +126,7 @@ impl DeviceWorkers {
     /// Checks that the device of `spec` is complete, including the host's routes and neighbour
     /// entries.
     pub async fn check(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
-        self.look(netns, move |host, pod| check::check_device(host, pod, &spec)).await
+        self.inspect(netns, move |host, pod| check::check_device(host, pod, &spec)).await
     }
 
     async fn run<T: Send + 'static>(
@@ -183,7 +183,7 @@ fn attach_device(
         enable_ipv6();
     }
 
-    let (link, new) = veth::make(host, pod, netns, &veth)?;
+    let (link, new) = veth::create(host, pod, netns, &veth)?;
     let was_second = veth::alias(&link).second;
     let alias = spec.alias(was_second);
 
@@ -198,7 +198,7 @@ fn attach_device(
     let (inside, mac, mtu) = match &spec.attachment {
         Attachment::Veth => (NamespaceConfig::veth(spec, pair), pair_mac, link.mtu),
         Attachment::Ipvlan(ipvlan) => {
-            let slave = ipvlan::make(host, netns, &link, spec, ipvlan)?;
+            let slave = ipvlan::create(host, netns, &link, spec, ipvlan)?;
             ipvlan::refuse_advertisements(&slave)?;
             if slave.name != spec.ifname {
                 batch.rename(slave.index, &spec.ifname);
@@ -259,9 +259,9 @@ fn detach_device(
     let links = veth::find_all(host, &names)?;
     let mut deleted = false;
     for link in &links {
-        veth::own(link)?;
+        veth::check_owner(link)?;
         if let (true, Some(pair), Some(netns)) = (veth::alias(link).second, link.peer, &netns)
-            && let Err(error) = forget(pair, netns.as_fd())
+            && let Err(error) = delete_rules(pair, netns.as_fd())
         {
             tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
         }
@@ -271,10 +271,10 @@ fn detach_device(
 }
 
 /// Removes a second interface's rules from the pod. The calling thread enters the pod's namespace.
-fn forget(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
+fn delete_rules(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
     netns::enter(netns).map_err(DeviceError::Namespace)?;
     let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-    second::forget(&mut pod, pair)
+    second::delete_rules(&mut pod, pair)
 }
 
 /// Enables IPv6 in the pod's namespace: runtimes disable it if they configured no IPv6 address.

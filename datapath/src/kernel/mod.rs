@@ -218,7 +218,7 @@ enum Command {
     SetPlan(Box<KernelPlan>, Reply<Result<Applied, KernelError>>),
     SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
     Learned(Vec<LearnedRoute>, Reply<Result<(), KernelError>>),
-    KeepLearned(Reply<()>),
+    RetainLearned(Reply<()>),
     Release(IpFamily, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
     Nat(Reply<NatRules>),
@@ -305,8 +305,8 @@ impl KernelHandle {
 
     /// Marks all learned routes as retained, because a new speaker replaces the old one and sends
     /// all its best routes again. Routes that it does not send stay until [`Self::release`].
-    pub async fn keep_learned(&self) -> Result<(), KernelError> {
-        self.request(Command::KeepLearned).await
+    pub async fn retain_learned(&self) -> Result<(), KernelError> {
+        self.request(Command::RetainLearned).await
     }
 
     /// Ends the retention of a family after it has converged and all its learned routes were sent:

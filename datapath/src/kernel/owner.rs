@@ -106,7 +106,7 @@ pub(super) struct Owner {
     pod_names: FxHashMap<u32, String>,
     learned: FxHashMap<RouteKey, Arc<RouteTarget>>,
     /// The learned routes of a former speaker that the new speaker has not sent yet.
-    kept: FxHashSet<RouteKey>,
+    retained: FxHashSet<RouteKey>,
     hold: BTreeSet<IpFamily>,
 
     routes: WantedRoutes,
@@ -168,7 +168,7 @@ impl Owner {
             populated: false,
             pod_names: FxHashMap::default(),
             learned: FxHashMap::default(),
-            kept: FxHashSet::default(),
+            retained: FxHashSet::default(),
             hold: config.hold,
             routes: WantedRoutes::default(),
             targets: HashMap::new(),
@@ -246,8 +246,8 @@ impl Owner {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
                             Ok(ReadResult::Message) => {
                                 let messages = || ready.get_inner().messages();
-                                tables_changed |= messages().any(|message| nft::concerns(&message));
-                                translates |= messages().any(|message| nft::is_others_nat(&message));
+                                tables_changed |= messages().any(|message| nft::is_own_table(&message));
+                                translates |= messages().any(|message| nft::is_foreign_nat(&message));
                             }
                             Ok(ReadResult::Overrun) => (tables_changed, translates) = (true, nft::has_nat()),
                             Ok(ReadResult::WouldBlock) => {
@@ -256,7 +256,7 @@ impl Owner {
                                     self.follow_translation();
                                 }
                                 if std::mem::take(&mut tables_changed) {
-                                    self.mend_tables();
+                                    self.repair_tables();
                                 }
                             }
                             Err(error) => {
@@ -293,7 +293,7 @@ impl Owner {
                 let is_added = result.is_ok();
                 let _ = reply.send(result);
                 if is_added {
-                    self.permit_pod(&name);
+                    self.add_pod_addresses(&name);
                 }
             }
             Urgent::RemovePod(host_ifname, reply) => {
@@ -325,13 +325,13 @@ impl Owner {
                 self.report();
                 let _ = reply.send(result);
             }
-            Command::KeepLearned(reply) => {
-                self.keep_learned();
+            Command::RetainLearned(reply) => {
+                self.retain_learned();
                 let _ = reply.send(());
             }
             Command::Release(family, reply) => {
                 self.hold.remove(&family);
-                let result = self.forget_kept(family).and_then(|()| self.sweep());
+                let result = self.remove_retained(family).and_then(|()| self.sweep());
                 self.report();
                 let _ = reply.send(result);
             }
@@ -755,7 +755,7 @@ impl Owner {
         self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
-            self.mend_device(index);
+            self.repair_device(index);
         }
         self.sweep()?;
         if gateways_changed || links != self.topology.links() {

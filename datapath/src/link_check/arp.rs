@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_packet_gives_its_claim() {
-        let said = |operation, sender: &str, target: &str| {
+        let claim_of = |operation, sender: &str, target: &str| {
             let packet = Packet {
                 operation,
                 sender_mac: OTHER,
@@ -144,10 +144,10 @@ mod tests {
                 .map(|claim| (claim.address.to_string(), claim.kind))
         };
         let is = |address: &str, kind| Some((address.to_owned(), kind));
-        assert_eq!(said(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", ClaimKind::Reply));
-        assert_eq!(said(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", ClaimKind::Use));
-        assert_eq!(said(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", ClaimKind::Probe));
-        assert_eq!(said(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
+        assert_eq!(claim_of(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", ClaimKind::Reply));
+        assert_eq!(claim_of(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", ClaimKind::Use));
+        assert_eq!(claim_of(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", ClaimKind::Probe));
+        assert_eq!(claim_of(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
         let whom: Vec<_> = announcements(MAC, ip("10.10.0.7"))
             .iter()
             .map(|frame| parse(frame).unwrap())

@@ -10,7 +10,7 @@
 //! Two requests run at the same time. *Does another host have the address?* is sent twice, because
 //! frames can be lost. No answer is the good result. This part ends after `wait`, but a claim of
 //! the address ends the check with a failure at any time. *Does the router answer?* ends with the
-//! first answer, and is sent again every [`AGAIN`] until then.
+//! first answer, and is sent again every [`RETRY_INTERVAL`] until then.
 //!
 //! **No request may harm the holder of the address.** A neighbour learns from the sender of an ARP
 //! request and from the source of a solicitation. So the check does not use the address as sender
@@ -39,7 +39,7 @@ const NO_HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 
 /// Interval of requests to a router that does not answer. Half of RETRANS_TIMER (RFC 4861), because
 /// a check has only a few seconds.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The parameters of a check.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ pub(super) struct Check {
     /// Time limit for the router.
     ends_at: Instant,
     half: Duration,
-    router_is_there: bool,
+    router_answered: bool,
     owner: Option<Mac>,
 }
 
@@ -93,7 +93,7 @@ impl Check {
             send_at: now,
             ends_at: now + times.gateway_timeout,
             half: times.duplicate_wait / 2,
-            router_is_there: false,
+            router_answered: false,
             owner: None,
             query,
         }
@@ -113,7 +113,7 @@ impl Check {
             && claim.kind == ClaimKind::Reply
             && claim.destination == self.query.mac
         {
-            self.router_is_there = true;
+            self.router_answered = true;
         }
     }
 
@@ -123,10 +123,10 @@ impl Check {
         if let Some(owner) = self.owner {
             return CheckStep::Done(Err(Fault::InUse(owner)));
         }
-        if free && self.router_is_there {
+        if free && self.router_answered {
             return CheckStep::Done(Ok(()));
         }
-        if !self.router_is_there && now >= self.ends_at {
+        if !self.router_answered && now >= self.ends_at {
             return CheckStep::Done(Err(Fault::NoAnswer));
         }
         let mut send = Vec::new();
@@ -134,13 +134,13 @@ impl Check {
             if !free {
                 send.extend(self.probes());
             }
-            if !self.router_is_there {
+            if !self.router_answered {
                 send.extend(self.router_query(free));
             }
-            self.send_at = if free { now + AGAIN } else { (now + self.half).min(self.free_at) };
+            self.send_at = if free { now + RETRY_INTERVAL } else { (now + self.half).min(self.free_at) };
         }
         // Before `free_at`, the next probe is never after `free_at`.
-        let until = if self.router_is_there { self.send_at } else { self.send_at.min(self.ends_at) };
+        let until = if self.router_answered { self.send_at } else { self.send_at.min(self.ends_at) };
         CheckStep::Wait { send, until }
     }
 

@@ -38,7 +38,7 @@ const TARGET: u32 = (HEADER + nd::IPV6_HEADER + 8 + 12) as u32;
 
 /// Maximum number of addresses in a filter: the kernel accepts 4096 BPF instructions, and each
 /// address needs four.
-const MOST: usize = 1000;
+const MAX_ADDRESSES: usize = 1000;
 
 /// The filter for the frames of one family about these addresses.
 pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter> {
@@ -75,7 +75,7 @@ pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter>
             bpf::DROP,
         ]);
     }
-    if words.len() > MOST {
+    if words.len() > MAX_ADDRESSES {
         program.push(bpf::KEEP);
         return program;
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn filter_for_many_addresses_is_accepted_by_the_kernel() {
-        for count in [0, 1, MOST, MOST + 1] {
+        for count in [0, 1, MAX_ADDRESSES, MAX_ADDRESSES + 1] {
             for family in IpFamily::ALL {
                 let address = |number: usize| match family {
                     IpFamily::V4 => IpAddr::V4(Ipv4Addr::from(0x0a0a_0000 + number as u32)),
@@ -182,13 +182,13 @@ mod tests {
                     IpAddr::V6(address) => nd::announcement(MAC, address),
                 };
                 assert_eq!(passes(&filter, &last), count > 0, "{count} addresses");
-                // With more than `MOST` addresses, the filter passes all frames of the protocol and
+                // With more than `MAX_ADDRESSES` addresses, the filter passes all frames of the protocol and
                 // no other frame.
                 let nobody = match family {
                     IpFamily::V4 => arp::request(MAC, v4("192.0.2.1"), v4("10.0.0.1")),
                     IpFamily::V6 => nd::announcement(MAC, v6("2001:db8::ffff:1")),
                 };
-                assert_eq!(passes(&filter, &nobody), count > MOST, "{count} addresses");
+                assert_eq!(passes(&filter, &nobody), count > MAX_ADDRESSES, "{count} addresses");
                 let mut other = nobody;
                 other[ETHER_TYPE as usize] = 0x90;
                 assert!(!passes(&filter, &other), "another protocol");

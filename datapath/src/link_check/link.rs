@@ -19,11 +19,11 @@ use crate::family::IpFamily;
 use crate::sockets::PacketSocket;
 
 /// Length of the receive buffer in octets. ARP and Neighbour Discovery messages are shorter.
-const LONGEST: usize = 1514;
+const BUFFER_OCTETS: usize = 1514;
 
 /// Length of the queue of each check, in claims. If the queue is full, new claims are dropped, as a
 /// network can drop frames.
-const BACKLOG: usize = 32;
+const QUEUE_LENGTH: usize = 32;
 
 /// A socket that listens to one protocol on one link.
 pub(super) struct LinkSocket {
@@ -62,13 +62,13 @@ impl LinkSocket {
     }
 
     /// Whether the socket has failed because the interface is down or deleted.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.reader.is_finished()
     }
 
     /// Subscribes to claims about these addresses.
     pub(super) fn watch(self: &Arc<LinkSocket>, addresses: Vec<IpAddr>) -> io::Result<ClaimSubscription> {
-        let (sender, claims) = mpsc::channel(BACKLOG);
+        let (sender, claims) = mpsc::channel(QUEUE_LENGTH);
         let mut watches = self.shared.watches();
         let number = watches.next;
         watches.next += 1;
@@ -129,7 +129,7 @@ impl Shared {
 
 /// Passes received claims to the checks, until the interface is down or deleted.
 async fn read(shared: Arc<Shared>) {
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; BUFFER_OCTETS];
     loop {
         let claim = match shared.socket.receive(&mut buffer).await {
             Ok(length) => match shared.family {

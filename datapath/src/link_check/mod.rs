@@ -194,7 +194,7 @@ impl LinkChecker {
     fn link(&self, index: u32, family: IpFamily) -> io::Result<Arc<LinkSocket>> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|_, link| link.strong_count() > 0);
-        let there = links.get(&(index, family)).and_then(Weak::upgrade).filter(|link| !link.is_over());
+        let there = links.get(&(index, family)).and_then(Weak::upgrade).filter(|link| !link.has_failed());
         match there {
             Some(link) => Ok(link),
             None => {

@@ -182,7 +182,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn said(frame: &[u8]) -> Option<(String, Mac, ClaimKind)> {
+    fn claim_of(frame: &[u8]) -> Option<(String, Mac, ClaimKind)> {
         parse(frame).map(|claim| (claim.address.to_string(), claim.mac, claim.kind))
     }
 
@@ -205,23 +205,29 @@ mod tests {
     fn each_message_gives_its_claim() {
         let address = || "fd00:10::7".to_owned();
         assert_eq!(
-            said(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
+            claim_of(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
             Some((address(), OTHER, ClaimKind::Probe))
         );
         assert_eq!(
-            said(&solicitation(OTHER, ip("fd00:10::7"), ip("fd00:10::1"))),
+            claim_of(&solicitation(OTHER, ip("fd00:10::7"), ip("fd00:10::1"))),
             Some((address(), OTHER, ClaimKind::Use))
         );
-        assert_eq!(said(&announcement(OTHER, ip("fd00:10::7"))), Some((address(), OTHER, ClaimKind::Reply)));
+        assert_eq!(
+            claim_of(&announcement(OTHER, ip("fd00:10::7"))),
+            Some((address(), OTHER, ClaimKind::Reply))
+        );
         let answer = |flags, option, to| {
             encode(MAC, ip("fd00:10::1"), ip(to), &message(ADVERTISEMENT, flags, ip("fd00:10::7"), option))
         };
         // The link-layer address of the message counts, and not the frame's source.
         let option = Some((TARGET_LINK_LAYER, OTHER));
-        assert_eq!(said(&answer(SOLICITED, option, "fe80::7")), Some((address(), OTHER, ClaimKind::Reply)));
-        assert_eq!(said(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, ClaimKind::Reply)));
-        assert_eq!(said(&answer(SOLICITED, option, "ff02::1")), None, "RFC 4861 §7.1.2");
-        assert_eq!(said(&answer(0, option, "ff02::1")), Some((address(), OTHER, ClaimKind::Reply)));
+        assert_eq!(
+            claim_of(&answer(SOLICITED, option, "fe80::7")),
+            Some((address(), OTHER, ClaimKind::Reply))
+        );
+        assert_eq!(claim_of(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, ClaimKind::Reply)));
+        assert_eq!(claim_of(&answer(SOLICITED, option, "ff02::1")), None, "RFC 4861 §7.1.2");
+        assert_eq!(claim_of(&answer(0, option, "ff02::1")), Some((address(), OTHER, ClaimKind::Reply)));
     }
 
     #[test]

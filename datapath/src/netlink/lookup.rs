@@ -60,7 +60,7 @@ pub struct AnyRule {
     mark: Option<(u32, u32)>,
     invert: bool,
     /// The rule has conditions on other fields, such as ports, or it is an l3mdev (VRF) rule.
-    more: bool,
+    has_other_conditions: bool,
 }
 
 /// Whether a rule matches a packet.
@@ -86,7 +86,7 @@ impl AnyRule {
             // The kernel uses lo as the incoming interface of a locally generated packet.
             && self.iif.as_deref().is_none_or(|name| name == iif.unwrap_or("lo"))
             && self.mark.is_none_or(|(mark, mask)| mark & mask == 0);
-        match (known, self.more, self.invert) {
+        match (known, self.has_other_conditions, self.invert) {
             (true, true, _) | (false, true, true) => Match::Unknown,
             (known, _, invert) if known != invert => Match::Yes,
             _ => Match::No,
@@ -172,12 +172,12 @@ pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
         iif: None,
         mark: None,
         invert: header.flags.contains(RuleFlags::Invert),
-        more: header.tos != 0,
+        has_other_conditions: header.tos != 0,
     };
     let (mut table, mut mark, mut mask, mut rest) = (u32::from(header.table), None, u32::MAX, Vec::new());
     for nla in NlasIterator::new(body.get(header.buffer_len()..)?).filter_map(Result::ok) {
         let Ok(attribute) = RuleAttribute::parse(&nla) else {
-            rule.more = true;
+            rule.has_other_conditions = true;
             continue;
         };
         match attribute {
@@ -194,19 +194,19 @@ pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
             RuleAttribute::SuppressPrefixLen(length) => rest.push(format!("suppress_prefixlength {length}")),
             RuleAttribute::SuppressIfGroup(group) => rest.push(format!("suppress_ifgroup {group}")),
             RuleAttribute::Goto(priority) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("goto {priority}"));
             }
             RuleAttribute::L3MDev(_) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push("l3mdev".to_owned());
             }
             RuleAttribute::Oifname(name) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("oif {name}"));
             }
             other => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("{other:?}"));
             }
         }
@@ -319,6 +319,6 @@ mod tests {
         assert_eq!(changed(|rule| rule.invert = true), (Match::No, Match::Yes));
         assert_eq!(changed(|rule| rule.mark = Some((0x20, 0xff))), (Match::No, Match::No));
         assert_eq!(changed(|rule| rule.mark = Some((0, 0xff))), (Match::Yes, Match::No));
-        assert_eq!(changed(|rule| rule.more = true), (Match::Unknown, Match::No));
+        assert_eq!(changed(|rule| rule.has_other_conditions = true), (Match::Unknown, Match::No));
     }
 }

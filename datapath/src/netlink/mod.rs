@@ -46,7 +46,7 @@ pub enum NetlinkError {
     Lost,
     /// Changes interrupted a dump too many times.
     #[error("netlink: what is there changes faster than it can be listed")]
-    Unsteady,
+    DumpInterrupted,
 }
 
 /// The kernel's refusal of one request.
@@ -196,7 +196,7 @@ impl Connection {
                 }
             }
         }
-        Err(NetlinkError::Unsteady)
+        Err(NetlinkError::DumpInterrupted)
     }
 
     /// Runs a dump request, and collects the objects that `read` returns.

@@ -124,8 +124,8 @@ impl Guard {
             script = self.inet.replacement(&inet) + &self.arp.replacement(&arp);
             write_elements(&wanted, &mut script);
             super::run(&script)?;
-            self.inet.note(&inet)?;
-            self.arp.note(&arp)?;
+            self.inet.record_listing(&inet)?;
+            self.arp.record_listing(&arp)?;
             self.installed = Some(wanted);
             return Ok(true);
         }
@@ -142,7 +142,7 @@ impl Guard {
     }
 
     /// Compares everything with the kernel after a change by another program or by this process.
-    pub(crate) fn mend<'a>(
+    pub(crate) fn repair<'a>(
         &mut self,
         plan: &GuardPlan,
         pods: impl Iterator<Item = &'a PodPlan>,
@@ -156,7 +156,7 @@ impl Guard {
     pub(crate) fn add_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
         self.change(pod, |connection, elements| connection.add(elements))?;
         if let Some(installed) = &mut self.installed {
-            of_pod(pod, installed);
+            insert_elements(pod, installed);
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Guard {
     pub(crate) fn remove_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let mut gone = Sets::new();
-        of_pod(pod, &mut gone);
+        insert_elements(pod, &mut gone);
         for (set, elements) in &mut gone {
             let there = installed.entry(*set).or_default();
             elements.retain(|element| there.remove(element));
@@ -181,8 +181,8 @@ impl Guard {
     pub(crate) fn change_pod(&mut self, old: &PodPlan, new: &PodPlan) -> Result<(), String> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let (mut before, mut after) = (Sets::new(), Sets::new());
-        of_pod(old, &mut before);
-        of_pod(new, &mut after);
+        insert_elements(old, &mut before);
+        insert_elements(new, &mut after);
         let there = installed.clone();
         for (set, elements) in &before {
             let there = installed.entry(*set).or_default();
@@ -207,7 +207,7 @@ impl Guard {
             return Ok(());
         }
         let mut sets = Sets::new();
-        of_pod(pod, &mut sets);
+        insert_elements(pod, &mut sets);
         let elements = sets.iter().flat_map(|(set, elements)| elements.iter().map(|element| (*set, element)));
         apply(connection(&mut self.connection).map_err(failed)?, elements.collect()).map_err(failed)
     }
@@ -255,12 +255,12 @@ fn wanted<'a>(plan: &GuardPlan, pods: impl Iterator<Item = &'a PodPlan>) -> Sets
         let set = if vtep.is_ipv4() { VTEPS_V4 } else { VTEPS_V6 };
         sets.entry(set).or_default().insert(Element::address(*vtep));
     }
-    pods.for_each(|pod| of_pod(pod, &mut sets));
+    pods.for_each(|pod| insert_elements(pod, &mut sets));
     sets
 }
 
 /// The elements of one pod.
-fn of_pod(pod: &PodPlan, sets: &mut Sets) {
+fn insert_elements(pod: &PodPlan, sets: &mut Sets) {
     let ifindex = pod.host_ifindex;
     for address in pod.neighbours.iter().map(|neighbour| neighbour.address) {
         let names: &[SetName] = match address {

@@ -75,7 +75,7 @@ impl Table {
 
     /// Stores the listing of the loaded table. The format of the listing depends on the version of
     /// nft.
-    pub(crate) fn note(&mut self, text: &str) -> Result<(), String> {
+    pub(crate) fn record_listing(&mut self, text: &str) -> Result<(), String> {
         self.loaded = self.list()?.map(|listed| (text.to_owned(), listed));
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Table {
             Some(text) if self.is_loaded(text)? => Ok(false),
             Some(text) => {
                 run(&self.replacement(text))?;
-                self.note(text)?;
+                self.record_listing(text)?;
                 Ok(true)
             }
             None => self.delete(),
@@ -150,10 +150,10 @@ const CHAIN_TYPE: u16 = 7;
 
 /// Whether an nftables notification reports a new NAT chain of another program. iptables over
 /// nftables creates such chains, too.
-pub(crate) fn is_others_nat(message: &Message<'_>) -> bool {
+pub(crate) fn is_foreign_nat(message: &Message<'_>) -> bool {
     let attributes = message.body.get(4..).unwrap_or_default();
     let mut kinds = message::attributes(attributes, &[CHAIN_TYPE], |nla| parse_string(nla.value()));
-    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !concerns(message)
+    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !is_own_table(message)
 }
 
 /// Whether the network namespace of the calling thread has a NAT chain. nftables does not list the
@@ -171,7 +171,7 @@ pub(crate) fn has_nat() -> bool {
 
 /// Whether an nftables notification is about a table of the agent. The message starts with
 /// `nfgenmsg`, whose first octet is the family. Attribute 1 is always the table's name.
-pub(crate) fn concerns(message: &Message<'_>) -> bool {
+pub(crate) fn is_own_table(message: &Message<'_>) -> bool {
     let family = message.body.first().copied().map(i32::from);
     let attributes = message.body.get(4..).unwrap_or_default();
     let name = message::attributes(attributes, &[1], |nla| parse_string(nla.value())).next();

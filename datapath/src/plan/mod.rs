@@ -59,7 +59,7 @@ pub struct KernelPlan {
 impl KernelPlan {
     /// Adds the settings of an own device that connects pods: no router of this host is behind it.
     /// The kernel sends redirects if the setting of the link or of `all` enables them.
-    pub fn close_device(&mut self, name: &str) {
+    pub fn add_device_sysctls(&mut self, name: &str) {
         for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
             let path = format!("net/{}", setting.replace("{}", name));
             self.sysctls.insert(path, Sysctl::IfThere("0"));

@@ -130,7 +130,7 @@ impl Task {
     /// Another speaker learns everything again. What this one learned stays until that one has converged.
     async fn forget_convergence(&mut self) {
         (self.converged, self.held, self.held_until) = (FamilySet::EMPTY, FamilySet::EMPTY, None);
-        if let Err(error) = self.kernel.keep_learned().await {
+        if let Err(error) = self.kernel.retain_learned().await {
             tracing::error!(%error, "the kernel thread does not answer");
         }
     }

@@ -74,7 +74,7 @@ impl Owner {
     }
 
     /// Compares the tables after a change by another program or by this thread.
-    pub(super) fn mend_tables(&mut self) {
+    pub(super) fn repair_tables(&mut self) {
         let text = nat::render(&self.plan, self.translates);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
@@ -89,8 +89,8 @@ impl Owner {
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
-        let mended = self.guard.mend(&self.plan.guard, self.pods.values(), self.populated);
-        self.note_guard(mended, true);
+        let repaired = self.guard.repair(&self.plan.guard, self.pods.values(), self.populated);
+        self.note_guard(repaired, true);
     }
 
     pub(super) fn note_guard(&mut self, applied: Result<bool, String>, repair: bool) {
@@ -124,7 +124,7 @@ impl Owner {
 
     /// Configures a pod's device and the guard before a route to the pod is installed.
     pub(super) fn guard_pod(&mut self, pod: &PodPlan) {
-        if let Err(error) = self.pod_settings.close(&pod.host_ifname) {
+        if let Err(error) = self.pod_settings.apply(&pod.host_ifname) {
             self.fault(Reason::Sysctl, error);
         }
         let group = self.topology.links.get(&pod.host_ifindex).map(|link| link.info.group);
@@ -142,7 +142,7 @@ impl Owner {
     /// processes do not run before that. Until the addresses are in the sets, the guard looks up
     /// the pod's route. Extra prefixes have no route, so a pod with extra prefixes is in the sets
     /// before the answer.
-    pub(super) fn permit_pod(&mut self, host_ifname: &str) {
+    pub(super) fn add_pod_addresses(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
         let added = self.guard.add_pod(pod);
         self.note_pod_guarded(added);
@@ -178,7 +178,7 @@ impl Owner {
 
     /// Restores `rp_filter` after a write for one link or for `all`. udev writes it for each new
     /// link, shortly after the link was created.
-    pub(super) fn mend_reverse_path(&mut self, index: Option<u32>) {
+    pub(super) fn repair_reverse_path(&mut self, index: Option<u32>) {
         let is_open =
             |pod: &&PodPlan| index.is_none_or(|index| pod.host_ifindex == index) && has_prefixes(pod);
         // A fault of `all` is reported once.
@@ -207,7 +207,7 @@ impl Owner {
 
     /// Restores the group of a pod's device that is up: an earlier version created it, or another
     /// program changed the group.
-    pub(super) fn mend_group(&mut self, info: &objects::LinkInfo) {
+    pub(super) fn repair_group(&mut self, info: &objects::LinkInfo) {
         if is_pods(info) && info.kind.as_deref() == Some("veth") && info.is_up() && info.group != GROUP {
             tracing::info!(link = info.name, "a pod's device was not in its group: restored");
             let is_known = self.pod_names.contains_key(&info.index);

@@ -25,7 +25,7 @@ use crate::netlink::{Batch, BatchResult, Refusal};
 use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
 /// The temporary name of a new link.
-const UNNAMED: &str = "trunkline-new";
+const TEMPORARY_NAME: &str = "trunkline-new";
 
 impl Owner {
     /// Brings the links to the plan.
@@ -50,8 +50,8 @@ impl Owner {
         let mut changed = Vec::new();
         for (name, plan) in &wanted {
             let settled = match self.topology.named(name).cloned() {
-                None => self.make_link(name, plan).map(Some),
-                Some(link) if self.topology.is_planned(&link) => self.mend_link(&link, plan),
+                None => self.create_link(name, plan).map(Some),
+                Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
                 Some(link) => Err(format!(
                     "{name} is there already and is not Trunkline's ({}): it is left alone; rename or delete it",
                     link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
@@ -73,20 +73,20 @@ impl Owner {
     }
 
     /// Creates a link. Returns its state, or an error text.
-    fn make_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
+    fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
         let Some(may_be_up) = self.may_be_up(plan.kind) else {
             return Err(format!("{name} cannot be made: the link that should carry it is gone"));
         };
         let mut batch = Batch::new();
         match plan.kind {
-            LinkKind::Vlan { parent, id } => batch.create_vlan(UNNAMED, parent, id, plan.mtu),
+            LinkKind::Vlan { parent, id } => batch.create_vlan(TEMPORARY_NAME, parent, id, plan.mtu),
             LinkKind::Vxlan { vni, local, port, mac } => {
-                batch.create_vxlan(UNNAMED, &VxlanInfo { vni, local, port }, mac, plan.mtu);
+                batch.create_vxlan(TEMPORARY_NAME, &VxlanInfo { vni, local, port }, mac, plan.mtu);
             }
-            LinkKind::Sink => batch.create_ifb(UNNAMED),
+            LinkKind::Sink => batch.create_ifb(TEMPORARY_NAME),
         }
-        batch.mark_link(UNNAMED, &plan.alias);
-        batch.get_link(UNNAMED);
+        batch.mark_link(TEMPORARY_NAME, &plan.alias);
+        batch.get_link(TEMPORARY_NAME);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
             return Err(format!("{name} cannot be made: {}", self.why_not(plan, refusal)));
@@ -157,7 +157,7 @@ impl Owner {
     }
 
     /// Repairs the differences of an own link. Returns its new state, if something changed.
-    fn mend_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
+    fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
         let down = !link.is_up() && self.may_be_up(plan.kind) == Some(true);

@@ -91,7 +91,7 @@ impl Owner {
                     Ok(())
                 }
                 KernelNotification::ReversePath(index) => {
-                    self.mend_reverse_path(index);
+                    self.repair_reverse_path(index);
                     Ok(())
                 }
                 KernelNotification::Queue(index) => {
@@ -130,7 +130,7 @@ impl Owner {
             }
         }
         if forwarding {
-            self.mend_forwarding();
+            self.repair_forwarding();
         }
     }
 
@@ -158,7 +158,7 @@ impl Owner {
         let _ = self.channels.limits_touched.send(pair_name(name).unwrap_or_else(|| name.clone()));
     }
 
-    fn mend_forwarding(&mut self) {
+    fn repair_forwarding(&mut self) {
         match self.settle_fdb() {
             Ok(0) => {}
             Ok(changed) => {
@@ -283,7 +283,7 @@ impl Owner {
         let is_usable = state.is_usable();
         if of_pod {
             let info = state.info.clone();
-            self.mend_group(&info);
+            self.repair_group(&info);
             if was_up && !is_up && !self.pod_names.contains_key(&index) {
                 self.limits_touched(index);
             }
@@ -291,7 +291,7 @@ impl Owner {
             {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
                 self.repaired(RepairKind::Link, 1, format_args!("{} set down", self.link_name(index)));
-                self.mend_device(index);
+                self.repair_device(index);
                 self.flush()?;
                 self.forget_installed(index);
                 self.settle_all()?;
@@ -355,7 +355,7 @@ impl Owner {
     }
 
     /// Adds the requests that set a pod's host interface up again.
-    pub(super) fn mend_device(&mut self, index: u32) {
+    pub(super) fn repair_device(&mut self, index: u32) {
         let Some(pod) = self.pod_names.get(&index).and_then(|name| self.pods.get(name)) else { return };
         let Some(link) = self.topology.links.get_mut(&index).filter(|link| !link.info.is_up()) else {
             return;
