@@ -28,7 +28,7 @@ pub enum Output {
 
 /// The files of this host.
 #[derive(Clone, Debug, Args)]
-pub struct Where {
+pub struct HostArgs {
     /// Configuration file of the agent.
     #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
     pub config: PathBuf,

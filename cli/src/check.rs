@@ -18,7 +18,7 @@ use trunkline_agent::source::kube::{self, SourceKind};
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 /// Time limit of the request to the API server.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The documented example. Its names and addresses belong to no real rack.
 const EXAMPLE: &str = include_str!("../../docs/agent.example.yaml");
@@ -59,8 +59,8 @@ fn check_cluster(config_path: &Path, config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let connection = config.kube.connect().await?;
-        let answer = timeout(PATIENCE, kube::check(&connection, &config.node_name())).await;
-        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", PATIENCE.as_secs()));
+        let answer = timeout(TIMEOUT, kube::check(&connection, &config.node_name())).await;
+        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", TIMEOUT.as_secs()));
         let said = answer
             .with_context(|| format!("{}: the API server {}", config_path.display(), connection.server))?;
         println!(

@@ -27,10 +27,10 @@ pub fn query<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result
 pub fn query_within<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<T> {
     let stream = connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     exchange(stream, query, None)
 }
 
@@ -38,11 +38,11 @@ pub fn query_within<T: DeserializeOwned>(
 pub fn query_each<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
-    patience: Duration,
+    timeout: Duration,
     each: impl FnMut(T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut stream = connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     let request = attach::encode(&Request::new(Command::Query(query)))?;
     send(&mut stream, &request, None).context("sending the question")?;
     list::read(BufReader::new(stream), each)

@@ -56,7 +56,7 @@ pub enum Command {
     InstallCni {
         /// Files and folders of the installation.
         #[command(flatten)]
-        what: Install,
+        install: Install,
         /// Install even if a daemon of hybridnet seems to run: the runtime then uses this
         /// configuration.
         #[arg(long)]
@@ -73,21 +73,21 @@ pub enum Command {
         probe: bool,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Show the BGP peers or the details of one peer; reset or refresh a session.
     #[command(args_conflicts_with_subcommands = true)]
     Peers {
         /// The action on a peer's session.
         #[command(subcommand)]
-        act: Option<PeerCommand>,
+        action: Option<PeerCommand>,
         /// Show only this peer, with its session, messages and last errors. An unnumbered peer is
         /// also known by its interface.
         #[arg(value_name = "ADDRESS")]
         peer: Option<String>,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Show the selected paths, the paths received from a peer, or the paths advertised to a peer.
     Routes {
@@ -108,7 +108,7 @@ pub enum Command {
         mrt: Option<PathBuf>,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Show the attached pods and their addresses.
     Pods {
@@ -130,7 +130,7 @@ pub enum Command {
         netns: Option<PathBuf>,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Show the recent session and route events, including those of earlier runs of the agent.
     Events {
@@ -139,7 +139,7 @@ pub enum Command {
         follow: bool,
         /// Arguments of the request. With --follow, `-o json` prints one event per line.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Show peers, networks, pods and events live in this terminal.
     ///
@@ -172,7 +172,7 @@ pub enum Command {
         message: String,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Undo a drain, or stop one: this node advertises its prefixes again.
     Undrain(ClientArgs),
@@ -202,7 +202,7 @@ pub enum PeerCommand {
         message: String,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
     /// Request or send all routes again without a new session (ROUTE-REFRESH, RFC 2918).
     SoftRefresh {
@@ -211,10 +211,10 @@ pub enum PeerCommand {
         peer: String,
         /// The direction of the refresh.
         #[arg(value_enum, default_value_t = RefreshDirection::In)]
-        way: RefreshDirection,
+        direction: RefreshDirection,
         /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
 }
 
@@ -238,82 +238,82 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         | Command::SupportBundle(_) => {
             anyhow::bail!("no question to the agent")
         }
-        Command::Status { probe: true, ask } => {
-            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
+        Command::Status { probe: true, args } => {
+            let status: AgentStatus = client::query(&args.socket, Query::Agent)?;
             anyhow::ensure!(status.not_serving.is_empty(), "{}", status.not_serving.join("; "));
             Ok(())
         }
-        Command::Status { probe: false, ask } => {
-            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
-            print(ask.output, &status, show::agent)
+        Command::Status { probe: false, args } => {
+            let status: AgentStatus = client::query(&args.socket, Query::Agent)?;
+            print(args.output, &status, show::agent)
         }
-        Command::Peers { act: Some(PeerCommand::Reset { peer, hard, message, ask }), .. } => {
-            let done: PeerDone = client::query(&ask.socket, Query::ResetPeer { peer, hard, message })?;
-            print(ask.output, &done, show::peer_done)
+        Command::Peers { action: Some(PeerCommand::Reset { peer, hard, message, args }), .. } => {
+            let done: PeerDone = client::query(&args.socket, Query::ResetPeer { peer, hard, message })?;
+            print(args.output, &done, show::peer_done)
         }
-        Command::Peers { act: Some(PeerCommand::SoftRefresh { peer, way, ask }), .. } => {
-            let direction = match way {
+        Command::Peers { action: Some(PeerCommand::SoftRefresh { peer, direction, args }), .. } => {
+            let direction = match direction {
                 RefreshDirection::In => Direction::In,
                 RefreshDirection::Out => Direction::Out,
             };
-            let done: PeerDone = client::query(&ask.socket, Query::RefreshPeer { peer, direction })?;
-            print(ask.output, &done, show::peer_done)
+            let done: PeerDone = client::query(&args.socket, Query::RefreshPeer { peer, direction })?;
+            print(args.output, &done, show::peer_done)
         }
-        Command::Peers { act: None, peer, ask } => {
-            let peers: Vec<Peer> = client::query(&ask.socket, Query::Peers { address: peer.clone() })?;
+        Command::Peers { action: None, peer, args } => {
+            let peers: Vec<Peer> = client::query(&args.socket, Query::Peers { address: peer.clone() })?;
             match peer {
-                Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
-                None => print(ask.output, &peers, |peers| show::peers(peers)),
+                Some(_) => print(args.output, &peers, |peers| peers.iter().map(show::peer).collect()),
+                None => print(args.output, &peers, |peers| show::peers(peers)),
             }
         }
-        Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
-        Command::Routes { explain: Some(prefix), ask, .. } => {
-            let explanation: Explanation = client::query(&ask.socket, Query::Explain { prefix })?;
-            print(ask.output, &explanation, show::explanation)
+        Command::Routes { mrt: Some(file), args, .. } => dump(&file, &args),
+        Command::Routes { explain: Some(prefix), args, .. } => {
+            let explanation: Explanation = client::query(&args.socket, Query::Explain { prefix })?;
+            print(args.output, &explanation, show::explanation)
         }
-        Command::Routes { received, advertised, mrt: None, explain: None, ask } => {
+        Command::Routes { received, advertised, mrt: None, explain: None, args } => {
             let table = match (received, advertised) {
                 (Some(peer), _) => Table::Received { peer: peer.to_string() },
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
-            let mut routes: Vec<Route> = client::query(&ask.socket, Query::Routes { table })?;
+            let mut routes: Vec<Route> = client::query(&args.socket, Query::Routes { table })?;
             // The agent's order; paths of one prefix keep their order.
             routes.sort_by_key(|route| route.prefix);
-            print(ask.output, &routes, |routes| show::routes(routes))
+            print(args.output, &routes, |routes| show::routes(routes))
         }
-        Command::Drain { wait, message, ask } => {
-            let mut status: DrainStatus = client::query(&ask.socket, Query::Drain { message })?;
+        Command::Drain { wait, message, args } => {
+            let mut status: DrainStatus = client::query(&args.socket, Query::Drain { message })?;
             if wait {
-                status = client::query_when(&ask.socket, Query::DrainStatus { wait })?;
+                status = client::query_when(&args.socket, Query::DrainStatus { wait })?;
                 if status.phase != DrainPhase::Drained {
                     anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
                 }
             }
-            print(ask.output, &status, show::drain)
+            print(args.output, &status, show::drain)
         }
-        Command::Undrain(ask) => {
-            let status: DrainStatus = client::query(&ask.socket, Query::Undrain)?;
-            print(ask.output, &status, show::drain)
+        Command::Undrain(args) => {
+            let status: DrainStatus = client::query(&args.socket, Query::Undrain)?;
+            print(args.output, &status, show::drain)
         }
-        Command::Events { follow: true, ask } => events::follow(&ask),
-        Command::Events { follow: false, ask } => {
+        Command::Events { follow: true, args } => events::follow(&args),
+        Command::Events { follow: false, args } => {
             let kept: Events =
-                client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
-            print(ask.output, &kept, events::table)
+                client::query(&args.socket, Query::Events { after: 0, run: None, wait: false })?;
+            print(args.output, &kept, events::table)
         }
         Command::Watch { socket } => watch::watch(&socket),
-        Command::Pods { pod, path, from, netns, ask } => {
-            let mut pods: Vec<PodStatus> = client::query(&ask.socket, Query::Pods)?;
+        Command::Pods { pod, path, from, netns, args } => {
+            let mut pods: Vec<PodStatus> = client::query(&args.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
             match (path, pod) {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: PacketPath = client::query_into(&ask.socket, question, netns.as_fd())?;
-                    print(ask.output, &walked, packet_path::show)
+                    let walked: PacketPath = client::query_into(&args.socket, question, netns.as_fd())?;
+                    print(args.output, &walked, packet_path::show)
                 }
-                _ => print(ask.output, &pods, |pods| show::pods(pods)),
+                _ => print(args.output, &pods, |pods| show::pods(pods)),
             }
         }
     }
@@ -386,16 +386,16 @@ fn message(text: &str) -> Result<String, String> {
 
 /// Makes the agent write its tables into a file. The summary goes to standard error if the file is
 /// standard output.
-fn dump(path: &Path, ask: &ClientArgs) -> anyhow::Result<()> {
+fn dump(path: &Path, args: &ClientArgs) -> anyhow::Result<()> {
     let stdout = path.as_os_str() == "-";
     let done: DumpDone = if stdout {
-        client::query_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
+        client::query_into(&args.socket, Query::Dump, io::stdout().as_fd())?
     } else {
         let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
-        client::query_into(&ask.socket, Query::Dump, file.as_fd())?
+        client::query_into(&args.socket, Query::Dump, file.as_fd())?
     };
     if !stdout {
-        return print(ask.output, &done, |done| show::dump(path, done));
+        return print(args.output, &done, |done| show::dump(path, done));
     }
     eprint!("{}", show::dump(path, &done));
     Ok(())

@@ -39,12 +39,12 @@ fn line(event: &Event) -> String {
 }
 
 /// Prints the stored events, then new ones, until the agent or the reader of the output ends.
-pub(crate) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
-    let mut kept: Events = client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+pub(crate) fn follow(args: &ClientArgs) -> anyhow::Result<()> {
+    let mut kept: Events = client::query(&args.socket, Query::Events { after: 0, run: None, wait: false })?;
     let mut after = 0;
     loop {
         after = kept.events.last().map_or(after, |last| last.number);
-        let text = match ask.output {
+        let text = match args.output {
             Output::Table => table(&kept),
             Output::Json => {
                 let lines: Result<Vec<String>, _> = kept.events.iter().map(serde_json::to_string).collect();
@@ -56,7 +56,7 @@ pub(crate) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             outcome => outcome?,
         }
-        kept = client::query_when(&ask.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
+        kept = client::query_when(&args.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
     }
 }
 

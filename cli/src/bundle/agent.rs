@@ -13,7 +13,7 @@ use super::step::{Collection, Sink};
 use crate::{client, events, show};
 
 /// Timeout of one read; the agent answers from memory.
-pub(super) const PATIENCE: Duration = Duration::from_secs(8);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit of a step with one answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Time limit of a step with routes: a full table takes the agent some seconds.
@@ -29,11 +29,11 @@ pub(super) fn collect<W: Write>(
     collection: &mut Collection<W>,
     socket: &Path,
     most: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Option<AgentStatus>> {
     let path = socket.to_owned();
     let status = collection.step("agent: status", ANSWER, move |sink| {
-        let status: AgentStatus = client::query_within(&path, Query::Agent, patience)?;
+        let status: AgentStatus = client::query_within(&path, Query::Agent, timeout)?;
         sink.text("agent/status.txt", show::agent(&status))?;
         sink.json("agent/status.json", &status)?;
         Ok(status)
@@ -46,10 +46,10 @@ pub(super) fn collect<W: Write>(
     };
     let ask = |work: fn(&Path, Duration, &Sink) -> anyhow::Result<()>| {
         let socket = socket.to_owned();
-        move |sink: &Sink| work(&socket, patience, sink)
+        move |sink: &Sink| work(&socket, timeout, sink)
     };
     let path = socket.to_owned();
-    let found = collection.step("agent: peers", ANSWER, move |sink| peers(&path, patience, sink))?;
+    let found = collection.step("agent: peers", ANSWER, move |sink| peers(&path, timeout, sink))?;
     collection.step("agent: events", ANSWER, ask(history))?;
     collection.step("agent: pods", ANSWER, ask(pods))?;
     if status.bgp.is_none() {
@@ -59,12 +59,12 @@ pub(super) fn collect<W: Write>(
         return Ok(Some(status));
     }
     let path = socket.to_owned();
-    collection.step("agent: routes", ROUTES, move |sink| routes(&path, most, 2 * patience, sink))?;
+    collection.step("agent: routes", ROUTES, move |sink| routes(&path, most, 2 * timeout, sink))?;
     match found {
         Some(peers) => {
             let path = socket.to_owned();
             collection.step("agent: advertised", ROUTES, move |sink| {
-                advertised(&path, &peers, most, patience, sink)
+                advertised(&path, &peers, most, timeout, sink)
             })?;
         }
         None => collection.skip("agent: advertised", "not asked for: the peers are not known"),
@@ -72,8 +72,8 @@ pub(super) fn collect<W: Write>(
     Ok(Some(status))
 }
 
-fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<Peer>> {
-    let peers: Vec<Peer> = client::query_within(socket, Query::Peers { address: None }, patience)?;
+fn peers(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<Vec<Peer>> {
+    let peers: Vec<Peer> = client::query_within(socket, Query::Peers { address: None }, timeout)?;
     sink.text("agent/peers.txt", show::peers(&peers))?;
     sink.json("agent/peers.json", &peers)?;
     for peer in peers.iter().take(DETAILED) {
@@ -86,25 +86,25 @@ fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<P
     Ok(peers)
 }
 
-fn history(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
+fn history(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let all = Query::Events { after: 0, run: None, wait: false };
-    let kept: Events = client::query_within(socket, all, patience)?;
+    let kept: Events = client::query_within(socket, all, timeout)?;
     sink.text("agent/events.txt", events::table(&kept))?;
     sink.json("agent/events.json", &kept)
 }
 
-fn pods(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
-    let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, patience)?;
+fn pods(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
+    let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, timeout)?;
     sink.text("agent/pods.txt", show::pods(&pods))?;
     sink.json("agent/pods.json", &pods)
 }
 
 /// Reads one prefix more than `most`; it shows whether the table was cut.
-fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
+fn routes(socket: &Path, most: usize, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let mut chunks = Chunks { name: "agent/routes".to_owned(), sink, count: 0, routes: Vec::new() };
     let (mut prefixes, mut last) = (0, None);
     let table = Table::First { prefixes: most.saturating_add(1) };
-    client::query_each(socket, Query::Routes { table }, patience, |route: Route| {
+    client::query_each(socket, Query::Routes { table }, timeout, |route: Route| {
         if last != Some(route.prefix) {
             (prefixes, last) = (prefixes + 1, Some(route.prefix));
         }
@@ -124,7 +124,7 @@ fn advertised(
     socket: &Path,
     peers: &[Peer],
     most: usize,
-    patience: Duration,
+    timeout: Duration,
     sink: &Sink,
 ) -> anyhow::Result<()> {
     for peer in peers.iter().filter(|peer| peer.session.is_some()).take(DETAILED) {
@@ -141,7 +141,7 @@ fn advertised(
             Chunks { name: format!("agent/advertised/{name}"), sink, count: 0, routes: Vec::new() };
         let table = Table::Advertised { peer: name.clone() };
         let outcome =
-            client::query_each(socket, Query::Routes { table }, patience, |route: Route| chunks.add(route));
+            client::query_each(socket, Query::Routes { table }, timeout, |route: Route| chunks.add(route));
         match outcome {
             Ok(()) => chunks.flush()?,
             Err(error) => sink.missing(format!("routes advertised to {name}"), format!("{error:#}"))?,
@@ -181,23 +181,23 @@ impl Chunks<'_> {
 pub(super) fn metrics<W: Write>(
     collection: &mut Collection<W>,
     served: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
     collection
-        .step("agent: metrics", ANSWER, move |sink| sink.text("agent/metrics.txt", scrape(served, patience)?))
+        .step("agent: metrics", ANSWER, move |sink| sink.text("agent/metrics.txt", scrape(served, timeout)?))
         .map(drop)
 }
 
-fn scrape(mut served: SocketAddr, patience: Duration) -> anyhow::Result<String> {
+fn scrape(mut served: SocketAddr, timeout: Duration) -> anyhow::Result<String> {
     match served.ip() {
         IpAddr::V4(any) if any.is_unspecified() => served.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(any) if any.is_unspecified() => served.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
     let within = |what: &str| format!("http://{served}/metrics: {what}");
-    let mut stream = TcpStream::connect_timeout(&served, patience).with_context(|| within("connecting"))?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    let mut stream = TcpStream::connect_timeout(&served, timeout).with_context(|| within("connecting"))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     // HTTP/1.0: the answer has no chunks and ends with the connection.
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {served}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();

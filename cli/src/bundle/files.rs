@@ -19,7 +19,7 @@ use super::archive::{Content, LARGEST};
 use super::redact::{self, SecretLocation, Secrets};
 use super::shapes;
 use super::step::{Missing, Sink};
-use crate::arguments::Where;
+use crate::arguments::HostArgs;
 
 /// The token of the agent's pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -41,7 +41,7 @@ pub(super) struct Gathered {
 }
 
 /// Reads all files.
-pub(super) fn gather(host: &Where) -> Gathered {
+pub(super) fn read_all(host: &HostArgs) -> Gathered {
     let mut all = Gathered {
         config: None,
         secrets: Secrets::default(),
@@ -57,14 +57,14 @@ pub(super) fn gather(host: &Where) -> Gathered {
     if conflist.exists() {
         all.document(&conflist, &format!("cni/{}", host.place.conf_name));
     } else {
-        all.miss("the CNI configuration", format!("{} is not there", conflist.display()));
+        all.record_missing("the CNI configuration", format!("{} is not there", conflist.display()));
     }
     all
 }
 
 impl Gathered {
     /// Passes the files to the sink.
-    pub(super) fn give(self, sink: &Sink) -> anyhow::Result<()> {
+    pub(super) fn write_to(self, sink: &Sink) -> anyhow::Result<()> {
         for (path, content) in self.parts {
             sink.put(path, content)?;
         }
@@ -74,7 +74,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn miss(&mut self, what: impl Into<String>, why: impl Into<String>) {
+    fn record_missing(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.missing.push(Missing { what: what.into(), why: why.into() });
     }
 
@@ -87,12 +87,12 @@ impl Gathered {
                     Ok(effective) => {
                         self.parts.push(("config/effective.json".to_owned(), Content::Json(effective)));
                     }
-                    Err(error) => self.miss("config/effective.json", error.to_string()),
+                    Err(error) => self.record_missing("config/effective.json", error.to_string()),
                 }
                 self.config = Some(config);
             }
             Err(error) => {
-                self.miss("config/effective.json", shapes::hide_quoted_lines(&error.to_string()));
+                self.record_missing("config/effective.json", shapes::hide_quoted_lines(&error.to_string()));
             }
         }
     }
@@ -102,14 +102,15 @@ impl Gathered {
             Ok(entries) => entries,
             Err(_) if config.source == SourceKind::Kube => return,
             Err(error) => {
-                return self.miss("the manifests", format!("{}: {error}", config.manifests.display()));
+                return self
+                    .record_missing("the manifests", format!("{}: {error}", config.manifests.display()));
             }
         };
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.retain(|file| folder::is_manifest(file));
         files.sort();
         if files.len() > FILES {
-            self.miss(format!("manifests beyond {FILES}"), format!("there are {}", files.len()));
+            self.record_missing(format!("manifests beyond {FILES}"), format!("there are {}", files.len()));
             files.truncate(FILES);
         }
         for file in files {
@@ -130,7 +131,7 @@ impl Gathered {
         if let Some(kubeconfig) = &config.kube.kubeconfig {
             match documents(kubeconfig) {
                 Ok(documents) => documents.iter().for_each(|document| self.secrets.learn(document)),
-                Err(why) => self.miss("the credentials of the kubeconfig, to look for them", why),
+                Err(why) => self.record_missing("the credentials of the kubeconfig, to look for them", why),
             }
         }
         let path = &config.kube.cache;
@@ -147,7 +148,7 @@ impl Gathered {
                 }
                 self.take("config/cluster.json", documents);
             }
-            Err(why) => self.miss("config/cluster.json", why),
+            Err(why) => self.record_missing("config/cluster.json", why),
         }
     }
 
@@ -155,11 +156,14 @@ impl Gathered {
     fn document(&mut self, file: &Path, path: &str) {
         self.octets += fs::metadata(file).map_or(0, |file| file.len());
         if self.octets > TOGETHER {
-            return self.miss(path, format!("the files before it and it are larger than {TOGETHER} octets"));
+            return self.record_missing(
+                path,
+                format!("the files before it and it are larger than {TOGETHER} octets"),
+            );
         }
         match documents(file) {
             Ok(documents) => self.take(path, documents),
-            Err(why) => self.miss(path, why),
+            Err(why) => self.record_missing(path, why),
         }
     }
 
@@ -181,7 +185,9 @@ impl Gathered {
                         Value::String(file) if name == "passwordFile" && file.starts_with('/') => {
                             match read(Path::new(file)) {
                                 Ok(key) => self.secrets.add(&key),
-                                Err(why) => self.miss("the key in a file, to look for it elsewhere", why),
+                                Err(why) => {
+                                    self.record_missing("the key in a file, to look for it elsewhere", why)
+                                }
                             }
                         }
                         Value::Object(headers) if name == "headers" => {
@@ -196,7 +202,7 @@ impl Gathered {
                                             .inspect(|word| self.secrets.add(word));
                                     }
                                     Some(Err(why)) => {
-                                        self.miss("a header's value, to look for it elsewhere", why)
+                                        self.record_missing("a header's value, to look for it elsewhere", why)
                                     }
                                     None => {}
                                 }
@@ -250,7 +256,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Lists sizes, modes and times of the agent's files, without their contents.
-pub(super) fn listing(host: &Where, config: &Config, sink: &Sink) -> anyhow::Result<()> {
+pub(super) fn listing(host: &HostArgs, config: &Config, sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let files = [&host.config, &config.store, &config.socket, &config.kube.cache].map(|path| path.as_path());
     for path in files.into_iter().chain(config.kube.kubeconfig.as_deref()) {

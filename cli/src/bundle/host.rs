@@ -18,7 +18,7 @@ use super::{program, shapes};
 use crate::clock::is_synchronised;
 
 /// Maximum number of octets that are read from a kernel file.
-const MOST: u64 = 1 << 20;
+const MAX_OCTETS: u64 = 1 << 20;
 /// Maximum number of links with listed sysctls.
 const LINKS: usize = 64;
 
@@ -142,7 +142,7 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
     const SHOWN: &str = "LoadState,ActiveState,SubState,Result,NRestarts,ExecMainPID,ExecMainStartTimestamp,ExecMainExitTimestamp,ExecMainCode,ExecMainStatus,MemoryCurrent,MemoryPeak,TasksCurrent";
     let show = ["show", UNIT, "--no-pager", "-p", SHOWN];
     match program::run("systemctl", &show, Duration::from_secs(5)) {
-        Ok(printed) if printed.well => sink.text("log/unit.txt", printed.text)?,
+        Ok(printed) if printed.succeeded => sink.text("log/unit.txt", printed.text)?,
         Ok(printed) => sink.missing("log/unit.txt", format!("systemctl: {}", printed.text.trim()))?,
         Err(why) => sink.missing("log/unit.txt", why)?,
     }
@@ -150,10 +150,10 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
     let args = ["-u", UNIT, "-n", &lines, "--no-pager", "--utc", "-o", "short-iso-precise"];
     let elsewhere = "the agent's log is where its output goes: kubectl logs of its pod, or who started it";
     let why = match program::run("journalctl", &args, Duration::from_secs(20)) {
-        Ok(printed) if printed.well && has_entries(&printed.text) => {
+        Ok(printed) if printed.succeeded && has_entries(&printed.text) => {
             return sink.text("log/journal.txt", shapes::hide_quoted_lines(&printed.text));
         }
-        Ok(printed) if printed.well => format!("journald has nothing of {UNIT}"),
+        Ok(printed) if printed.succeeded => format!("journald has nothing of {UNIT}"),
         Ok(printed) => format!("journalctl: {}", printed.text.trim()),
         Err(why) => why,
     };
@@ -170,7 +170,7 @@ fn has_entries(text: &str) -> bool {
 fn read(file: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut octets = Vec::new();
-    File::open(file).map_err(failed)?.take(MOST).read_to_end(&mut octets).map_err(failed)?;
+    File::open(file).map_err(failed)?.take(MAX_OCTETS).read_to_end(&mut octets).map_err(failed)?;
     Ok(String::from_utf8_lossy(&octets).into_owned())
 }
 

@@ -212,7 +212,7 @@ pub(super) fn nftables(sink: &Sink) -> anyhow::Result<()> {
     const WITHIN: Duration = Duration::from_secs(5);
     let listed = program::run("nft", &["list", "table", "inet", "trunkline"], WITHIN);
     match listed {
-        Ok(printed) if printed.well => sink.text("kernel/nftables.txt", printed.text),
+        Ok(printed) if printed.succeeded => sink.text("kernel/nftables.txt", printed.text),
         // The table exists only if something is translated.
         Ok(printed) if printed.text.contains("No such file or directory") => {
             sink.text("kernel/nftables.txt", "# there is no table inet trunkline\n")

@@ -38,7 +38,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::arguments::Where;
+use crate::arguments::HostArgs;
 use crate::doctor;
 use archive::{Archive, Content};
 use report::Manifest;
@@ -54,7 +54,7 @@ const LONG: Duration = Duration::from_secs(30);
 pub struct SupportBundle {
     /// The files of this host.
     #[command(flatten)]
-    pub host: Where,
+    pub host: HostArgs,
     /// The archive file; by default `trunkline-NODE-TIME.tar.gz` in the current folder, `-` is
     /// standard output. An existing file is not overwritten.
     #[arg(short, long, value_name = "FILE")]
@@ -75,13 +75,13 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let limited = {
         let host = bundle.host.clone();
         let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::spawn(move || drop(sender.send(files::gather(&host))));
+        std::thread::spawn(move || drop(sender.send(files::read_all(&host))));
         receiver.recv_timeout(SHORT).ok()
     };
     let config = limited.as_ref().and_then(|gathered| gathered.config.clone()).unwrap_or_default();
     let node = config.node_name();
     let name = format!("trunkline-{}-{}", file_name(&node), now.strftime("%Y%m%dT%H%M%SZ"));
-    let job = Job { bundle, node: &node, name: &name, now, patience: agent::PATIENCE, quiet: false };
+    let job = Job { bundle, node: &node, name: &name, now, timeout: agent::TIMEOUT, quiet: false };
     let stdout = bundle.output.as_ref().is_some_and(|output| output.as_os_str() == "-");
     if stdout {
         if io::stdout().is_terminal() {
@@ -123,7 +123,7 @@ struct Job<'a> {
     name: &'a str,
     now: Timestamp,
     /// Timeout of one read from the agent.
-    patience: Duration,
+    timeout: Duration,
     quiet: bool,
 }
 
@@ -142,7 +142,7 @@ impl Job<'_> {
         match gathered {
             Some(gathered) => {
                 all.archive().hide(gathered.secrets.clone());
-                all.step("configuration", SHORT, move |sink| gathered.give(sink))?;
+                all.step("configuration", SHORT, move |sink| gathered.write_to(sink))?;
             }
             None => {
                 all.skip(
@@ -153,13 +153,13 @@ impl Job<'_> {
         }
         let socket = host.socket(config.as_ref());
         let config = config.unwrap_or_default();
-        let patience = self.patience;
+        let timeout = self.timeout;
 
-        let status = agent::collect(&mut all, &socket, routes, patience)?;
-        agent::metrics(&mut all, config.http_address, patience)?;
+        let status = agent::collect(&mut all, &socket, routes, timeout)?;
+        agent::metrics(&mut all, config.http_address, timeout)?;
         let place = host.clone();
         all.step("doctor", LONG, move |sink| {
-            let mut findings = place.examine_within(patience);
+            let mut findings = place.examine_within(timeout);
             findings.iter_mut().for_each(|finding| finding.text = shapes::hide_quoted_lines(&finding.text));
             sink.text("doctor.txt", doctor::table(&findings))?;
             sink.json("doctor.json", &findings)

@@ -15,7 +15,7 @@ pub(super) struct Printed {
     /// The output as text, in whole lines.
     pub(super) text: String,
     /// Whether the program ended with status 0.
-    pub(super) well: bool,
+    pub(super) succeeded: bool,
 }
 
 /// Runs a program and waits for its end; kills it after `within`. The error text is for the
@@ -54,7 +54,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
     if !ended {
         text.push_str("… the rest is left out\n");
     }
-    Ok(Printed { text, well: !ended || status.success() })
+    Ok(Printed { text, succeeded: !ended || status.success() })
 }
 
 /// The octets, and whether the output ended by itself: not by the deadline or the size limit.
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn both_outputs_are_read_and_a_hanging_program_is_killed() {
         let printed = run("sh", &["-c", "echo one; echo two >&2; exit 3"], LONG).unwrap();
-        assert_eq!((printed.text.as_str(), printed.well), ("one\ntwo\n", false));
+        assert_eq!((printed.text.as_str(), printed.succeeded), ("one\ntwo\n", false));
         let began = now();
         let error =
             run("sh", &["-c", "echo one; exec sleep 1000"], Duration::from_millis(200)).err().unwrap();
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn endless_output_is_cut_at_a_line() {
         let printed = run("yes", &["a line of some length"], LONG).unwrap();
-        assert!(printed.well && printed.text.len() <= LARGEST + 100);
+        assert!(printed.succeeded && printed.text.len() <= LARGEST + 100);
         assert!(printed.text.ends_with("a line of some length\n… the rest is left out\n"));
     }
 }

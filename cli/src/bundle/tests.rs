@@ -91,19 +91,19 @@ impl Node {
             conf_dir: at("net.d"),
             conf_name: "05-trunkline.conflist".to_owned(),
         };
-        let host = Where { config: at("agent.yaml"), socket: None, place };
+        let host = HostArgs { config: at("agent.yaml"), socket: None, place };
         Node { bundle: SupportBundle { host, output: None, routes: 10, log_lines: 10 }, folder }
     }
 
     /// All parts by name, and the manifest.
     fn parts(&self) -> (BTreeMap<String, String>, Value) {
-        let gathered = Some(files::gather(&self.bundle.host));
+        let gathered = Some(files::read_all(&self.bundle.host));
         let job = Job {
             bundle: &self.bundle,
             node: "node1",
             name: "bundle",
             now: Timestamp::from_second(1_800_000_000).unwrap(),
-            patience: Duration::from_millis(300),
+            timeout: Duration::from_millis(300),
             quiet: true,
         };
         let (octets, _) = job.collect(Vec::new(), gathered).unwrap();

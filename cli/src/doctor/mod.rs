@@ -36,7 +36,7 @@ use trunkline_agent::config::Config;
 use trunkline_api::attach::DEFAULT_SOCKET;
 use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 
-use crate::arguments::{Output, Where};
+use crate::arguments::{HostArgs, Output};
 use crate::client;
 
 /// Arguments of `trunkline doctor`.
@@ -44,7 +44,7 @@ use crate::client;
 pub struct Doctor {
     /// The files of this host.
     #[command(flatten)]
-    pub host: Where,
+    pub host: HostArgs,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -91,7 +91,7 @@ struct Agent {
     pods: Vec<PodStatus>,
 }
 
-impl Where {
+impl HostArgs {
     /// Runs all checks. Errors come first; findings of equal severity are in the order of the
     /// checks.
     pub fn examine(&self) -> Vec<Finding> {
@@ -105,7 +105,7 @@ impl Where {
     }
 
     /// Like [`Doctor::examine`], with this timeout for the agent.
-    pub(crate) fn examine_within(&self, patience: Duration) -> Vec<Finding> {
+    pub(crate) fn examine_within(&self, timeout: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::read(&self.config) {
             Ok(config) => Some(config),
@@ -115,7 +115,7 @@ impl Where {
                 None
             }
         };
-        let agent = match query_agent(&self.socket(config.as_ref()), patience) {
+        let agent = match query_agent(&self.socket(config.as_ref()), timeout) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
@@ -140,11 +140,11 @@ impl Where {
     }
 }
 
-fn query_agent(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
+fn query_agent(socket: &std::path::Path, timeout: Duration) -> anyhow::Result<Agent> {
     Ok(Agent {
-        status: client::query_within(socket, Query::Agent, patience)?,
-        peers: client::query_within(socket, Query::Peers { address: None }, patience)?,
-        pods: client::query_within(socket, Query::Pods, patience)?,
+        status: client::query_within(socket, Query::Agent, timeout)?,
+        peers: client::query_within(socket, Query::Peers { address: None }, timeout)?,
+        pods: client::query_within(socket, Query::Pods, timeout)?,
     })
 }
 

@@ -24,7 +24,7 @@ use crate::client;
 /// Interval between an answer and the next request: continuous changes are shown twice a second.
 const PACE: Duration = Duration::from_millis(500);
 /// Timeout of a request: a running agent always answers within this time.
-const PATIENCE: Duration = Snapshot::SILENCE.saturating_add(Duration::from_secs(5));
+const TIMEOUT: Duration = Snapshot::SILENCE.saturating_add(Duration::from_secs(5));
 /// Wait before the next request to an agent that listens and does not answer correctly (it stops,
 /// or has another version). No event ends this state.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ fn state(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
         let answer: anyhow::Result<Snapshot> =
-            client::query_within(socket, Query::Watch { after, run }, PATIENCE);
+            client::query_within(socket, Query::Watch { after, run }, TIMEOUT);
         let (answers, at) = (answer.is_ok(), format!("{:.0}", Timestamp::now()));
         let update = match answer {
             Ok(snapshot) => {
@@ -78,7 +78,7 @@ fn why(error: &anyhow::Error) -> String {
         Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             format!(
                 "it listens, and said nothing for {} s: it hangs, or this machine does",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             )
         }
         _ => format!("{error:#}"),
