@@ -453,7 +453,7 @@ impl Pods {
             tracing::info!(
                 device = host_ifname,
                 faults = faults.join("; "),
-                "bandwidth limits were changed by others: back"
+                "bandwidth limits were changed by others: restored"
             );
         }
         Ok(())

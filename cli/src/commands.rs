@@ -391,7 +391,7 @@ fn dump(path: &Path, args: &ClientArgs) -> anyhow::Result<()> {
     let done: DumpDone = if stdout {
         client::query_into(&args.socket, Query::Dump, io::stdout().as_fd())?
     } else {
-        let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
+        let file = File::create(path).with_context(|| format!("{} cannot be created", path.display()))?;
         client::query_into(&args.socket, Query::Dump, file.as_fd())?
     };
     if !stdout {

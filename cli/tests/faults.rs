@@ -587,7 +587,7 @@ fn deleted_kernel_objects_are_restored_or_reported() {
             assert!(inside(&routers, || ping(&pod)), "{harm}");
             repairs = host.status().kernel.repairs;
         }
-        eventually("an event says so", || host.prints("events").contains("changed by others and put back: "));
+        eventually("an event says so", || host.prints("events").contains("changed by others and restored: "));
         // A veth pair cannot be created again without its other end in the pod's namespace, so it
         // is reported.
         let link = trunkline_datapath::naming::host_ifname("c1", "eth0");

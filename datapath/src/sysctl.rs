@@ -61,8 +61,8 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
                     fs::write(&file, "0").map_err(failed)?;
                 }
                 return Err(format!(
-                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that come there and are answered by another \
-                     way are dropped. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that it is meant for",
+                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
+                     leaves by another link. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that need the check",
                     all.trim(),
                     all.trim()
                 ));

@@ -347,6 +347,11 @@ fn add_completes_an_earlier_attempt() {
         ip("link del eth0.20");
         let attach = node.workers.attach(netns.try_clone().unwrap(), moved);
         let error = runtime.block_on(attach).unwrap_err().to_string();
-        assert!(error.contains("eth0 cannot be made on eth0.10: the kernel says No such device"), "{error}");
+        assert!(
+            error.contains(
+                "eth0 cannot be created on eth0.10: the kernel refused the request: No such device"
+            ),
+            "{error}"
+        );
     });
 }

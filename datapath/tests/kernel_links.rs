@@ -172,7 +172,7 @@ fn foreign_device_is_unchanged_and_reported() {
         runtime.block_on(kernel.set_plan(plan)).unwrap();
         let faults = host(runtime, &kernel).link_faults;
         assert!(faults["eth0.10"].contains("not Trunkline's"), "{faults:?}");
-        assert!(faults["eth0.20"].contains("taken by storage"), "{faults:?}");
+        assert!(faults["eth0.20"].contains("used by storage"), "{faults:?}");
         assert!(faults["eth0.30"].contains("is gone"), "{faults:?}");
         assert!(!named(&host(runtime, &kernel), "eth0.10").unwrap().up, "not touched");
         assert!(!ip("link").contains("trunkline-new"), "nothing half made is left");

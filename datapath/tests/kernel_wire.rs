@@ -268,9 +268,9 @@ fn link_that_is_down_or_deleted_is_an_error() {
             };
             tokio::join!(asking, cut).0.map(drop).unwrap_err().to_string()
         });
-        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: Network is down (os error 100)");
+        assert_eq!(error, "link check of 10.10.0.7 on vlan10: Network is down (os error 100)");
         ip("link del vlan10");
         let error = runtime.block_on(wire.check(&check)).map(drop).unwrap_err().to_string();
-        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: No such device (os error 19)");
+        assert_eq!(error, "link check of 10.10.0.7 on vlan10: No such device (os error 19)");
     });
 }

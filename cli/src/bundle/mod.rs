@@ -94,7 +94,7 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let path = bundle.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&path).with_context(|| {
-        format!("{} cannot be made: name a file that is not there yet with --output, in a folder that can be written", path.display())
+        format!("{} cannot be created: name a file that is not there yet with --output, in a folder that can be written", path.display())
     })?;
     let written = job.collect(io::BufWriter::new(file), limited).and_then(|(out, missing)| {
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;

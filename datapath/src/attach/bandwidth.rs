@@ -57,11 +57,11 @@ pub(super) fn limit(
     let mut batch = Batch::new();
     if let Some(limit) = &bandwidth.ingress {
         batch.put_token_bucket(link.index, &bucket(limit, link.mtu));
-        let outcome = host.run(&mut batch).step("limit what goes to the pod")?.check(&[]);
-        outcome.map_err(|refusal| missing(refusal, "sch_tbf")).step("limit what goes to the pod")?;
+        let outcome = host.run(&mut batch).step("limit packets to the pod")?.check(&[]);
+        outcome.map_err(|refusal| missing(refusal, "sch_tbf")).step("limit packets to the pod")?;
     }
     let (Some(limit), Some(name)) = (&bandwidth.egress, ifb_name(&link.name)) else { return Ok(()) };
-    const STEP: &str = "limit what comes from the pod";
+    const STEP: &str = "limit packets from the pod";
     batch.clear();
     batch.create_ifb(&name);
     batch.get_link(&name);
@@ -70,7 +70,7 @@ pub(super) fn limit(
         return Err(missing(refusal.clone(), "ifb")).step(STEP);
     }
     let Some(ifb) = first_link(&outcome) else {
-        return Err(DeviceError::Check(vec![format!("{name} was gone as soon as it was made")]));
+        return Err(DeviceError::Check(vec![format!("{name} disappeared at once")]));
     };
     check_owner(&ifb)?;
     let modules = ["ifb", "ifb", "sch_tbf", "sch_ingress", "cls_u32 and act_mirred"];
@@ -109,18 +109,18 @@ pub(super) fn check(
     if let Some(limit) = &bandwidth.ingress
         && !is_limited(host, link, limit)?
     {
-        faults.push(format!("{} does not limit what goes to the pod", link.name));
+        faults.push(format!("{} does not limit packets to the pod", link.name));
     }
     let (Some(limit), Some(name)) = (&bandwidth.egress, ifb_name(&link.name)) else { return Ok(()) };
     match find(host, &name)? {
-        None => faults.push(format!("{name}, which limits what comes from the pod, is gone")),
+        None => faults.push(format!("{name}, which limits packets from the pod, does not exist")),
         Some(ifb) if !ifb.is_up() => faults.push(format!("{name} is down")),
         Some(ifb) => {
             if !is_limited(host, &ifb, limit)? {
-                faults.push(format!("{name} does not limit what comes from the pod"));
+                faults.push(format!("{name} does not limit packets from the pod"));
             }
             if redirect(host, link.index)? != Some(ifb.index) {
-                faults.push(format!("{} does not lead what comes from the pod over {name}", link.name));
+                faults.push(format!("{} does not redirect packets from the pod to {name}", link.name));
             }
         }
     }
@@ -130,14 +130,14 @@ pub(super) fn check(
 fn is_limited(host: &mut Connection, link: &LinkInfo, limit: &RateLimit) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
     batch.get_root_qdisc(link.index);
-    let outcome = host.run(&mut batch).step("look for the limits")?;
+    let outcome = host.run(&mut batch).step("read the limits")?;
     let rate = outcome.replies.iter().find_map(|(_, _, body)| read_token_bucket_rate(body));
     Ok(rate == Some(bucket(limit, link.mtu).rate))
 }
 
 fn redirect(host: &mut Connection, index: u32) -> Result<Option<u32>, DeviceError> {
     let filters = |batch: &mut Batch| batch.dump_ingress_filters(index);
-    Ok(host.list(filters, read_redirect).step("look for the limits")?.pop())
+    Ok(host.list(filters, read_redirect).step("read the limits")?.pop())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(super) fn check_device(
 ) -> Result<Device, DeviceError> {
     let name = host_ifname(&spec.container_id, &spec.ifname);
     let Some(link) = veth::find(host, &name)? else {
-        return Err(DeviceError::Check(vec![format!("the host's end {name} is gone")]));
+        return Err(DeviceError::Check(vec![format!("the host interface {name} does not exist")]));
     };
     let absent = |name: &str| DeviceError::Check(vec![format!("{name} is not in the pod's namespace")]);
     let pair_name = spec.pair_name();
@@ -179,7 +179,7 @@ fn has_neighbour(
 ) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
     batch.get_neighbour(ifindex, address);
-    let outcome = connection.run(&mut batch).step("look for a neighbour")?;
+    let outcome = connection.run(&mut batch).step("read a neighbour entry")?;
     let wanted = NeighbourEntry::Permanent(Neighbour { ifindex, address, mac });
     let mut found = outcome.replies.iter().filter_map(|(_, _, body)| objects::read_neighbour(body));
     Ok(found.any(|found| found.entry == wanted))
@@ -192,7 +192,7 @@ fn route(
 ) -> Result<Option<(u32, RouteTarget)>, DeviceError> {
     let mut batch = Batch::new();
     batch.get_route(destination);
-    let outcome = connection.run(&mut batch).step("look for a route")?;
+    let outcome = connection.run(&mut batch).step("read a route")?;
     let route = outcome.replies.iter().find_map(|(_, _, body)| objects::read_route(body));
     Ok(route.and_then(|route| Some((route.key.table, route.target?))))
 }

@@ -101,7 +101,7 @@ pub enum DeviceError {
     },
     /// A link with an own name that Trunkline did not create.
     #[error(
-        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is left alone; rename or delete it"
+        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is not changed: rename or delete it"
     )]
     Foreign {
         /// The name.
@@ -127,7 +127,7 @@ pub enum DeviceError {
         ifname: String,
     },
     /// The slave cannot be created on its parent.
-    #[error("{ifname} cannot be made on {parent}: {}", .error.as_ref().map_or("it was gone at once".to_owned(), ToString::to_string))]
+    #[error("{ifname} cannot be created on {parent}: {}", .error.as_ref().map_or("it disappeared at once".to_owned(), ToString::to_string))]
     Parent {
         /// The interface.
         ifname: String,
@@ -146,10 +146,10 @@ pub enum DeviceError {
         error: io::Error,
     },
     /// A check found faults.
-    #[error("the attachment is not whole: {}", .0.join("; "))]
+    #[error("the attachment is incomplete: {}", .0.join("; "))]
     Check(Vec<String>),
     /// No thread could be started.
-    #[error("no thread for the attachment: {0}")]
+    #[error("the thread for the attachment cannot be started: {0}")]
     Thread(#[source] io::Error),
 }
 

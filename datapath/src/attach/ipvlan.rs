@@ -84,7 +84,7 @@ fn find(
     pair: &str,
     ifname: &str,
 ) -> Result<Vec<LinkInfo>, DeviceError> {
-    const STEP: &str = "look for the IPVLAN slave";
+    const STEP: &str = "find the IPVLAN slave";
     let mut batch = Batch::new();
     batch.get_link_in(netns_id, ifname);
     batch.get_link_in(netns_id, &first_name(pair));

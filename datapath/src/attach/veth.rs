@@ -71,10 +71,7 @@ pub(super) fn create(
             }
             _ => {
                 outcome.check(&[]).step("create the veth pair")?;
-                return Err(DeviceError::Check(vec![format!(
-                    "{} was gone as soon as it was made",
-                    veth.host_name
-                )]));
+                return Err(DeviceError::Check(vec![format!("{} disappeared at once", veth.host_name)]));
             }
         }
     }
@@ -128,11 +125,8 @@ pub(super) fn find_all(connection: &mut Connection, names: &[&str]) -> Result<Ve
     for name in names {
         batch.get_link(name);
     }
-    let outcome = connection
-        .run(&mut batch)
-        .step("look for the link")?
-        .check(&[libc::ENODEV])
-        .step("look for the link")?;
+    let outcome =
+        connection.run(&mut batch).step("find the link")?.check(&[libc::ENODEV]).step("find the link")?;
     Ok(links(&outcome).collect())
 }
 

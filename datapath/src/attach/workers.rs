@@ -133,7 +133,7 @@ impl DeviceWorkers {
         &self,
         job: impl FnOnce(&mut Connection) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let gone = || DeviceError::Thread(io::Error::other("it ended without an answer"));
+        let gone = || DeviceError::Thread(io::Error::other("the thread ended without an answer"));
         let _slot = self.shared.slots.acquire().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.shared);
         let (reply, answer) = oneshot::channel();
@@ -190,7 +190,10 @@ fn attach_device(
     let mut batch = Batch::new();
     batch.set_host_end(link.index, &alias);
     batch.set_up(link.index);
-    host.run(&mut batch).step("set up the host's end")?.check(&[]).step("set up the host's end")?;
+    host.run(&mut batch)
+        .step("configure the host interface")?
+        .check(&[])
+        .step("configure the host interface")?;
     bandwidth::limit(host, &link, &alias, &spec.bandwidth)?;
 
     let pair = link.peer.unwrap_or_default();
@@ -216,15 +219,18 @@ fn attach_device(
         mark_second(host, link.index, spec)?;
     }
     let rules = inside.put(&mut batch);
-    let outcome = pod.run(&mut batch).step("set up the pod's side")?.without(rules, libc::EEXIST);
-    outcome.check(&[]).step("set up the pod's side")?;
+    let outcome = pod.run(&mut batch).step("configure the pod")?.without(rules, libc::EEXIST);
+    outcome.check(&[]).step("configure the pod")?;
 
     batch.clear();
     // The host interface was up before it had carrier. It sends nothing until the kernel's link
     // watch runs. A request for the link makes the kernel (6.8 and later) run the link watch first,
     // so the first packet to the pod is not lost.
     batch.get_link_at(link.index);
-    host.run(&mut batch).step("wait for the host's end")?.check(&[]).step("wait for the host's end")?;
+    host.run(&mut batch)
+        .step("wait for the host interface")?
+        .check(&[])
+        .step("wait for the host interface")?;
     Ok(Device {
         host_ifname: host_name,
         host_ifindex: link.index,
@@ -238,7 +244,7 @@ fn attach_device(
 
 /// Writes the mark of a second interface into the alias, before the rules are added in the pod.
 fn mark_second(host: &mut Connection, index: u32, spec: &DeviceSpec) -> Result<(), DeviceError> {
-    const STEP: &str = "mark the host's end of a second interface";
+    const STEP: &str = "write the mark of a second interface";
     let mut batch = Batch::new();
     batch.set_alias(index, &spec.alias(true));
     host.run(&mut batch).step(STEP)?.check(&[]).step(STEP)?;
@@ -263,7 +269,7 @@ fn detach_device(
         if let (true, Some(pair), Some(netns)) = (veth::alias(link).second, link.peer, &netns)
             && let Err(error) = delete_rules(pair, netns.as_fd())
         {
-            tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
+            tracing::debug!(device = host_ifname, %error, "the policy rules in the pod were not deleted");
         }
         deleted |= veth::delete(host, link)?;
     }

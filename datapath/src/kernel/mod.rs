@@ -64,7 +64,7 @@ pub enum KernelError {
     },
     /// The guard is not installed; new pods wait for it.
     #[error(
-        "the guard against spoofed packets is not in force: {0}: repair that, or set `guard: {{ enabled: false }}` in agent.yaml and let rules of your own hold it"
+        "the guard against spoofed packets is not in force: {0}: correct the cause, or set `guard: {{ enabled: false }}` in agent.yaml and use your own rules"
     )]
     Guard(String),
     /// The owner thread has ended.

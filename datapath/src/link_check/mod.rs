@@ -97,7 +97,7 @@ pub enum LinkCheckError {
     )]
     InUse(LinkCheck, [u8; 6]),
     /// The check cannot send or receive on the link.
-    #[error("{device} cannot be asked about {address}: {error}")]
+    #[error("link check of {address} on {device}: {error}")]
     Link {
         /// Name of the link.
         device: String,

@@ -42,16 +42,16 @@ pub enum NetlinkError {
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// Answers were lost, so the failed requests are not known.
-    #[error("netlink: answers of the kernel were lost (its buffer overflowed)")]
+    #[error("netlink: answers of the kernel were lost: the receive buffer overflowed")]
     Lost,
     /// Changes interrupted a dump too many times.
-    #[error("netlink: what is there changes faster than it can be listed")]
+    #[error("netlink: the kernel's objects change faster than a dump can list them")]
     DumpInterrupted,
 }
 
 /// The kernel's refusal of one request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel says {}{}", io::Error::from_raw_os_error(*errno), note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default())]
+#[error("the kernel refused the request: {}{}", io::Error::from_raw_os_error(*errno), note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default())]
 pub struct Refusal {
     /// Index of the message in the batch, from 0.
     pub index: usize,

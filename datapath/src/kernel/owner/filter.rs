@@ -28,9 +28,7 @@ impl Owner {
                 Ok(events) => self.nftables = Some(events),
                 Err(error) => self.fault(
                     Reason::Nftables,
-                    format!(
-                        "nftables: {error}: if somebody deletes a table, it stays away until the agent's restart"
-                    ),
+                    format!("nftables: {error}: a deleted table is not restored before the agent restarts"),
                 ),
             }
         }

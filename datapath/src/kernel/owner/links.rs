@@ -53,7 +53,7 @@ impl Owner {
                 None => self.create_link(name, plan).map(Some),
                 Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
                 Some(link) => Err(format!(
-                    "{name} is there already and is not Trunkline's ({}): it is left alone; rename or delete it",
+                    "{name} exists and is not Trunkline's ({}): it is not changed: rename or delete it",
                     link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
                 )),
             };
@@ -75,7 +75,7 @@ impl Owner {
     /// Creates a link. Returns its state, or an error text.
     fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
         let Some(may_be_up) = self.may_be_up(plan.kind) else {
-            return Err(format!("{name} cannot be made: the link that should carry it is gone"));
+            return Err(format!("{name} cannot be created: its parent link does not exist"));
         };
         let mut batch = Batch::new();
         match plan.kind {
@@ -89,10 +89,10 @@ impl Owner {
         batch.get_link(TEMPORARY_NAME);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            return Err(format!("{name} cannot be made: {}", self.why_not(plan, refusal)));
+            return Err(format!("{name} cannot be created: {}", self.why_not(plan, refusal)));
         }
         let made = first_link(&outcome)
-            .ok_or_else(|| format!("{name} cannot be made: it was gone as soon as it was there"))?;
+            .ok_or_else(|| format!("{name} cannot be created: it disappeared at once"))?;
 
         batch.clear();
         batch.name_link(made.index, name);
@@ -105,12 +105,12 @@ impl Owner {
         batch.get_link_at(made.index);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            let fault = format!("{name} cannot be named: {refusal}");
+            let fault = format!("{name} cannot be renamed: {refusal}");
             self.delete_link(&made)?;
             return Err(fault);
         }
         let info = first_link(&outcome).unwrap_or(made);
-        tracing::info!(link = name, index = info.index, "link made");
+        tracing::info!(link = name, index = info.index, "link created");
         self.changed += 1;
         self.topology.planned.insert(info.index);
         match outcome.refusals.first() {
@@ -150,7 +150,7 @@ impl Owner {
                 )
             }
             (libc::EEXIST, Some(other)) => {
-                format!("{what} is taken by {}, which is not Trunkline's: delete that", other.info.name)
+                format!("{what} is used by {}, which is not Trunkline's: delete it", other.info.name)
             }
             _ => refusal.to_string(),
         }
@@ -173,10 +173,10 @@ impl Owner {
         }
         batch.get_link_at(link.index);
         let outcome = self.request(&mut batch)?;
-        tracing::info!(link = link.name, mtu = plan.mtu, down, "link put right");
+        tracing::info!(link = link.name, mtu = plan.mtu, down, "link repaired");
         self.changed += 1;
         match outcome.refusals.first() {
-            Some(refusal) => Err(format!("{} cannot be put right: {refusal}", link.name)),
+            Some(refusal) => Err(format!("{} cannot be repaired: {refusal}", link.name)),
             None => Ok(first_link(&outcome)),
         }
     }
@@ -186,7 +186,7 @@ impl Owner {
         batch.delete_link(link.index);
         let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
         outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
-        tracing::info!(link = link.name, "link deleted: nothing needs it any more");
+        tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
         self.changed += 1;
         self.handle_link_gone(link.index).map_err(|error| error.to_string())
     }

@@ -117,7 +117,10 @@ impl Owner {
                 }
                 KernelNotification::RuleGone(rule) => {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
-                        tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
+                        tracing::info!(
+                            priority = rule.rule.priority,
+                            "a rule was deleted by others: restored"
+                        );
                         self.repaired(RepairKind::Rule, 1, format_args!("priority {}", rule.rule.priority));
                         self.batch.add_rule(&rule.rule);
                         self.requests.push(Request::AddRule(rule.rule));
@@ -145,7 +148,7 @@ impl Owner {
             return;
         };
         if self.is_up_now(index) == Some(true) {
-            tracing::info!(%address, "a neighbour was deleted by others: back");
+            tracing::info!(%address, "a neighbour entry was deleted by others: restored");
             self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
             self.put_neighbour(&neighbour);
         }
@@ -162,7 +165,7 @@ impl Owner {
         match self.settle_fdb() {
             Ok(0) => {}
             Ok(changed) => {
-                tracing::info!(entries = changed, "forwarding entries were changed by others: back");
+                tracing::info!(entries = changed, "forwarding entries were changed by others: restored");
                 self.repaired(RepairKind::Forwarding, changed as u64, "of the tunnels");
                 self.forwarding.repairs += changed as u64;
             }
@@ -240,7 +243,7 @@ impl Owner {
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
             self.repaired(RepairKind::Route, 1, key);
-            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
+            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: restored");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
                 self.fault(Reason::of(&error), error.to_string());
             }
@@ -289,7 +292,7 @@ impl Owner {
             }
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
-                tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
+                tracing::info!(ifindex = index, "a pod's link was set down by others: restored");
                 self.repaired(RepairKind::Link, 1, format_args!("{} set down", self.link_name(index)));
                 self.repair_device(index);
                 self.flush()?;

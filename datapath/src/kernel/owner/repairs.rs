@@ -74,7 +74,7 @@ impl Repairs {
             Some(format!("{number} {} ({last}{})", what.name(number), count.last))
         });
         let newer: Vec<String> = newer.collect();
-        (!newer.is_empty()).then(|| format!("changed by others and put back: {}", newer.join(", ")))
+        (!newer.is_empty()).then(|| format!("changed by others and restored: {}", newer.join(", ")))
     }
 }
 
@@ -138,12 +138,12 @@ mod tests {
         let before = repairs.clone();
         assert_eq!(
             repairs.since(&Repairs::default()).unwrap(),
-            "changed by others and put back: 1 route (10.0.0.1/32 in table 39999), 1 rule (priority 1000)"
+            "changed by others and restored: 1 route (10.0.0.1/32 in table 39999), 1 rule (priority 1000)"
         );
         repairs.add(RepairKind::Route, 2, "10.0.0.3/32 in table 39999");
         assert_eq!(
             repairs.since(&before).unwrap(),
-            "changed by others and put back: 2 routes (last 10.0.0.3/32 in table 39999)"
+            "changed by others and restored: 2 routes (last 10.0.0.3/32 in table 39999)"
         );
         assert_eq!((repairs.total(), repairs.since(&repairs)), (4, None));
     }
