@@ -287,7 +287,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             if wait {
                 status = client::query_when(&args.socket, Query::DrainStatus { wait })?;
                 if status.phase != DrainPhase::Drained {
-                    anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
+                    anyhow::bail!("another operator has undrained this node meanwhile (`trunkline undrain`)")
                 }
             }
             print(args.output, &status, show::drain)

@@ -28,7 +28,7 @@ const OTHERS: &[(&str, &str)] = &[
 pub(super) fn check(place: &InstallPaths, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = runtime(place, config.is_some_and(|config| config.source == SourceKind::Kube));
     if let Err(error) = hybridnet::refuse_if_running() {
-        let fix = "take the node out of the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
+        let fix = "remove the node from the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
         findings.push(Finding::error("hybridnet", error.to_string(), fix));
     }
     match links() {
@@ -74,7 +74,8 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let install = "`trunkline install-cni` puts both in place";
     if !ours.exists() {
         if cluster {
-            let text = format!("{} is not there: the kubelet attaches no pod by Trunkline", ours.display());
+            let text =
+                format!("{} does not exist: the kubelet attaches no pod through Trunkline", ours.display());
             findings.push(Finding::error("cni-configuration", text, install));
         }
         return findings;
@@ -82,8 +83,8 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     match install::first(&place.conf_dir) {
         Ok(Some(first)) if first != ours => findings.push(Finding::error(
             "cni-configuration",
-            format!("{} stands before {}: the runtime goes by the first", first.display(), ours.display()),
-            "take the other one away, or give this one an earlier name (`trunkline install-cni --conf-name`)",
+            format!("{} precedes {}: the runtime uses the first one", first.display(), ours.display()),
+            "remove the other one, or give this one an earlier name (`trunkline install-cni --conf-name`)",
         )),
         Ok(_) => {}
         Err(error) => {

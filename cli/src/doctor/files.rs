@@ -22,7 +22,7 @@ pub(super) fn check(config: &Config, running: bool) -> Vec<Finding> {
                 Finding::error(
                     "manifests",
                     fault.clone(),
-                    "mend what is named: the agent reads it when it starts",
+                    "correct the named field: the agent reads the manifests at its start",
                 )
             }));
         }
@@ -39,7 +39,7 @@ fn store(path: &Path, running: bool) -> Option<Finding> {
             return Some(Finding::error(
                 "store",
                 format!("{} has {} MiB left on its disk", path.display(), room / (1024 * 1024)),
-                "free space: without it no address can be given out, since a lost record is an address given twice",
+                "free space: without space the agent allocates no address, because a lost record would cause a duplicate address",
             ));
         }
     }
@@ -49,7 +49,7 @@ fn store(path: &Path, running: bool) -> Option<Finding> {
         Err(error) if !running && error.kind() != std::io::ErrorKind::NotFound => Some(Finding::error(
             "store",
             format!("{} cannot be read: {error}", path.display()),
-            "run this as root; if it is, mend the file's owner and mode (root, 600)",
+            "run this as root; as root, correct the file's owner and mode (root, 600)",
         )),
         _ => None,
     }

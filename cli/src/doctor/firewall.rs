@@ -51,13 +51,13 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
                 "forward" => Some(forward(&format!("nftables' chain {name}"))),
                 "input" => Some(Finding::warning(
                     "firewall",
-                    format!("nftables' chain {name} drops what comes for this node and no rule accepts"),
-                    "let a rule accept TCP port 179 (BGP), UDP ports 3784 and 4784 (BFD) from the peers, and of an overlay the tunnels' UDP port from the other nodes",
+                    format!("nftables' chain {name} drops packets to this node that no rule accepts"),
+                    "add rules that accept TCP port 179 (BGP) and UDP ports 3784 and 4784 (BFD) from the peers, and for an overlay the tunnels' UDP port from the other nodes",
                 )),
                 "prerouting" | "output" | "postrouting" => Some(Finding::warning(
                     "firewall",
-                    format!("nftables' chain {name} drops all that no rule accepts"),
-                    "let a rule accept what pods send and get, or take the chain away",
+                    format!("nftables' chain {name} drops packets that no rule accepts"),
+                    "add a rule that accepts pods' packets, or remove the chain",
                 )),
                 _ => None,
             }
@@ -68,10 +68,8 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
 fn forward(what: &str) -> Finding {
     Finding::warning(
         "firewall",
-        format!(
-            "{what} drops what is forwarded, and no rule accepts it: it drops pods' packets, because they are forwarded"
-        ),
-        "let a rule accept what comes from and goes to the pods' subnets (`trunkline status` lists them), or make its policy accept",
+        format!("{what} drops forwarded packets that no rule accepts, and pods' packets are forwarded"),
+        "add a rule that accepts packets from and to the pods' subnets (`trunkline status` lists them), or set the chain's policy to accept",
     )
 }
 
@@ -95,8 +93,8 @@ fn legacy() -> Vec<Finding> {
             Ok(output) if output.status.success() => {}
             Ok(_) | Err(_) => findings.push(Finding::warning(
                 "firewall",
-                format!("the old iptables has a filter table here, and {program} cannot list it"),
-                format!("look at it by hand, {program} -S FORWARD: what it drops, pods lose"),
+                format!("legacy iptables has a filter table here, and {program} cannot list it"),
+                format!("read it with {program} -S FORWARD: pods lose the packets that it drops"),
             )),
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding
         }
         Err(error) => findings.push(Finding::error(
             "kernel",
-            format!("the kernel's links and routes cannot be asked for: {error}"),
+            format!("the kernel's links and routes cannot be read: {error}"),
             "run this as root on the host, with a kernel that has rtnetlink",
         )),
     }
@@ -107,7 +107,7 @@ impl RequiredSysctl {
             Some(found) => {
                 let text = format!("{name} is {found}: {}", self.otherwise);
                 let fix = format!(
-                    "sysctl -w {name}={}, and look in /etc/sysctl.d for who sets it otherwise",
+                    "sysctl -w {name}={}, and look in /etc/sysctl.d for the file that sets another value",
                     self.good
                 );
                 // Without an agent it is unknown whether this host has IPv6 pods.
@@ -186,7 +186,7 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
     if !link.is_up() || !link.is_running() {
         let (what, fix) = match link.is_up() {
             false => ("is down", format!("ip link set {name} up")),
-            true => ("has no carrier", "look at the cable and at the switch\'s port".to_owned()),
+            true => ("has no carrier", "check the cable and the switch's port".to_owned()),
         };
         findings.push(Finding::error("links", format!("{name}, which leads to a peer, {what}"), fix));
     }
@@ -194,7 +194,7 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
         findings.push(Finding::error(
             "mtu",
             format!("{name} has MTU {}: IPv6 needs {IPV6_MTU}", link.mtu),
-            format!("ip link set {name} mtu 1500, or whatever the switch\'s port has"),
+            format!("ip link set {name} mtu 1500, or the MTU of the switch's port"),
         ));
     }
     findings
@@ -208,7 +208,7 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
         Finding::warning(
             "mtu",
             format!("the links to the peers have different MTUs: {}", each.join(", ")),
-            "make them the same: pods get the smallest, and what comes from the fabric by another way may be larger",
+            "set the same MTU on all: pods use the smallest, and packets from the fabric by another link may be larger",
         )
     })
 }
@@ -226,10 +226,10 @@ fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
             Finding::error(
                 "rp_filter",
                 format!(
-                    "net.ipv4.conf.{name}.rp_filter is strict: what comes by {name} and would be answered by another link is dropped"
+                    "net.ipv4.conf.{name}.rp_filter is strict: packets that arrive on {name} are dropped if the reply would leave by another link"
                 ),
                 format!(
-                    "sysctl -w net.ipv4.conf.{name}.rp_filter=2 (loose), and look in /etc/sysctl.d for who sets it otherwise"
+                    "sysctl -w net.ipv4.conf.{name}.rp_filter=2 (loose), and look in /etc/sysctl.d for the file that sets another value"
                 ),
             )
         })
@@ -268,7 +268,7 @@ fn rewritten(links: &[String]) -> Vec<Finding> {
             let found: Vec<&String> = links.iter().filter(differs).collect();
             let first = path.replace("{}", found.first()?).replace('/', ".");
             let text = format!("{first} is not {wanted}, on {} of {} pods' links", found.len(), links.len());
-            let fix = "look in /etc/sysctl.d and in udev's rules for who writes it for new links; the agent writes it again with the next start";
+            let fix = "look in /etc/sysctl.d and in udev's rules for the writer of this setting for new links; the agent writes it again at its next start";
             Some(Finding::warning("pod-links", text, fix))
         })
         .collect()
@@ -298,14 +298,14 @@ fn clock() -> Option<Finding> {
     if !SENSIBLE.contains(&now.as_second()) {
         return Some(Finding::error(
             "clock",
-            format!("it is {now} by this host\'s clock"),
-            "set the clock, and let chrony or systemd-timesyncd keep it: certificates of the API server are not valid at that time",
+            format!("this host's clock shows {now}"),
+            "set the clock, and run chrony or systemd-timesyncd: certificates of the API server are not valid at that time",
         ));
     }
     (is_synchronised() == Some(false)).then(|| {
         Finding::warning(
             "clock",
-            "nothing keeps this host\'s clock (the kernel calls it unsynchronised)",
+            "this host's clock is not synchronised (according to the kernel)",
             "start chrony or systemd-timesyncd: logs and events of hosts can then be compared, and certificates stay valid",
         )
     })

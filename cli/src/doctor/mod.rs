@@ -110,7 +110,7 @@ impl HostArgs {
         let config = match Config::read(&self.config) {
             Ok(config) => Some(config),
             Err(error) => {
-                let fix = "mend the file; `trunkline agent --check` reads it again. What runs goes on until the agent is restarted";
+                let fix = "correct the file; `trunkline agent --check` checks it. The running agent is not affected until its restart";
                 findings.push(Finding::error("config", error.to_string(), fix));
                 None
             }

@@ -33,7 +33,7 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
                 others()
             ),
             format!(
-                "look at the uplinks of that router and at its default route: `trunkline routes --received {peer}` lists what it advertises"
+                "check the uplinks of that router and its default route: `trunkline routes --received {peer}` lists what it advertises"
             ),
         )
     };
@@ -48,13 +48,13 @@ fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
         Finding::error(
             "way-out",
             format!(
-                "the kernel's {} default route in table {} goes by {}, the agent wants {}",
+                "the kernel's {} default route in table {} uses {}, the agent wants {}",
                 way.family,
                 way.table,
                 next_hops_in_words(there),
                 next_hops_in_words(&way.wanted)
             ),
-            "look for \"kernel\" in the agent's log; a restart of the agent writes the route anew",
+            "look for \"kernel\" in the agent's log; a restart of the agent installs the route again",
         )
     })
 }
@@ -107,7 +107,7 @@ mod tests {
         let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
         assert_eq!(
             differs(&way, &both).unwrap().text,
-            "the kernel's ipv4-unicast default route in table 10000 goes by 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
+            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
         );
     }
 }
