@@ -44,7 +44,7 @@ pub fn query_each<T: DeserializeOwned>(
     let mut stream = connect(socket)?;
     stream.set_read_timeout(Some(timeout))?;
     let request = attach::encode(&Request::new(Command::Query(query)))?;
-    send(&mut stream, &request, None).context("sending the question")?;
+    send(&mut stream, &request, None).context("sending the request")?;
     list::read(BufReader::new(stream), each)
 }
 
@@ -66,7 +66,7 @@ pub fn query_into<T: DeserializeOwned>(
 fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "no agent answers at {}: is it running (trunkline agent --config …)? Another socket is named with --socket",
+            "no agent answers at {}: is it running (trunkline agent --config …)? Use --socket for another socket",
             socket.display()
         ),
         io::ErrorKind::PermissionDenied => {
@@ -84,7 +84,7 @@ fn exchange<T: DeserializeOwned>(
     file: Option<BorrowedFd<'_>>,
 ) -> anyhow::Result<T> {
     let request = attach::encode(&Request::new(Command::Query(query)))?;
-    send(&mut stream, &request, file).context("sending the question")?;
+    send(&mut stream, &request, file).context("sending the request")?;
     let mut line = Vec::new();
     // An answer may be longer than a request: a million routes need some 300 MB.
     BufReader::new(&mut stream).take(u64::MAX).read_until(b'\n', &mut line).context("reading the answer")?;
@@ -92,7 +92,7 @@ fn exchange<T: DeserializeOwned>(
         bail!("the agent closed the connection without an answer: see its log");
     }
     if line.last() != Some(&b'\n') {
-        bail!("the agent broke its answer off after {} octets: see its log, and ask again", line.len());
+        bail!("the answer of the agent ended after {} octets: see its log, and try again", line.len());
     }
     match attach::decode_reply(&line)? {
         Reply::Ok(answer) => Ok(answer),

@@ -236,7 +236,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         | Command::Completions { .. }
         | Command::Doctor(_)
         | Command::SupportBundle(_) => {
-            anyhow::bail!("no question to the agent")
+            anyhow::bail!("not a request to the agent")
         }
         Command::Status { probe: true, args } => {
             let status: AgentStatus = client::query(&args.socket, Query::Agent)?;

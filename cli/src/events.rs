@@ -21,7 +21,7 @@ pub(crate) fn table(events: &Events) -> String {
 fn missed(events: &Events) -> String {
     match events.missed {
         0 => String::new(),
-        missed => format!("… {missed} more before these are not kept any more\n"),
+        missed => format!("… {missed} older events were dropped\n"),
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         };
         assert_eq!(
             table(&events),
-            "… 3 more before these are not kept any more\n\
+            "… 3 older events were dropped\n\
              2026-11-21T03:00:00.125Z ! sessionDown     10.0.0.1        session down: hold timer expired\n\
              2026-11-21T03:00:00.125Z   originated      -               10.1.0.2/32 is told to the peers\n"
         );

@@ -87,8 +87,8 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
         Some(plugin) => plugin.clone(),
         None => std::env::current_exe().context("finding this program")?.with_file_name(PLUGIN),
     };
-    let program = fs::read(&plugin)
-        .with_context(|| format!("{}: say where the plugin is with --plugin", plugin.display()))?;
+    let program =
+        fs::read(&plugin).with_context(|| format!("{}: name the plugin with --plugin", plugin.display()))?;
     ensure!(program.starts_with(b"\x7fELF"), "{} is not a program for Linux", plugin.display());
     let text = match &install.conflist {
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
@@ -105,11 +105,11 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
         [(place.bin_dir.join(PLUGIN), &program[..], 0o755), (configuration.clone(), text.as_bytes(), 0o644)]
     {
         let written = put(&path, content, mode).with_context(|| path.display().to_string())?;
-        println!("{} {}", path.display(), if written { "written" } else { "is there already" });
+        println!("{} {}", path.display(), if written { "written" } else { "unchanged" });
     }
     if let Some(before) = first(&place.conf_dir)?.filter(|first| *first != configuration) {
         println!(
-            "{} stands before it, and is what the runtime goes by: take it away, or give this one an earlier name (--conf-name)",
+            "{} precedes it, and the runtime uses that one: remove it, or give this one an earlier name (--conf-name)",
             before.display()
         );
     }
@@ -126,7 +126,7 @@ fn usual(place: &InstallPaths) -> String {
         return CONFLIST.replace(END, WITH_PORTMAP);
     }
     println!(
-        "{} is not there: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
+        "{} does not exist: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
         portmap.display()
     );
     CONFLIST.to_owned()
@@ -138,7 +138,7 @@ pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
         match fs::remove_file(&path) {
             Ok(()) => println!("{} removed", path.display()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                println!("{} was not there", path.display());
+                println!("{} did not exist", path.display());
             }
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         }

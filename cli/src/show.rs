@@ -93,7 +93,9 @@ pub fn agent(status: &AgentStatus) -> String {
         };
         let (there, limit) = (range.peers, range.limit);
         let text = match &range.fault {
-            Some(fault) => format!("nobody from {}, AS {}, REFUSED: {fault}", range.prefix, range.remote_as),
+            Some(fault) => {
+                format!("no neighbour from {}, AS {}, REFUSED: {fault}", range.prefix, range.remote_as)
+            }
             None => format!("{there} of {limit} from {}, AS {}{refused}", range.prefix, range.remote_as),
         };
         line("neighbours", text);
@@ -207,7 +209,7 @@ fn api_server(cluster: &ClusterStatus) -> String {
         (false, Some(seconds)) => {
             format!("NOT ANSWERING for {}: what is known of it stays in force", duration(seconds))
         }
-        (false, None) => "not heard yet".to_owned(),
+        (false, None) => "no answer yet".to_owned(),
     };
     let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
     let unwritten = match cluster.unwritten {
@@ -311,12 +313,17 @@ pub fn peer(peer: &Peer) -> String {
     if let Some(bfd) = &peer.bfd {
         line(
             "BFD",
-            format!("{} for {}, the peer says {}", bfd.state, duration(bfd.state_seconds), bfd.remote_state),
+            format!(
+                "{} for {}, the peer reports {}",
+                bfd.state,
+                duration(bfd.state_seconds),
+                bfd.remote_state
+            ),
         );
         let hops = if bfd.multihop { "multihop" } else { "one hop" };
         let detection = match bfd.detection_milliseconds {
-            Some(milliseconds) => format!("a silence of {milliseconds} ms takes it Down"),
-            None => "the peer was not heard yet".to_owned(),
+            Some(milliseconds) => format!("detection time {milliseconds} ms"),
+            None => "no packet from the peer yet".to_owned(),
         };
         line("", format!("{hops}, a packet every {} ms, {detection}", bfd.transmit_milliseconds));
         line(
@@ -361,7 +368,7 @@ pub fn peer(peer: &Peer) -> String {
                         0 => String::new(),
                         long => format!(", {long} of them for long: the last to be used"),
                     };
-                    format!("{} stale paths are kept{long}", family.stale)
+                    format!("{} stale paths are retained{long}", family.stale)
                 }
                 false => "not negotiated".to_owned(),
                 true => format!(
@@ -432,10 +439,10 @@ pub fn drain(status: &DrainStatus) -> String {
                 "announcing for {since}: every peer knows that this node leaves, the fabric has another {} to move away\n",
                 duration(left)
             ),
-            None => format!("announcing for {since}: the peers are told that this node leaves\n"),
+            None => format!("announcing for {since}: the peers receive GRACEFUL_SHUTDOWN\n"),
         },
         DrainPhase::Withdrawing => {
-            format!("withdrawing for {since}: the peers are told that nothing leads here\n")
+            format!("withdrawing for {since}: the peers receive withdrawals of all prefixes\n")
         }
         DrainPhase::Drained => {
             let back = match status.cause {
@@ -446,18 +453,18 @@ pub fn drain(status: &DrainStatus) -> String {
         }
     };
     if status.cause == Some(DrainCause::Cordon) {
-        text.push_str("because it is cordoned in Kubernetes, and its pods have gone\n");
+        text.push_str("because it is cordoned in Kubernetes, and its pods were deleted\n");
     }
     match (status.cordon, status.phase) {
         (Some(CordonStatus { overruled: true, .. }), _) => {
             text.push_str(
-                "it is cordoned in Kubernetes, and stays: an operator has said so by `trunkline undrain`\n",
+                "it is cordoned in Kubernetes, and is not drained: an operator ran `trunkline undrain`\n",
             );
         }
         (Some(CordonStatus { pods_left, .. }), DrainPhase::Undrained) => {
             let _ = writeln!(
                 text,
-                "it is cordoned in Kubernetes, and leaves once its pods have gone: {pods_left} left"
+                "it is cordoned in Kubernetes, and is drained after its pods were deleted: {pods_left} left"
             );
         }
         _ => {}
@@ -468,7 +475,7 @@ pub fn drain(status: &DrainStatus) -> String {
     if status.prefixes > 0 {
         let _ = writeln!(
             text,
-            "of {} prefixes of this node peers knew another way to {}",
+            "of {} prefixes of this node, peers had another path to {}",
             status.prefixes, status.alternatives
         );
     }

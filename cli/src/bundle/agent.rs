@@ -40,7 +40,7 @@ pub(super) fn collect<W: Write>(
     })?;
     let Some(status) = status else {
         for name in ["agent: peers", "agent: events", "agent: pods", "agent: routes", "agent: advertised"] {
-            collection.skip(name, "not asked for: the agent does not answer");
+            collection.skip(name, "not requested: the agent does not answer");
         }
         return Ok(None);
     };
@@ -67,7 +67,7 @@ pub(super) fn collect<W: Write>(
                 advertised(&path, &peers, most, timeout, sink)
             })?;
         }
-        None => collection.skip("agent: advertised", "not asked for: the peers are not known"),
+        None => collection.skip("agent: advertised", "not requested: the peers are not known"),
     }
     Ok(Some(status))
 }
@@ -112,7 +112,9 @@ fn routes(socket: &Path, most: usize, timeout: Duration, sink: &Sink) -> anyhow:
     })?;
     chunks.flush()?;
     if prefixes > most {
-        let why = format!("there are more than {most} (--routes): peers.txt has how many each peer told");
+        let why = format!(
+            "there are more than {most} (--routes): peers.txt has the number of prefixes received from each peer"
+        );
         sink.missing("the other prefixes", why)?;
     }
     Ok(())

@@ -57,7 +57,7 @@ pub(super) fn read_all(host: &HostArgs) -> Gathered {
     if conflist.exists() {
         all.document(&conflist, &format!("cni/{}", host.place.conf_name));
     } else {
-        all.record_missing("the CNI configuration", format!("{} is not there", conflist.display()));
+        all.record_missing("the CNI configuration", format!("{} does not exist", conflist.display()));
     }
     all
 }
@@ -131,7 +131,9 @@ impl Gathered {
         if let Some(kubeconfig) = &config.kube.kubeconfig {
             match documents(kubeconfig) {
                 Ok(documents) => documents.iter().for_each(|document| self.secrets.learn(document)),
-                Err(why) => self.record_missing("the credentials of the kubeconfig, to look for them", why),
+                Err(why) => {
+                    self.record_missing("the credentials of the kubeconfig, for the removal of secrets", why)
+                }
             }
         }
         let path = &config.kube.cache;
@@ -158,7 +160,7 @@ impl Gathered {
         if self.octets > TOGETHER {
             return self.record_missing(
                 path,
-                format!("the files before it and it are larger than {TOGETHER} octets"),
+                format!("this file and the files before it are larger than {TOGETHER} octets"),
             );
         }
         match documents(file) {
@@ -186,7 +188,7 @@ impl Gathered {
                             match read(Path::new(file)) {
                                 Ok(key) => self.secrets.add(&key),
                                 Err(why) => {
-                                    self.record_missing("the key in a file, to look for it elsewhere", why)
+                                    self.record_missing("the key in a file, for the removal of secrets", why)
                                 }
                             }
                         }
@@ -201,9 +203,8 @@ impl Gathered {
                                             .last()
                                             .inspect(|word| self.secrets.add(word));
                                     }
-                                    Some(Err(why)) => {
-                                        self.record_missing("a header's value, to look for it elsewhere", why)
-                                    }
+                                    Some(Err(why)) => self
+                                        .record_missing("a header's value, for the removal of secrets", why),
                                     None => {}
                                 }
                             }
@@ -226,7 +227,7 @@ fn documents(path: &Path) -> Result<Vec<Value>, String> {
     json.or_else(|_| serde_saphyr::from_multiple(&text)).map_err(|error| {
         let place = error.location().map(|at| format!(", line {}, column {}", at.line(), at.column()));
         format!(
-            "{}{} is not YAML that can be read: what is secret in it cannot be told, so it is left out",
+            "{}{} is not valid YAML: its secrets cannot be identified, so the file is omitted",
             path.display(),
             place.unwrap_or_default()
         )

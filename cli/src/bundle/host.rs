@@ -80,8 +80,8 @@ pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     sink.text("host/kernel.txt", words.join(" ") + "\n")?;
     let kept = match is_synchronised() {
         Some(true) => "the kernel's clock is synchronised",
-        Some(false) => "the kernel calls its clock unsynchronised",
-        None => "the kernel does not say whether its clock is synchronised",
+        Some(false) => "the kernel's clock is not synchronised",
+        None => "the kernel does not report whether its clock is synchronised",
     };
     sink.text("host/clock.txt", format!("{}\n{kept}\n", k8s_openapi::jiff::Timestamp::now()))?;
     for (file, path) in FILES {
@@ -115,7 +115,7 @@ pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
     }
     sink.text("kernel/sysctls.txt", text)?;
     if more > 0 {
-        sink.missing(format!("sysctls of {more} links"), format!("those of {LINKS} are there"))?;
+        sink.missing(format!("sysctls of {more} links"), format!("the limit is {LINKS} links"))?;
     }
     Ok(())
 }
@@ -148,7 +148,8 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
     }
     let lines = lines.to_string();
     let args = ["-u", UNIT, "-n", &lines, "--no-pager", "--utc", "-o", "short-iso-precise"];
-    let elsewhere = "the agent's log is where its output goes: kubectl logs of its pod, or who started it";
+    let elsewhere =
+        "read the agent's log at its output: kubectl logs of its pod, or the program that started it";
     let why = match program::run("journalctl", &args, Duration::from_secs(20)) {
         Ok(printed) if printed.succeeded && has_entries(&printed.text) => {
             return sink.text("log/journal.txt", shapes::hide_quoted_lines(&printed.text));

@@ -85,7 +85,7 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let stdout = bundle.output.as_ref().is_some_and(|output| output.as_os_str() == "-");
     if stdout {
         if io::stdout().is_terminal() {
-            bail!("an archive is not for a terminal: write it with --output FILE, or > FILE");
+            bail!("standard output is a terminal: write the archive with --output FILE, or > FILE");
         }
         let (_, missing) = job.collect(io::stdout().lock(), limited)?;
         eprintln!("written to standard output{}", in_words(&missing));
@@ -94,7 +94,7 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let path = bundle.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&path).with_context(|| {
-        format!("{} cannot be created: name a file that is not there yet with --output, in a folder that can be written", path.display())
+        format!("{} cannot be created: name a new file in a writable folder with --output", path.display())
     })?;
     let written = job.collect(io::BufWriter::new(file), limited).and_then(|(out, missing)| {
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -147,7 +147,7 @@ impl Job<'_> {
             None => {
                 all.skip(
                     "configuration",
-                    "its files could not be read within 10 s, so their secrets are known by shape alone",
+                    "its files could not be read within 10 s, so secrets are detected only by their shape",
                 );
             }
         }
@@ -172,7 +172,7 @@ impl Job<'_> {
             Some(process) => {
                 all.step("agent's process", SHORT, move |sink| host::process(process, sink))?;
             }
-            None => all.skip("agent's process", "none is seen from here"),
+            None => all.skip("agent's process", "not visible from here"),
         }
         let place = host.clone();
         all.step("files", SHORT, move |sink| files::listing(&place, &config, sink))?;
@@ -202,7 +202,10 @@ fn in_words(missing: &[String]) -> String {
     match missing {
         [] => String::new(),
         missing => {
-            format!("; something is missing of: {} (README.md in it says what and why)", missing.join(", "))
+            format!(
+                "; incomplete: {} (README.md in the archive lists the missing data and the reasons)",
+                missing.join(", ")
+            )
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(writer).stderr(both);
     let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(format!("there is no {program} here"));
+            return Err(format!("{program} is not installed"));
         }
         spawned => spawned.map_err(failed)?,
     };
@@ -52,7 +52,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
     }
     let mut text = String::from_utf8_lossy(&octets).into_owned();
     if !ended {
-        text.push_str("… the rest is left out\n");
+        text.push_str("… the rest is omitted\n");
     }
     Ok(Printed { text, succeeded: !ended || status.success() })
 }
@@ -97,13 +97,13 @@ mod tests {
             run("sh", &["-c", "echo one; exec sleep 1000"], Duration::from_millis(200)).err().unwrap();
         assert_eq!(error, "sh did not end within 0.2 s");
         assert!(now() - began < LONG);
-        assert_eq!(run("no-such-program", &[], LONG).err().unwrap(), "there is no no-such-program here");
+        assert_eq!(run("no-such-program", &[], LONG).err().unwrap(), "no-such-program is not installed");
     }
 
     #[test]
     fn endless_output_is_cut_at_a_line() {
         let printed = run("yes", &["a line of some length"], LONG).unwrap();
         assert!(printed.succeeded && printed.text.len() <= LARGEST + 100);
-        assert!(printed.text.ends_with("a line of some length\n… the rest is left out\n"));
+        assert!(printed.text.ends_with("a line of some length\n… the rest is omitted\n"));
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn readme(manifest: &Manifest<'_>) -> String {
         (true, Some(version)) => writeln!(text, "The agent (version {version}) answered."),
         _ => writeln!(
             text,
-            "**The agent did not answer**: this is what can be seen without it. doctor.txt and the log may say why."
+            "**The agent did not answer**: this bundle has the data that is available without it. doctor.txt and the log may show the reason."
         ),
     };
     text.push_str("\n| | |\n|---|---|\n");

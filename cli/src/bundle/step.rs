@@ -142,11 +142,11 @@ impl<W: Write> Collection<W> {
                 None
             }
             Some(Err(_)) => {
-                fail("it ended by a fault of this program (a panic)".to_owned());
+                fail("it ended with a panic of this program".to_owned());
                 None
             }
             None => {
-                fail(format!("given up after {} s", limit.as_secs_f32()));
+                fail(format!("stopped after {} s", limit.as_secs_f32()));
                 None
             }
         };
@@ -262,7 +262,7 @@ mod tests {
         drop(hold);
         let [hung, went_on] = collection.done() else { panic!("{:?}", collection.done()) };
         assert_eq!(hung.parts, ["first.txt"]);
-        assert_eq!(hung.missing[0].why, "given up after 0.05 s");
+        assert_eq!(hung.missing[0].why, "stopped after 0.05 s");
         assert_eq!((went_on.parts.as_slice(), went_on.missing.len()), (&["third.txt".to_owned()][..], 0));
     }
 
@@ -276,6 +276,6 @@ mod tests {
             .unwrap();
         collection.step::<()>("panics", Duration::from_secs(10), |_| panic!("on purpose")).unwrap();
         let why: Vec<&str> = collection.done().iter().map(|done| done.missing[0].why.as_str()).collect();
-        assert_eq!(why, ["a b [2J password: [redacted]", "it ended by a fault of this program (a panic)"]);
+        assert_eq!(why, ["a b [2J password: [redacted]", "it ended with a panic of this program"]);
     }
 }

@@ -243,7 +243,7 @@ fn bundle_without_an_agent_has_all_other_parts() {
     let (parts, manifest) = node.parts();
     assert_eq!((&manifest["agentAnswered"], &manifest["agentVersion"]), (&json!(false), &Value::Null));
     assert!(parts["bundle/README.md"].contains("**The agent did not answer**"));
-    assert!(parts["bundle/README.md"].contains("agent: peers: not asked for"));
+    assert!(parts["bundle/README.md"].contains("agent: peers: not requested"));
     assert!(parts["bundle/doctor.txt"].contains("no agent answers at"));
     assert!(
         parts.contains_key("bundle/kernel/rules.txt") && parts.contains_key("bundle/config/effective.json")
@@ -275,6 +275,6 @@ fn bundle_file_is_private_and_never_overwritten() {
     assert!(folder.starts_with("trunkline-node1-2") && folder.ends_with("Z/"), "{folder}");
     let before = fs::read(&path).unwrap();
     let error = format!("{:#}", write(&node.bundle).unwrap_err());
-    assert!(error.contains("not there yet"), "{error}");
+    assert!(error.contains("name a new file"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }

@@ -77,7 +77,7 @@ fn why(error: &anyhow::Error) -> String {
     match kind {
         Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             format!(
-                "it listens, and said nothing for {} s: it hangs, or this machine does",
+                "it listens, but did not answer for {} s: it hangs, or this host is overloaded",
                 TIMEOUT.as_secs()
             )
         }

@@ -86,7 +86,7 @@ async fn run(socket: &Path) -> anyhow::Result<()> {
     loop {
         screen.draw(|frame| view::draw(&model, &palette, frame)).context("the terminal")?;
         let first = tokio::select! {
-            happened = happened.recv() => Some(happened.context("nobody tells anything any more")?),
+            happened = happened.recv() => Some(happened.context("all senders have ended")?),
             _ = ticks.tick() => None,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),

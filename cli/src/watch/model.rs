@@ -175,16 +175,12 @@ impl Model {
             AgentUpdate::Events(events) => {
                 if self.run.is_some_and(|run| run != events.run) {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
-                    self.note(at, false, "from here on it is another run of the agent".to_owned());
+                    self.note(at, false, "from here on, events of another run of the agent".to_owned());
                 }
                 self.run = Some(events.run);
                 if events.missed > 0 {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
-                    self.note(
-                        at,
-                        false,
-                        format!("{} more before these are not kept any more", events.missed),
-                    );
+                    self.note(at, false, format!("{} older events were dropped", events.missed));
                 }
                 for event in events.events {
                     let warning = event.severity == Severity::Warning;

@@ -302,7 +302,7 @@ fn unreachable_agent_is_shown_and_times_stand_still() {
 #[test]
 fn reason_is_shown_before_the_first_answer() {
     let mut model = Model::new("/run/x.sock".to_owned());
-    assert!(screen(&model, 80, 24).contains("asking the agent at /run/x.sock"));
+    assert!(screen(&model, 80, 24).contains("connecting to the agent at /run/x.sock"));
     model.handle_update(AgentUpdate::Unreachable {
         text: "no agent answers at /run/x.sock".to_owned(),
         at: "2026-11-21T03:01:10Z".to_owned(),

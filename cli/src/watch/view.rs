@@ -161,7 +161,7 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
                 .iter()
                 .take(FAULTS)
                 .for_each(|line| page.line(line, palette.bad)),
-            None => page.line(&format!(" asking the agent at {}", model.socket), Style::new()),
+            None => page.line(&format!(" connecting to the agent at {}", model.socket), Style::new()),
         }
         tabs(model, palette, page);
         return;
@@ -205,7 +205,7 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
     faults.extend(agent.store.fault.iter().map(|fault| format!("the store is UNUSABLE: {fault}")));
     faults.extend(agent.manifests.refused.iter().map(|fault| format!("manifests REFUSED: {fault}")));
     if let Some(cluster) = agent.cluster.as_ref().filter(|cluster| !cluster.connected) {
-        let error = cluster.last_error.as_deref().unwrap_or("not heard yet");
+        let error = cluster.last_error.as_deref().unwrap_or("no answer yet");
         let outage = cluster.outage_seconds.map(|seconds| format!(" for {}", duration(seconds)));
         faults.push(format!("the API server does not answer{}: {error}", outage.unwrap_or_default()));
     }

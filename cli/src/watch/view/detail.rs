@@ -20,7 +20,7 @@ const HELP: &[&str] = &[
     "/                    only rows with these words; Esc drops the filter",
     "q Ctrl-C             quit",
     "",
-    "!                    somebody should look: a session that is down, a pod that is not attached, a full subnet, an event that may be an outage",
+    "!                    attention: a session that is down, a pod that is not attached, a full subnet, an event that may be an outage",
     "-                    down, and that is meant so (shutdown), or pods may be ready without it (allowNotEstablished)",
     "~                    up, with something beside it: BFD is not Up, paths are stale; a subnet with less than a tenth left",
     "",
@@ -63,7 +63,7 @@ pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut P
         }),
     };
     let Some((title, indent, lines)) = lines else {
-        page.line(" it is not there any more: Esc goes back", palette.head);
+        page.line(" it does not exist any more: press Esc", palette.head);
         return 0;
     };
     page.line(&format!(" {title}"), palette.head);
