@@ -1,5 +1,5 @@
-//! `trunkline`: the node's agent and the operator's commands. The agent's tasks and the channels between them are
-//! drawn in [`trunkline_agent::agent`].
+//! `trunkline`: the node's agent and the operator's commands. [`trunkline_agent::agent`] has a
+//! diagram of the agent's tasks and their channels.
 
 use std::process::ExitCode;
 

@@ -479,7 +479,8 @@ fn network_lines(
     (head, lines.into_iter().zip(styles).collect())
 }
 
-/// ` 12% █░░░░░░░░░`: what is used, which shows as soon as it is anything and is full only when it is.
+/// ` 12% █░░░░░░░░░`: the used part. It is visible from the first address on, and full only if all
+/// addresses are in use.
 fn gauge(subnet: &SubnetStatus) -> String {
     const BAR: u64 = 10;
     let (used, total) = (u64::from(subnet.used), u64::from(subnet.total).max(1));

@@ -182,8 +182,8 @@ mod tests {
                     IpAddr::V6(address) => nd::announcement(MAC, address),
                 };
                 assert_eq!(passes(&filter, &last), count > 0, "{count} addresses");
-                // With more than `MAX_ADDRESSES` addresses, the filter passes all frames of the protocol and
-                // no other frame.
+                // With more than `MAX_ADDRESSES` addresses, the filter passes all frames of the
+                // protocol and no other frame.
                 let nobody = match family {
                     IpFamily::V4 => arp::request(MAC, v4("192.0.2.1"), v4("10.0.0.1")),
                     IpFamily::V6 => nd::announcement(MAC, v6("2001:db8::ffff:1")),

@@ -157,7 +157,8 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
         let word = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
         octets.chunks(2).map(word).sum()
     };
-    // A message is shorter than 65,536 octets: neither its length nor the sum of its words can overflow.
+    // A message is shorter than 65,536 octets, so neither its length nor the sum of its words can
+    // overflow.
     let mut sum = words(&source.octets())
         + words(&destination.octets())
         + message.len() as u32
