@@ -10,9 +10,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::process::{Pid, test_kill_process};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use trunkline_api::attach::{Code, Failure, MAX_LINE};
@@ -43,6 +46,9 @@ pub enum SocketError {
     },
 }
 
+/// The longest wait for the lock of an agent that has ended.
+const LEFT_LOCK: Duration = Duration::from_secs(2);
+
 /// The right to be the agent of this socket; it ends with the process.
 #[derive(Debug)]
 pub struct Lock {
@@ -72,7 +78,9 @@ pub fn lock(path: &Path) -> Result<Lock, SocketError> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = fs::read_to_string(&lock_path).unwrap_or_default();
             let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
-            return Err(SocketError::Taken { path: path.to_owned(), pid: pid.to_owned() });
+            if runs(pid) || !locked_within(&file, LEFT_LOCK).map_err(wrong("locking", &lock_path))? {
+                return Err(SocketError::Taken { path: path.to_owned(), pid: pid.to_owned() });
+            }
         }
         Err(error) => return Err(wrong("locking", &lock_path)(error.into())),
     }
@@ -81,6 +89,24 @@ pub fn lock(path: &Path) -> Result<Lock, SocketError> {
         .and_then(|()| io::Write::write_all(&mut &file, pid.as_bytes()))
         .map_err(wrong("writing", &lock_path))?;
     Ok(Lock { _file: file, path: path.to_owned() })
+}
+
+/// Whether the process that wrote this number lives. A number that is none counts as one that lives.
+fn runs(pid: &str) -> bool {
+    let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else { return true };
+    test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}
+
+/// Takes a lock of a process that has ended. A child of it still has the lock between fork and exec.
+fn locked_within(file: &File, limit: Duration) -> io::Result<bool> {
+    let file = file.try_clone()?;
+    let (sender, receiver) = mpsc::channel();
+    // Blocks until the lock is free. After the limit this process ends, and the thread with it.
+    std::thread::spawn(move || sender.send(flock(&file, FlockOperation::LockExclusive)));
+    match receiver.recv_timeout(limit) {
+        Ok(locked) => Ok(locked.map(|()| true)?),
+        Err(_) => Ok(false),
+    }
 }
 
 impl Lock {
@@ -189,6 +215,25 @@ mod tests {
         sendmsg(stream.as_fd(), &[IoSlice::new(octets)], &mut control, SendFlags::empty()).unwrap();
     }
 
+    #[test]
+    fn a_lock_of_a_dead_process_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        // As a child of a killed agent holds it for a moment.
+        let left = File::create(folder.path().join("agent.sock.lock")).unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        fs::write(folder.path().join("agent.sock.lock"), format!("{}\n", ended.id())).unwrap();
+        flock(&left, FlockOperation::LockExclusive).unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(left);
+        });
+        let lock = lock(&path).unwrap();
+        release.join().unwrap();
+        drop(lock);
+    }
+
     #[tokio::test]
     async fn a_line_comes_in_pieces_and_its_descriptor_with_the_first() {
         let (mut client, server) = UnixStream::pair().unwrap();
@@ -239,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_gives_up_is_noticed() {
         let (client, server) = UnixStream::pair().unwrap();
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(20), gone(&server)).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(20), gone(&server)).await;
         assert!(waiting.is_err(), "it is still there");
         drop(client);
         gone(&server).await;

@@ -5,9 +5,9 @@
 //! and plugin built from this tree.
 //!
 //! Two programs are built from this package. `cargo lab` is the small one, for labs by hand and the
-//! demo, and compiles in about a minute. The default feature `suite` adds everything else, with the
+//! demo, and compiles in half a minute. The default feature `suite` adds everything else, with the
 //! dependencies on the product's crates and on kube; `cargo lab` builds and becomes that one where a
-//! command needs it ([`suite`]).
+//! command needs it ([`fn@suite`]).
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly

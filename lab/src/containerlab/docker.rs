@@ -1,7 +1,7 @@
 //! Docker for containerlab: the machine's daemon where one answers, otherwise one of the lab's own.
 //!
-//! The own daemon has its data in `target/lab/docker`, its socket and state in [`RUN`], and its
-//! mounts in a mount namespace of its own. It makes no bridge and no firewall rule. It ends with
+//! The own daemon has its data in `target/lab/docker`, its socket and state in a folder of /run, and
+//! its mounts in a mount namespace of its own. It makes no bridge and no firewall rule. It ends with
 //! this process in every case. Containers that a killed lab left are removed by the next one.
 
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::packages;
 use crate::progress::say;
 use crate::shell::{Seen, cmd, giving_way, run, wait_for};
 
-/// Short, since a socket's path has at most 107 octets.
+/// The folder in /run, with the lab's tag. It is short: a socket's path has at most 107 octets.
 const RUN: &str = "/run/trunkline-lab-docker";
 /// The parent of the containers' cgroups.
 const CGROUP: &str = "trunkline-lab";
@@ -30,35 +30,38 @@ const HIDE: &str = "mkdir -p /etc/docker; mount -t tmpfs lab /etc/docker; exec \
 const PACKAGE: &str = "docker.io";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether the own daemon answers; then all commands go to it.
-static OWN: Mutex<bool> = Mutex::new(false);
+/// The socket of the own daemon, once it answers; then all commands go to it.
+static OWN: Mutex<Option<String>> = Mutex::new(None);
 
-fn own() -> MutexGuard<'static, bool> {
+fn own() -> MutexGuard<'static, Option<String>> {
     OWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn socket() -> String {
-    format!("unix://{RUN}/docker.sock")
 }
 
 /// `docker …`, towards the daemon in use.
 pub(crate) fn docker<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
-    let own = *own();
-    let mut command = cmd(if own { "/usr/bin/docker" } else { "docker" }, args);
-    towards(&mut command, own);
+    match &*own() {
+        Some(socket) => client_of(socket, args),
+        None => cmd("docker", args),
+    }
+}
+
+/// `docker …` of Debian's package, towards a daemon with this socket.
+fn client_of<I: AsRef<OsStr>>(socket: &str, args: impl IntoIterator<Item = I>) -> Command {
+    let mut command = cmd("/usr/bin/docker", args);
+    towards(&mut command, socket);
     command
 }
 
 /// Directs another client of Docker towards the daemon in use.
 pub(crate) fn direct(command: &mut Command) {
-    towards(command, *own());
+    if let Some(socket) = &*own() {
+        towards(command, socket);
+    }
 }
 
-fn towards(command: &mut Command, own: bool) {
-    if own {
-        // Debian's client has no buildx.
-        command.env("DOCKER_HOST", socket()).env("DOCKER_BUILDKIT", "0");
-    }
+fn towards(command: &mut Command, socket: &str) {
+    // Debian's client has no buildx.
+    command.env("DOCKER_HOST", socket).env("DOCKER_BUILDKIT", "0");
 }
 
 /// The reason for which no daemon answers, if any.
@@ -104,24 +107,44 @@ impl Engine {
 
 struct Own {
     child: Arc<Mutex<Child>>,
-    data: PathBuf,
+    folders: Folders,
     _on_stop: Registered,
+}
+
+#[derive(Clone)]
+struct Folders {
+    data: PathBuf,
+    run: PathBuf,
+}
+
+impl Folders {
+    fn of(place: &Place) -> Self {
+        let tag = place.tag.as_deref().map(|tag| format!("-{tag}")).unwrap_or_default();
+        Self { data: place.state.join(format!("docker{tag}")), run: PathBuf::from(format!("{RUN}{tag}")) }
+    }
+
+    fn socket(&self) -> String {
+        format!("unix://{}/docker.sock", self.run.display())
+    }
 }
 
 impl Own {
     fn start(place: &Place, program: &str) -> Result<Self> {
-        let data = place.state.join("docker");
-        std::fs::create_dir_all(&data)?;
-        std::fs::create_dir_all(RUN)?;
+        let folders = Folders::of(place);
+        std::fs::create_dir_all(&folders.data)?;
+        std::fs::create_dir_all(&folders.run)?;
         let log_path = place.state.join("dockerd.log");
         let log = File::create(&log_path)?;
         let mut command = giving_way("setpriv");
         command
             .args(["--pdeathsig", "TERM", "--", "unshare", "--mount", "--", "sh", "-ec", HIDE, "sh", program])
             .arg("--data-root")
-            .arg(&data)
-            .args(["--exec-root", &format!("{RUN}/exec"), "--pidfile", &format!("{RUN}/pid")])
-            .args(["--host", &socket(), "--cgroup-parent", &format!("/{CGROUP}")])
+            .arg(&folders.data)
+            .arg("--exec-root")
+            .arg(folders.run.join("exec"))
+            .arg("--pidfile")
+            .arg(folders.run.join("pid"))
+            .args(["--host", &folders.socket(), "--cgroup-parent", &format!("/{CGROUP}")])
             .args(["--bridge", "none", "--iptables=false", "--ip6tables=false"])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -129,12 +152,12 @@ impl Own {
             // The terminal's Ctrl-C only reaches the lab.
             .process_group(0);
         let child = Arc::new(Mutex::new(command.spawn().context("setpriv")?));
-        let (at_stop, data_at_stop) = (Arc::clone(&child), data.clone());
-        let on_stop = interrupt::on_stop(move || stop(&at_stop, &data_at_stop));
-        let started = Self { child, data, _on_stop: on_stop };
+        let (child_at_stop, folders_at_stop) = (Arc::clone(&child), folders.clone());
+        let on_stop = interrupt::on_stop(move || stop(&child_at_stop, &folders_at_stop));
+        let started = Self { child, folders, _on_stop: on_stop };
         started.wait_answering(&log_path)?;
-        *own() = true;
-        remove_containers().context("containers of an earlier lab")?;
+        *own() = Some(started.folders.socket());
+        remove_containers(&started.folders.socket()).context("containers of an earlier lab")?;
         Ok(started)
     }
 
@@ -143,9 +166,7 @@ impl Own {
             if let Some(status) = lock(&self.child).try_wait()? {
                 return Ok(Seen::Yes(Err(format!("it ended ({status}): {}", reason(log)))));
             }
-            let mut info = cmd("/usr/bin/docker", ["info"]);
-            towards(&mut info, true);
-            run(&mut info).map(|_| Seen::Yes(Ok(())))
+            run(&mut client_of(&self.folders.socket(), ["info"])).map(|_| Seen::Yes(Ok(())))
         });
         match answered {
             Ok(Ok(())) => Ok(()),
@@ -157,7 +178,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        stop(&self.child, &self.data);
+        stop(&self.child, &self.folders);
     }
 }
 
@@ -172,22 +193,21 @@ fn reason(log: &Path) -> String {
     failed.or(text.lines().last()).unwrap_or_default().to_owned()
 }
 
-fn remove_containers() -> Result<()> {
-    let all = run(&mut docker(["ps", "--all", "--quiet"]))?;
+fn remove_containers(socket: &str) -> Result<()> {
+    let all = run(&mut client_of(socket, ["ps", "--all", "--quiet"]))?;
     let all: Vec<&str> = all.split_whitespace().collect();
     if !all.is_empty() {
-        run(docker(["rm", "--force", "--volumes"]).args(all))?;
+        run(client_of(socket, ["rm", "--force", "--volumes"]).args(all))?;
     }
     Ok(())
 }
 
 /// Removes the containers, ends the daemon and removes its files.
-fn stop(child: &Mutex<Child>, data: &Path) {
-    let answers = std::mem::replace(&mut *own(), true);
-    if answers && let Err(error) = remove_containers() {
+fn stop(child: &Mutex<Child>, folders: &Folders) {
+    let answering = own().take();
+    if let Some(Err(error)) = answering.map(|socket| remove_containers(&socket)) {
         say(&format!("could not remove the containers of the lab's dockerd: {error:#}"));
     }
-    *own() = false;
     let mut child = lock(child);
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         && matches!(child.try_wait(), Ok(None))
@@ -202,7 +222,7 @@ fn stop(child: &Mutex<Child>, data: &Path) {
     }
     let _gone = child.kill();
     let _gone = child.wait();
-    for folder in [data, Path::new(RUN)] {
+    for folder in [&folders.data, &folders.run] {
         if let Err(error) = std::fs::remove_dir_all(folder) {
             say(&format!("could not remove {}: {error}", folder.display()));
         }

@@ -204,7 +204,7 @@ mod tests {
             ("trunkline peers soft-refresh", "| `<PEER>` |  | The peer"),
             ("trunkline events", "| `-f`, `--follow` |  | Stay"),
             ("trunkline status", "| `-o`, `--output <OUTPUT>` | `table` | How to print"),
-            ("trunkline-controller", "| `--pod-workers <POD_WORKERS>` | `64` | Pods worked on"),
+            ("trunkline-controller", "| `--pod-workers <POD_WORKERS>` | `64` | Number of pods"),
             ("trunkline-controller", "| `--identity <IDENTITY>` |  | This replica"),
             ("trunkline-controller", "**Webhook**"),
             ("trunkline-cni", "CNI versions: "),

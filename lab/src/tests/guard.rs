@@ -319,7 +319,7 @@ fn stays(context: &Context) -> Result<Verdict> {
             "flush ruleset",
             "delete table inet trunkline-guard",
             "delete table arp trunkline-guard",
-            "flush chain inet trunkline-guard pods",
+            "flush chain inet trunkline-guard prerouting",
             "flush set arp trunkline-guard own",
         ] {
             node.sh(&format!("nft {command}"))?;
