@@ -341,23 +341,26 @@ fn names(written: &str, pod: &PodStatus) -> bool {
 /// because the agent may be in another mount namespace.
 fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Result<(String, File)> {
     let Some(first) = pods.first() else {
-        anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists those that are")
+        anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists the attached pods")
     };
     if let Some(other) = pods.iter().find(|pod| pod.container_id != first.container_id) {
         let titles = [first, other].map(|pod| format!("{} ({})", pod.title(), pod.container_id));
-        anyhow::bail!("{written} is several pods: name one of {} by its container ID", titles.join(", "))
+        anyhow::bail!(
+            "{written} matches several pods: select one of {} by its container ID",
+            titles.join(", ")
+        )
     }
     let path = match netns {
         Some(path) => path,
         None if first.netns.is_empty() => anyhow::bail!(
-            "where the network namespace of {} is was not recorded: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            "the network namespace of {} is not recorded: name it with --netns, for example /proc/PID/ns/net of one of its processes",
             first.title()
         ),
         None => PathBuf::from(&first.netns),
     };
     let file = File::open(&path).with_context(|| {
         format!(
-            "the network namespace of {}, {}, cannot be opened: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            "the network namespace of {}, {}, cannot be opened: name it with --netns, for example /proc/PID/ns/net of one of its processes",
             first.title(),
             path.display()
         )
@@ -380,7 +383,9 @@ fn message(text: &str) -> Result<String, String> {
             Err("it has control characters: write plain text".to_owned())
         }
         0..=Notification::MAX_COMMUNICATION => Ok(text.to_owned()),
-        octets => Err(format!("it has {octets} octets: at most {} travel", Notification::MAX_COMMUNICATION)),
+        octets => {
+            Err(format!("it has {octets} octets: write at most {} octets", Notification::MAX_COMMUNICATION))
+        }
     }
 }
 

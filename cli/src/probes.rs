@@ -27,7 +27,7 @@ pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
         let unproven: Vec<&str> = unproven.map(|check| check.name.as_str()).collect();
         if !unproven.is_empty() && router.faults.is_empty() {
             lines.push(format!(
-                "{} ({}): nothing came back yet of {}: this network may not return such probes",
+                "{} ({}): no probe has returned yet of {}: this network may not return such probes",
                 router.peer,
                 router.family,
                 unproven.join(", ")

@@ -36,7 +36,7 @@ pub fn agent(status: &AgentStatus) -> String {
     let manifests = &status.manifests;
     let state = match (manifests.applied, manifests.refused.is_empty()) {
         (_, true) => "in force".to_owned(),
-        (true, false) => "REFUSED, the state before runs".to_owned(),
+        (true, false) => "REFUSED, the previous state stays in force".to_owned(),
         (false, false) => "REFUSED, nothing was applied yet".to_owned(),
     };
     line("manifests", format!("{} {state}", manifests.folder));
@@ -77,14 +77,16 @@ pub fn agent(status: &AgentStatus) -> String {
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
         line(
             "",
-            format!("NOT RUNNING: {fault}: routes and rules of running pods stay, the start is tried again"),
+            format!(
+                "NOT RUNNING: {fault}: routes and rules of running pods stay, the agent tries the start again"
+            ),
         );
     }
     for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
         let Some(fault) = &listener.fault else { continue };
         let since = duration(listener.fault_seconds.unwrap_or_default());
         line("listening", format!("{} NOT ACCEPTING connections for {since}: {fault}", listener.address));
-        line("", "outgoing sessions run; the agent tries the address again".to_owned());
+        line("", "outgoing sessions work; the agent tries the address again".to_owned());
     }
     for range in status.bgp.iter().flat_map(|bgp| &bgp.ranges) {
         let refused = match range.refused {
@@ -148,7 +150,7 @@ pub fn agent(status: &AgentStatus) -> String {
         line(
             "alternate",
             format!(
-                "{} packets for pods of other nodes sent on to another router, {} dropped",
+                "{} packets to pods of other nodes forwarded to another router, {} dropped",
                 paths.forwarded, paths.dropped
             ),
         );
@@ -207,14 +209,14 @@ fn api_server(cluster: &ClusterStatus) -> String {
     let state = match (cluster.connected, cluster.outage_seconds) {
         (true, _) => "connected".to_owned(),
         (false, Some(seconds)) => {
-            format!("NOT ANSWERING for {}: what is known of it stays in force", duration(seconds))
+            format!("NOT ANSWERING for {}: the last known state stays in force", duration(seconds))
         }
         (false, None) => "no answer yet".to_owned(),
     };
     let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
     let unwritten = match cluster.unwritten {
         0 => String::new(),
-        count => format!(", {count} statuses still to write"),
+        count => format!(", {count} status updates pending"),
     };
     format!("{} {state}{error}{unwritten}", cluster.server)
 }
@@ -283,8 +285,8 @@ pub fn peer(peer: &Peer) -> String {
         let _ = writeln!(text, "{name:<22} {value}");
     };
     line("peer", peer.name());
-    peer.range.iter().for_each(|prefix| line("", format!("dynamic: it came from {prefix}")));
-    line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
+    peer.range.iter().for_each(|prefix| line("", format!("dynamic neighbour from {prefix}")));
+    line("AS", format!("{}, local AS {}", peer.remote_as, peer.local_as));
     line(
         "state",
         match peer.down_seconds {
@@ -329,7 +331,7 @@ pub fn peer(peer: &Peer) -> String {
         line(
             "",
             format!(
-                "Up {} times, left Up {} times ({} by silence), {} packets in, {} out",
+                "Up {} times, left Up {} times ({} by timeout), {} packets in, {} out",
                 bfd.ups, bfd.downs, bfd.detections, bfd.packets_received, bfd.packets_sent
             ),
         );
@@ -366,7 +368,7 @@ pub fn peer(peer: &Peer) -> String {
                 false if family.stale > 0 => {
                     let long = match family.long_lived_stale {
                         0 => String::new(),
-                        long => format!(", {long} of them for long: the last to be used"),
+                        long => format!(", {long} of them long-lived: used only as the last resort"),
                     };
                     format!("{} stale paths are retained{long}", family.stale)
                 }
@@ -378,7 +380,7 @@ pub fn peer(peer: &Peer) -> String {
                     family.stale,
                     match family.long_lived_stale {
                         0 => String::new(),
-                        long => format!(" ({long} for long)"),
+                        long => format!(" ({long} long-lived)"),
                     },
                     family.advertised,
                     match (family.end_of_rib_received, family.end_of_rib_sent) {
@@ -446,8 +448,8 @@ pub fn drain(status: &DrainStatus) -> String {
         }
         DrainPhase::Drained => {
             let back = match status.cause {
-                Some(DrainCause::Cordon) => "`kubectl uncordon` or `trunkline undrain` brings it back",
-                _ => "`trunkline undrain` brings it back",
+                Some(DrainCause::Cordon) => "`kubectl uncordon` or `trunkline undrain` ends the drain",
+                _ => "`trunkline undrain` ends the drain",
             };
             format!("DRAINED for {since}: no session, and no pod can be attached; {back}\n")
         }
@@ -470,7 +472,7 @@ pub fn drain(status: &DrainStatus) -> String {
         _ => {}
     }
     if !status.message.is_empty() {
-        let _ = writeln!(text, "the peers' operators read: {}", status.message);
+        let _ = writeln!(text, "message to the peers' operators: {}", status.message);
     }
     if status.prefixes > 0 {
         let _ = writeln!(
@@ -531,9 +533,9 @@ pub fn explanation(explanation: &Explanation) -> String {
     let mut text = format!("{}\n", explanation.prefix);
     match (explanation.paths.is_empty(), explanation.covered_by) {
         (false, _) => {}
-        (true, None) => text.push_str("no path, and none of a prefix that covers it\n"),
+        (true, None) => text.push_str("no path, and no covering prefix with a path\n"),
         (true, Some(covering)) => {
-            let _ = writeln!(text, "no path; the longest prefix that covers it and has one is {covering}");
+            let _ = writeln!(text, "no path; the longest covering prefix with a path is {covering}");
         }
     }
     if !explanation.paths.is_empty() {

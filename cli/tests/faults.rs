@@ -183,7 +183,7 @@ fn bad_manifests_are_rejected_with_file_field_and_fix() {
             for words in says {
                 assert!(status.contains(words), "{what}: `{words}` is not in\n{status}");
             }
-            assert!(status.contains("REFUSED, the state before runs"), "{what}:\n{status}");
+            assert!(status.contains("REFUSED, the previous state stays in force"), "{what}:\n{status}");
             assert!(!status.contains("aaaa"), "the password is shown:\n{status}");
             let same = |now: &[_]| format!("{now:?}") == format!("{networks:?}");
             assert!(same(&host.status().networks), "{what}: {:?}", host.status().networks);

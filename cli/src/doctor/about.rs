@@ -21,9 +21,9 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
             let (why, back) = match status.drain.cause {
                 Some(DrainCause::Cordon) => {
-                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` brings it back")
+                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
                 }
-                _ => ("", "`trunkline undrain` brings it back"),
+                _ => ("", "`trunkline undrain` ends the drain"),
             };
             let fix = format!("{back}, once the work is done");
             findings.push(Finding::warning("drain", format!("this node is {is}{why}"), fix));

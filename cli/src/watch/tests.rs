@@ -361,7 +361,7 @@ fn filter_leaves_only_matching_rows() {
     act(&mut model, &[Action::Back]);
     assert_eq!(model.entries().count(), 4);
     typed(&mut model, "nobody");
-    assert!(screen(&model, 80, 24).contains("nothing passes the filter"));
+    assert!(screen(&model, 80, 24).contains("no row matches the filter"));
     act(&mut model, &[Action::Open]);
     assert_eq!(model.popup, Popup::Nothing, "there is no row to open");
 }

@@ -142,7 +142,7 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
                 let (head, lines) = event_lines(&rows, page.columns());
                 let lines =
                     lines.into_iter().zip(&rows).map(|(line, entry)| (line, entry_style(entry, palette)));
-                table(model, palette, &mut page, &head, lines.collect(), "nothing has happened yet");
+                table(model, palette, &mut page, &head, lines.collect(), "no events yet");
             }
         },
     }
@@ -271,8 +271,10 @@ fn tabs(model: &Model, palette: &Palette, page: &mut Page<'_>) {
 
 fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     if model.is_typing() {
-        return page
-            .last_line(&format!("/{}_   Enter keeps the filter, Esc drops it", model.filter), palette.head);
+        return page.last_line(
+            &format!("/{}_   Enter keeps the filter, Esc removes it", model.filter),
+            palette.head,
+        );
     }
     let keys = match model.popup {
         Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
@@ -280,7 +282,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     };
     match model.filter.as_str() {
         "" => page.last_line(&format!(" {keys}"), palette.faint),
-        filter => page.last_line(&format!(" filter: {filter}   Esc drops it   {keys}"), palette.head),
+        filter => page.last_line(&format!(" filter: {filter}   Esc removes it   {keys}"), palette.head),
     }
 }
 
@@ -297,7 +299,7 @@ fn table(
     let rows = page.rows();
     model.visible_rows.set(VisibleRows { rows, last_line: 0 });
     if lines.is_empty() {
-        let text = if model.filter.is_empty() { none } else { "nothing passes the filter: Esc drops it" };
+        let text = if model.filter.is_empty() { none } else { "no row matches the filter: Esc removes it" };
         return page.line(&format!("  {text}"), palette.faint);
     }
     let chosen = model.chosen();
@@ -350,7 +352,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         page.line(&head, palette.head);
         lines.iter().zip(&newest).for_each(|(line, entry)| page.line(line, entry_style(entry, palette)));
         if newest.is_empty() {
-            page.line("  nothing has happened yet", palette.faint);
+            page.line("  no events yet", palette.faint);
         }
     }
 }
