@@ -295,7 +295,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
         }
     }
     for (name, bandwidth) in &recovery.limits {
-        if let Err(error) = devices.mend_limits(name.clone(), *bandwidth).await {
+        if let Err(error) = devices.repair_limits(name.clone(), *bandwidth).await {
             tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be put in place");
         }
     }

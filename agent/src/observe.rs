@@ -496,7 +496,7 @@ impl Observer {
         }
         let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();
         let query = PathQuery { destination, source, interfaces, pods };
-        let walked = self.devices.look(netns, move |host, pod| packet_path(host, pod, &query)).await;
+        let walked = self.devices.inspect(netns, move |host, pod| packet_path(host, pod, &query)).await;
         let mut path = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
         let Some(source) = path.source else { return Ok(path) };
         let nat = self.kernel.nat().await.map_err(|_| stopping())?;

@@ -439,7 +439,7 @@ impl Pods {
             names.sort_unstable();
             names.dedup();
             for host_ifname in names.drain(..) {
-                if let Err(error) = self.mend_limits(&host_ifname).await {
+                if let Err(error) = self.repair_limits(&host_ifname).await {
                     tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be repaired");
                 }
             }
@@ -447,7 +447,7 @@ impl Pods {
     }
 
     /// Takes the lock, because changes by a current ADD or DEL are not foreign.
-    async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
+    async fn repair_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
         let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
             return Ok(());
         };
@@ -457,12 +457,12 @@ impl Pods {
         if limits.is_empty() {
             return Ok(());
         }
-        let faults = self.devices.mend_limits(host_ifname.to_owned(), limits).await?;
+        let faults = self.devices.repair_limits(host_ifname.to_owned(), limits).await?;
         if !faults.is_empty() {
             tracing::info!(
                 device = host_ifname,
                 faults = faults.join("; "),
-                "bandwidth limits were changed by others: back"
+                "bandwidth limits were changed by others: restored"
             );
         }
         Ok(())

@@ -211,7 +211,7 @@ fn check_reports_everything_that_is_missing() {
         assert!(error.contains("table 39999 has no route to 10.1.0.4"), "{error}");
         assert!(error.contains("the host has no permanent neighbour entry for 2001:db8::4"), "{error}");
         ip(&format!("link del {host}"));
-        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("does not exist"));
     });
 }
 
@@ -382,24 +382,24 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
         assert_eq!(attach(runtime, &node, &netns, &spec), device);
         assert_eq!((tc("qdisc show"), filters()), (before, 1));
         for (command, fault) in [
-            (format!("qdisc del dev {host} root"), "does not limit what goes to the pod"),
+            (format!("qdisc del dev {host} root"), "does not limit packets to the pod"),
             (format!("qdisc replace dev {host} root tbf rate 1mbit burst 9kb latency 1ms"), "to the pod"),
-            (format!("qdisc del dev {ifb} root"), "does not limit what comes from the pod"),
-            (format!("qdisc del dev {host} clsact"), "does not lead what comes from the pod over"),
+            (format!("qdisc del dev {ifb} root"), "does not limit packets from the pod"),
+            (format!("qdisc del dev {host} clsact"), "does not redirect packets from the pod to"),
         ] {
             tc(&command);
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
             // As the next start does.
             let repaired =
-                runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
+                runtime.block_on(node.workers.repair_limits(host.to_owned(), spec.bandwidth)).unwrap();
             assert_eq!(repaired.len(), 1, "{command}: {repaired:?}");
             check(runtime, &node, &netns, &spec).unwrap();
         }
         ip(&format!("link set {ifb} down"));
         assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is down"));
         ip(&format!("link del {ifb}"));
-        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("does not exist"));
         attach(runtime, &node, &netns, &spec);
         check(runtime, &node, &netns, &spec).unwrap();
         assert!(inside(&netns, || ping("192.0.2.1")));
@@ -558,7 +558,7 @@ fn packet_path_equals_the_kernels_forwarding() {
                 pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
             };
             let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &query);
-            runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
+            runtime.block_on(node.workers.inspect(one.try_clone().unwrap(), look)).unwrap()
         };
 
         // Through the router, which answers: then its MAC address is known.

@@ -330,7 +330,7 @@ fn a_former_speakers_routes_stay_until_the_next_has_converged() {
         };
         learn(again);
         learn(gone);
-        runtime.block_on(kernel.keep_learned()).unwrap();
+        runtime.block_on(kernel.retain_learned()).unwrap();
         learn(again);
         runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(4, TABLE).len(), 2, "{:?}", table(4, TABLE));

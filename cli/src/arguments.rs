@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Arguments that several commands share.
 
 use std::path::PathBuf;
 
@@ -6,36 +6,36 @@ use clap::{Args, ValueEnum};
 
 use crate::install::InstallPaths;
 
-/// How to ask the agent.
+/// Arguments of a request to the agent.
 #[derive(Debug, Args)]
 pub struct ClientArgs {
-    /// The agent's socket.
+    /// Socket of the agent.
     #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// How to print the answer.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How an answer is printed.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs: field names stay.
+    /// JSON for programs; field names do not change.
     Json,
 }
 
-/// Where to look.
+/// The files of this host.
 #[derive(Clone, Debug, Args)]
-pub struct Where {
-    /// The agent's configuration.
+pub struct HostArgs {
+    /// Configuration file of the agent.
     #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
     pub config: PathBuf,
-    /// The agent's socket; the configuration's unless said.
+    /// Socket of the agent; by default from the configuration.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Where plugin and configuration of the container runtime are.
+    /// Folders of the container runtime's plugins and configurations.
     #[command(flatten)]
     pub place: InstallPaths,
 }

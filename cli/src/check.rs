@@ -1,7 +1,9 @@
-//! `trunkline agent --check`: reads configuration and manifests, or queries the API server, and prints what is wrong.
+//! `trunkline agent --check`: reads configuration and manifests, or queries the API server, and
+//! prints the faults.
 //!
-//! An error ends with status 1: the agent would not start, or would refuse the manifests. A warning does not: the agent runs,
-//! but pods on this host get no address, or the same address as pods of another host.
+//! An error ends with status 1: the agent would not start, or would reject the manifests. A warning
+//! does not: the agent runs, but pods on this host get no address, or the same address as pods of
+//! another host.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +17,13 @@ use trunkline_agent::source::folder::{self, Context};
 use trunkline_agent::source::kube::{self, SourceKind};
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
-/// Limit of the query to the API server.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of the request to the API server.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The documented example, which has names and addresses of a rack that is nobody's.
+/// The documented example. Its names and addresses belong to no real rack.
 const EXAMPLE: &str = include_str!("../../docs/agent.example.yaml");
 
-/// Checks a configuration file and what it names.
+/// Checks a configuration file, and the manifests or the API server that it refers to.
 ///
 /// # Errors
 /// The configuration, a manifest or the API server's answer is wrong.
@@ -52,13 +54,13 @@ pub fn check(config_path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Checks that the API server answers and grants this node what it needs.
+/// Checks that the API server answers and grants this node the necessary permissions.
 fn check_cluster(config_path: &Path, config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let connection = config.kube.connect().await?;
-        let answer = timeout(PATIENCE, kube::check(&connection, &config.node_name())).await;
-        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", PATIENCE.as_secs()));
+        let answer = timeout(TIMEOUT, kube::check(&connection, &config.node_name())).await;
+        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", TIMEOUT.as_secs()));
         let said = answer
             .with_context(|| format!("{}: the API server {}", config_path.display(), connection.server))?;
         println!(
@@ -71,7 +73,7 @@ fn check_cluster(config_path: &Path, config: &Config) -> anyhow::Result<()> {
     })
 }
 
-/// A warning where the configuration is the example, unchanged.
+/// A warning if the configuration is the unchanged example.
 fn is_example(config: &Config) -> Option<String> {
     let example = Config::parse(EXAMPLE, Path::new("agent.example.yaml")).ok()?;
     let Config { node_name, router_id, .. } = &example;
@@ -85,7 +87,7 @@ fn is_example(config: &Config) -> Option<String> {
     })
 }
 
-/// Valid manifests that do not do what this host probably needs.
+/// Warnings about valid manifests with a probably unwanted effect on this host.
 fn warnings(snapshot: &Snapshot, labels: &BTreeMap<String, String>, folder: &Path) -> Vec<String> {
     let mut warnings = Vec::new();
     if snapshot.networks.is_empty() {
@@ -110,7 +112,7 @@ fn warnings(snapshot: &Snapshot, labels: &BTreeMap<String, String>, folder: &Pat
         if subnets.peek().is_none() {
             warnings.push(format!("Network {} has no Subnet: its pods get no address", network.name()));
         }
-        // An overlay allocates from each node's own blocks.
+        // In an overlay, each node allocates from its own blocks.
         if network.mode() != NetworkMode::VXLAN {
             warnings.extend(subnets.filter_map(shared_range));
         }
@@ -118,7 +120,7 @@ fn warnings(snapshot: &Snapshot, labels: &BTreeMap<String, String>, folder: &Pat
     warnings
 }
 
-/// Every host allocates from the whole Subnet by itself.
+/// A warning about a Subnet without a range: every host allocates from the whole Subnet.
 fn shared_range(subnet: &Subnet) -> Option<String> {
     let range = &subnet.spec.range;
     (range.start.is_empty() && range.end.is_empty()).then(|| {
@@ -198,7 +200,7 @@ mod tests {
             warnings[0].contains("Subnet pods: ") && warnings[0].contains("10.201.0.0/24"),
             "{warnings:?}"
         );
-        // Of a Network that is not this node's, nothing is allocated here.
+        // This host allocates nothing from a Network of other nodes.
         let warnings = found(&(NETWORK.to_owned() + &subnet("")), "rack2");
         assert!(warnings.len() == 1 && !warnings[0].contains("Subnet"), "{warnings:?}");
     }

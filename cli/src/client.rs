@@ -1,4 +1,4 @@
-//! One question to the agent, blocking: an operator waits for it anyway.
+//! Requests to the agent. They block, because the operator waits for the answer.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,46 +15,46 @@ use trunkline_api::control::Query;
 
 use crate::list;
 
-/// The agent answers from memory; of a full table it goes on sending.
+/// Timeout of one read. The agent answers from memory; for a full table it sends continuously.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Asks the agent behind this socket.
+/// Sends a request to the agent behind this socket.
 pub fn query<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
     query_within(socket, query, TIMEOUT)
 }
 
-/// Likewise, with so much patience between what comes.
+/// Like [`query`], with this timeout between two reads.
 pub fn query_within<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<T> {
     let stream = connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     exchange(stream, query, None)
 }
 
-/// Asks for a list and hands over its items one by one as they come: the whole of it is held nowhere.
+/// Requests a list and passes on each item when it arrives, so the whole list is never in memory.
 pub fn query_each<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
-    patience: Duration,
+    timeout: Duration,
     each: impl FnMut(T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut stream = connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     let request = attach::encode(&Request::new(Command::Query(query)))?;
-    send(&mut stream, &request, None).context("sending the question")?;
+    send(&mut stream, &request, None).context("sending the request")?;
     list::read(BufReader::new(stream), each)
 }
 
-/// Asks for something that the agent answers once it happens. There is no time limit.
+/// Sends a request that the agent answers after an event. There is no time limit.
 pub fn query_when<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
     exchange(connect(socket)?, query, None)
 }
 
-/// Asks for something that the agent writes into `file`. There is no time limit: how long that takes is the file's
-/// affair. The agent stops when this process ends.
+/// Sends a request whose result the agent writes into `file`. There is no time limit, because the
+/// file determines the duration. The agent stops if this process ends.
 pub fn query_into<T: DeserializeOwned>(
     socket: &Path,
     query: Query,
@@ -66,7 +66,7 @@ pub fn query_into<T: DeserializeOwned>(
 fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "no agent answers at {}: is it running (trunkline agent --config …)? Another socket is named with --socket",
+            "no agent answers at {}: is it running (trunkline agent --config …)? Use --socket for another socket",
             socket.display()
         ),
         io::ErrorKind::PermissionDenied => {
@@ -84,15 +84,15 @@ fn exchange<T: DeserializeOwned>(
     file: Option<BorrowedFd<'_>>,
 ) -> anyhow::Result<T> {
     let request = attach::encode(&Request::new(Command::Query(query)))?;
-    send(&mut stream, &request, file).context("sending the question")?;
+    send(&mut stream, &request, file).context("sending the request")?;
     let mut line = Vec::new();
-    // An answer may be longer than a request: a million routes are some 300 MB.
+    // An answer may be longer than a request: a million routes need some 300 MB.
     BufReader::new(&mut stream).take(u64::MAX).read_until(b'\n', &mut line).context("reading the answer")?;
     if line.is_empty() {
         bail!("the agent closed the connection without an answer: see its log");
     }
     if line.last() != Some(&b'\n') {
-        bail!("the agent broke its answer off after {} octets: see its log, and ask again", line.len());
+        bail!("the answer of the agent ended after {} octets: see its log, and try again", line.len());
     }
     match attach::decode_reply(&line)? {
         Reply::Ok(answer) => Ok(answer),
@@ -100,7 +100,7 @@ fn exchange<T: DeserializeOwned>(
     }
 }
 
-/// The descriptor goes with the first octets.
+/// The descriptor is sent with the first octets.
 fn send(stream: &mut UnixStream, line: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let Some(file) = file else { return stream.write_all(line) };
     let descriptors = [file];

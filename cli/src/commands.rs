@@ -1,7 +1,7 @@
-//! The operator's commands: each asks the running agent one question and prints the answer.
+//! The operator's commands: each sends a request to the running agent and prints the answer.
 //!
-//! `-o json` prints the answer as it came ([`trunkline_api::control`] says what the fields are); the tables are for
-//! people and may change.
+//! `-o json` prints the answer unchanged ([`trunkline_api::control`] has the fields). The tables
+//! are for people and may change.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -28,194 +28,206 @@ use crate::doctor::{self, Doctor};
 use crate::install::{Install, InstallPaths};
 use crate::{client, events, packet_path, show, watch};
 
-/// Pod networking on the real network: the node's agent, and what an operator asks of it.
+/// Pod networking on the real network: the node's agent and the operator's commands.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node's agent in the foreground.
     Agent {
-        /// The configuration; docs/config.md has every field.
+        /// Configuration file; docs/config.md describes every field.
         #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
         config: PathBuf,
-        /// Read and check the configuration and the manifests, say what is wrong, and end.
+        /// Check the configuration and the manifests, print the faults, and exit.
         #[arg(long)]
         check: bool,
-        /// Run although something on this node listens on hybridnet's socket.
+        /// Run even if a process on this node listens on hybridnet's socket.
         #[arg(long)]
         beside_hybridnet: bool,
     },
-    /// Put the CNI plugin and its configuration in place on this node.
+    /// Install the CNI plugin and its configuration on this node.
     InstallCni {
-        /// What goes where.
+        /// Files and folders of the installation.
         #[command(flatten)]
-        what: Install,
-        /// Install beside a daemon that looks like hybridnet's: the runtime goes by this configuration from then on.
+        install: Install,
+        /// Install even if a daemon of hybridnet seems to run: the runtime then uses this
+        /// configuration.
         #[arg(long)]
         beside_hybridnet: bool,
     },
-    /// Take them away.
+    /// Remove the CNI plugin and its configuration from this node.
     UninstallCni(InstallPaths),
-    /// The agent at a glance: is it ready, its networks, subnets and peers.
+    /// Show the state of the agent: readiness, networks, subnets and peers.
     Status {
-        /// Say nothing where the agent serves this node, and end with exit code 1 and what is missing where it does not: for the readiness probe of
-        /// its pod. Peers and networks count until the agent was ready once; after that only what is its own.
+        /// For the readiness probe of the agent's pod: print nothing if the agent serves this node;
+        /// otherwise print the reason and exit with code 1. Peers and networks count only until the
+        /// agent is ready for the first time; then only the agent's own faults count.
         #[arg(long, conflicts_with = "output")]
         probe: bool,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// BGP peers, or everything about one; or do something with the session of one.
+    /// Show the BGP peers or the details of one peer; reset or refresh a session.
     #[command(args_conflicts_with_subcommands = true)]
     Peers {
-        /// What to do with it.
+        /// The action on a peer's session.
         #[command(subcommand)]
-        act: Option<PeerCommand>,
-        /// Only this peer, with its session, messages and last errors; an unnumbered one also by its interface.
+        action: Option<PeerCommand>,
+        /// Show only this peer, with its session, messages and last errors. An unnumbered peer is
+        /// also known by its interface.
         #[arg(value_name = "ADDRESS")]
         peer: Option<String>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// Routes: the paths in use, those that one peer told, or those that one was told.
+    /// Show the selected paths, the paths received from a peer, or the paths advertised to a peer.
     Routes {
-        /// What this peer told, refused paths included.
+        /// Show the paths received from this peer, including rejected paths.
         #[arg(long, value_name = "PEER", conflicts_with = "advertised")]
         received: Option<PeerKey>,
-        /// What this peer was told.
+        /// Show the paths advertised to this peer.
         #[arg(long, value_name = "PEER")]
         advertised: Option<PeerKey>,
-        /// Why PREFIX is routed as it is: each path, what import policy and the decision said of it, and for each peer
-        /// whether it is told and why not. An address stands for its host route.
+        /// Explain the routing of PREFIX: each path with the results of import policy and decision
+        /// process, and for each peer whether the prefix is advertised and why not. An address
+        /// stands for its host route.
         #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["received", "advertised", "mrt"])]
         explain: Option<IpNet>,
-        /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for bgpdump and its like; `-` is standard output.
+        /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for programs such as bgpdump; `-` is
+        /// standard output.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["received", "advertised"])]
         mrt: Option<PathBuf>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// Attached pods and their addresses.
+    /// Show the attached pods and their addresses.
     Pods {
-        /// Only these: by name, `namespace/name`, container ID (its beginning will do) or address.
+        /// Show only these pods: by name, `namespace/name`, container ID or its beginning, or
+        /// address.
         #[arg(value_name = "POD")]
         pod: Option<String>,
-        /// What becomes of a packet from POD to DST: the rules, routes and neighbours that it meets in the pod and on this node, and the way
-        /// back, as the kernel says.
+        /// Show the path of a packet from POD to DST according to the kernel: rules, routes and
+        /// neighbour entries in the pod and on this node, and the return path.
         #[arg(long, value_name = "DST", requires = "pod")]
         path: Option<IpAddr>,
-        /// With --path: the packet's source address. Otherwise the pod's kernel chooses.
+        /// With --path: source address of the packet. Default: the pod's kernel selects the
+        /// address.
         #[arg(long, value_name = "ADDRESS", requires = "path")]
         from: Option<IpAddr>,
-        /// With --path: the pod's network namespace, if it is no longer where the runtime had it.
+        /// With --path: network namespace of the pod, if the file recorded by the runtime does not
+        /// exist any more.
         #[arg(long, value_name = "FILE", requires = "path")]
         netns: Option<PathBuf>,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// What happened lately: the last session and route events, those of earlier runs of the agent included.
+    /// Show the recent session and route events, including those of earlier runs of the agent.
     Events {
-        /// Stay, and print what happens from now on too.
+        /// Continue to print new events.
         #[arg(short, long)]
         follow: bool,
-        /// How to ask. With --follow, `-o json` prints one event a line.
+        /// Arguments of the request. With --follow, `-o json` prints one event per line.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// Peers, networks, pods and events in this terminal, live.
+    /// Show peers, networks, pods and events live in this terminal.
     ///
-    /// What is down comes first; `?` says what the keys do.
+    /// Peers that are down come first; press `?` for the keys.
     Watch {
-        /// The agent's socket.
+        /// Socket of the agent.
         #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
         socket: PathBuf,
     },
-    /// Look what on this host keeps pods from working, and say what to do.
+    /// Find the faults of this host that affect pods, and recommend actions.
     ///
-    /// The exit code is 0 if all is well, 1 with warnings, 2 with errors.
+    /// The exit code is 0 without findings, 1 with warnings, 2 with errors.
     Doctor(Doctor),
     /// Write one archive for a ticket: the agent's answers, configuration, kernel state, log.
     ///
-    /// It has no passwords, keys or tokens. An agent that does not answer costs its answers alone, and what else cannot be had is said.
+    /// The archive contains no passwords, keys or tokens. If the agent does not answer, only its
+    /// answers are missing. The archive lists all missing data.
     SupportBundle(SupportBundle),
-    /// Leave the fabric without losing what has another way.
+    /// Drain this node: move its traffic to other paths and leave the fabric.
     ///
-    /// Tells the peers (GRACEFUL_SHUTDOWN, RFC 8326), gives them time, takes back all that was told, and shuts the sessions down. It goes on by
-    /// itself, and lasts over restarts of the agent.
+    /// Sends GRACEFUL_SHUTDOWN (RFC 8326) to the peers, waits, withdraws all prefixes, and shuts
+    /// the sessions down. The drain continues without this command and survives restarts of the
+    /// agent.
     Drain {
-        /// Wait until it is done.
+        /// Wait until the drain is complete.
         #[arg(long)]
         wait: bool,
-        /// What the peers' operators read at the end (RFC 9003), at most 255 octets.
+        /// Message to the peers' operators at the end (RFC 9003), at most 255 octets.
         #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
         message: String,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// Come back into the fabric, or go no further out of it.
+    /// Undo a drain, or stop one: this node advertises its prefixes again.
     Undrain(ClientArgs),
-    /// Print what a shell needs to complete this command line.
+    /// Print the completion script of a shell for this command line.
     Completions {
-        /// For this shell.
+        /// The shell.
         #[arg(value_enum)]
         shell: Shell,
     },
 }
 
-/// What to do with a peer's session.
+/// Actions on a peer's session.
 #[derive(Debug, Subcommand)]
 pub enum PeerCommand {
-    /// End the session and begin a new one; a wait after an error ends too. The peer is told (Administrative Reset).
+    /// Reset the session: end it and start a new one. The peer receives Cease/Administrative Reset.
+    /// A wait after an error ends too.
     Reset {
-        /// The peer, by address; an unnumbered one also by its interface.
+        /// The peer, by address; an unnumbered peer also by its interface.
         #[arg(value_name = "PEER")]
         peer: String,
-        /// Keep nothing over it on either side, even where both have graceful restart after a NOTIFICATION (RFC 8538).
+        /// Hard reset: no side retains paths, even if both support graceful restart after a
+        /// NOTIFICATION (RFC 8538).
         #[arg(long)]
         hard: bool,
-        /// What the peer's operator reads (RFC 9003), at most 255 octets.
+        /// Message to the peer's operator (RFC 9003), at most 255 octets.
         #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
         message: String,
-        /// How to ask.
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
-    /// Have everything told again without ending the session (ROUTE-REFRESH, RFC 2918).
+    /// Request or send all routes again without a new session (ROUTE-REFRESH, RFC 2918).
     SoftRefresh {
-        /// The peer, by address; an unnumbered one also by its interface.
+        /// The peer, by address; an unnumbered peer also by its interface.
         #[arg(value_name = "PEER")]
         peer: String,
-        /// Who tells everything again.
+        /// The direction of the refresh.
         #[arg(value_enum, default_value_t = RefreshDirection::In)]
-        way: RefreshDirection,
-        /// How to ask.
+        direction: RefreshDirection,
+        /// Arguments of the request.
         #[command(flatten)]
-        ask: ClientArgs,
+        args: ClientArgs,
     },
 }
 
-/// Which way routes are told again.
+/// The direction of a soft refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RefreshDirection {
-    /// The peer.
+    /// The peer sends its routes again.
     In,
-    /// This node.
+    /// This node sends its routes again.
     Out,
 }
 
-/// Asks and prints. Nothing but the answer goes to standard output.
+/// Runs a command. Only the answer is written to standard output.
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Agent { .. }
@@ -224,90 +236,90 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         | Command::Completions { .. }
         | Command::Doctor(_)
         | Command::SupportBundle(_) => {
-            anyhow::bail!("no question to the agent")
+            anyhow::bail!("not a request to the agent")
         }
-        Command::Status { probe: true, ask } => {
-            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
+        Command::Status { probe: true, args } => {
+            let status: AgentStatus = client::query(&args.socket, Query::Agent)?;
             anyhow::ensure!(status.not_serving.is_empty(), "{}", status.not_serving.join("; "));
             Ok(())
         }
-        Command::Status { probe: false, ask } => {
-            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
-            print(ask.output, &status, show::agent)
+        Command::Status { probe: false, args } => {
+            let status: AgentStatus = client::query(&args.socket, Query::Agent)?;
+            print(args.output, &status, show::agent)
         }
-        Command::Peers { act: Some(PeerCommand::Reset { peer, hard, message, ask }), .. } => {
-            let done: PeerDone = client::query(&ask.socket, Query::ResetPeer { peer, hard, message })?;
-            print(ask.output, &done, show::peer_done)
+        Command::Peers { action: Some(PeerCommand::Reset { peer, hard, message, args }), .. } => {
+            let done: PeerDone = client::query(&args.socket, Query::ResetPeer { peer, hard, message })?;
+            print(args.output, &done, show::peer_done)
         }
-        Command::Peers { act: Some(PeerCommand::SoftRefresh { peer, way, ask }), .. } => {
-            let direction = match way {
+        Command::Peers { action: Some(PeerCommand::SoftRefresh { peer, direction, args }), .. } => {
+            let direction = match direction {
                 RefreshDirection::In => Direction::In,
                 RefreshDirection::Out => Direction::Out,
             };
-            let done: PeerDone = client::query(&ask.socket, Query::RefreshPeer { peer, direction })?;
-            print(ask.output, &done, show::peer_done)
+            let done: PeerDone = client::query(&args.socket, Query::RefreshPeer { peer, direction })?;
+            print(args.output, &done, show::peer_done)
         }
-        Command::Peers { act: None, peer, ask } => {
-            let peers: Vec<Peer> = client::query(&ask.socket, Query::Peers { address: peer.clone() })?;
+        Command::Peers { action: None, peer, args } => {
+            let peers: Vec<Peer> = client::query(&args.socket, Query::Peers { address: peer.clone() })?;
             match peer {
-                Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
-                None => print(ask.output, &peers, |peers| show::peers(peers)),
+                Some(_) => print(args.output, &peers, |peers| peers.iter().map(show::peer).collect()),
+                None => print(args.output, &peers, |peers| show::peers(peers)),
             }
         }
-        Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
-        Command::Routes { explain: Some(prefix), ask, .. } => {
-            let explanation: Explanation = client::query(&ask.socket, Query::Explain { prefix })?;
-            print(ask.output, &explanation, show::explanation)
+        Command::Routes { mrt: Some(file), args, .. } => dump(&file, &args),
+        Command::Routes { explain: Some(prefix), args, .. } => {
+            let explanation: Explanation = client::query(&args.socket, Query::Explain { prefix })?;
+            print(args.output, &explanation, show::explanation)
         }
-        Command::Routes { received, advertised, mrt: None, explain: None, ask } => {
+        Command::Routes { received, advertised, mrt: None, explain: None, args } => {
             let table = match (received, advertised) {
                 (Some(peer), _) => Table::Received { peer: peer.to_string() },
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
-            let mut routes: Vec<Route> = client::query(&ask.socket, Query::Routes { table })?;
-            // They come in the agent's order; those of one prefix stay in theirs.
+            let mut routes: Vec<Route> = client::query(&args.socket, Query::Routes { table })?;
+            // The agent's order; paths of one prefix keep their order.
             routes.sort_by_key(|route| route.prefix);
-            print(ask.output, &routes, |routes| show::routes(routes))
+            print(args.output, &routes, |routes| show::routes(routes))
         }
-        Command::Drain { wait, message, ask } => {
-            let mut status: DrainStatus = client::query(&ask.socket, Query::Drain { message })?;
+        Command::Drain { wait, message, args } => {
+            let mut status: DrainStatus = client::query(&args.socket, Query::Drain { message })?;
             if wait {
-                status = client::query_when(&ask.socket, Query::DrainStatus { wait })?;
+                status = client::query_when(&args.socket, Query::DrainStatus { wait })?;
                 if status.phase != DrainPhase::Drained {
-                    anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
+                    anyhow::bail!("another operator has undrained this node meanwhile (`trunkline undrain`)")
                 }
             }
-            print(ask.output, &status, show::drain)
+            print(args.output, &status, show::drain)
         }
-        Command::Undrain(ask) => {
-            let status: DrainStatus = client::query(&ask.socket, Query::Undrain)?;
-            print(ask.output, &status, show::drain)
+        Command::Undrain(args) => {
+            let status: DrainStatus = client::query(&args.socket, Query::Undrain)?;
+            print(args.output, &status, show::drain)
         }
-        Command::Events { follow: true, ask } => events::follow(&ask),
-        Command::Events { follow: false, ask } => {
+        Command::Events { follow: true, args } => events::follow(&args),
+        Command::Events { follow: false, args } => {
             let kept: Events =
-                client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
-            print(ask.output, &kept, events::table)
+                client::query(&args.socket, Query::Events { after: 0, run: None, wait: false })?;
+            print(args.output, &kept, events::table)
         }
         Command::Watch { socket } => watch::watch(&socket),
-        Command::Pods { pod, path, from, netns, ask } => {
-            let mut pods: Vec<PodStatus> = client::query(&ask.socket, Query::Pods)?;
+        Command::Pods { pod, path, from, netns, args } => {
+            let mut pods: Vec<PodStatus> = client::query(&args.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
             match (path, pod) {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: PacketPath = client::query_into(&ask.socket, question, netns.as_fd())?;
-                    print(ask.output, &walked, packet_path::show)
+                    let walked: PacketPath = client::query_into(&args.socket, question, netns.as_fd())?;
+                    print(args.output, &walked, packet_path::show)
                 }
-                _ => print(ask.output, &pods, |pods| show::pods(pods)),
+                _ => print(args.output, &pods, |pods| show::pods(pods)),
             }
         }
     }
 }
 
-/// Examines this host, and says how bad it is.
+/// Examines this host, and returns the exit code.
 pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
     let findings = doctor.host.examine();
     print(doctor.output, &findings, |findings| doctor::table(findings))?;
@@ -319,33 +331,36 @@ pub fn complete(shell: Shell) -> anyhow::Result<()> {
     write(&completions::script(shell))
 }
 
-/// Whether an operator who wrote this means the pod.
+/// Whether the operator's text refers to this pod.
 fn names(written: &str, pod: &PodStatus) -> bool {
     let address = written.parse().is_ok_and(|address| pod.addresses.contains(&address));
     address || written == pod.name || written == pod.title() || pod.container_id.starts_with(written)
 }
 
-/// The container that these interfaces are of, and its network namespace. It is opened here and not by the agent, which may live in another
-/// mount namespace.
+/// The container of these interfaces, and its network namespace. This process opens the namespace,
+/// because the agent may be in another mount namespace.
 fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Result<(String, File)> {
     let Some(first) = pods.first() else {
-        anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists those that are")
+        anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists the attached pods")
     };
     if let Some(other) = pods.iter().find(|pod| pod.container_id != first.container_id) {
         let titles = [first, other].map(|pod| format!("{} ({})", pod.title(), pod.container_id));
-        anyhow::bail!("{written} is several pods: name one of {} by its container ID", titles.join(", "))
+        anyhow::bail!(
+            "{written} matches several pods: select one of {} by its container ID",
+            titles.join(", ")
+        )
     }
     let path = match netns {
         Some(path) => path,
         None if first.netns.is_empty() => anyhow::bail!(
-            "where the network namespace of {} is was not recorded: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            "the network namespace of {} is not recorded: name it with --netns, for example /proc/PID/ns/net of one of its processes",
             first.title()
         ),
         None => PathBuf::from(&first.netns),
     };
     let file = File::open(&path).with_context(|| {
         format!(
-            "the network namespace of {}, {}, cannot be opened: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            "the network namespace of {}, {}, cannot be opened: name it with --netns, for example /proc/PID/ns/net of one of its processes",
             first.title(),
             path.display()
         )
@@ -353,7 +368,7 @@ fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Res
     Ok((first.container_id.clone(), file))
 }
 
-/// A prefix, or an address for its host route; host bits are taken off.
+/// A prefix, or an address as host route. Host bits are cleared.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let prefix = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     prefix
@@ -361,29 +376,31 @@ fn prefix(text: &str) -> Result<IpNet, String> {
         .map_err(|_| "write a prefix such as 10.0.0.0/8, or an address".to_owned())
 }
 
-/// A text for the peers' operators, which travels in one octet of length.
+/// A text for the peers' operators; its length field has one octet.
 fn message(text: &str) -> Result<String, String> {
     match text.len() {
         _ if text.chars().any(char::is_control) => {
             Err("it has control characters: write plain text".to_owned())
         }
         0..=Notification::MAX_COMMUNICATION => Ok(text.to_owned()),
-        octets => Err(format!("it has {octets} octets: at most {} travel", Notification::MAX_COMMUNICATION)),
+        octets => {
+            Err(format!("it has {octets} octets: write at most {} octets", Notification::MAX_COMMUNICATION))
+        }
     }
 }
 
-/// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
-/// output.
-fn dump(path: &Path, ask: &ClientArgs) -> anyhow::Result<()> {
+/// Makes the agent write its tables into a file. The summary goes to standard error if the file is
+/// standard output.
+fn dump(path: &Path, args: &ClientArgs) -> anyhow::Result<()> {
     let stdout = path.as_os_str() == "-";
     let done: DumpDone = if stdout {
-        client::query_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
+        client::query_into(&args.socket, Query::Dump, io::stdout().as_fd())?
     } else {
-        let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
-        client::query_into(&ask.socket, Query::Dump, file.as_fd())?
+        let file = File::create(path).with_context(|| format!("{} cannot be created", path.display()))?;
+        client::query_into(&args.socket, Query::Dump, file.as_fd())?
     };
     if !stdout {
-        return print(ask.output, &done, |done| show::dump(path, done));
+        return print(args.output, &done, |done| show::dump(path, done));
     }
     eprint!("{}", show::dump(path, &done));
     Ok(())
@@ -403,7 +420,7 @@ fn print<T: serde::Serialize>(
 
 fn write(text: &[u8]) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text) {
-        // `trunkline routes | head` is no error.
+        // A closed pipe, as in `trunkline routes | head`, is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => Ok(outcome?),
     }

@@ -1,19 +1,20 @@
-//! `trunkline completions`: what a shell needs to complete this program's command line, made from the command line itself
-//! ([`Cli`]), so that neither can be older than the other.
+//! `trunkline completions`: the completion script of a shell. It is generated from the command line
+//! ([`Cli`]), so it always matches the commands.
 
 use clap::{CommandFactory, ValueEnum};
 use clap_complete::{Shell as Known, generate};
 
 use crate::commands::Cli;
 
-/// Shells that completions are made for.
+/// Supported shells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
-    /// To `/usr/share/bash-completion/completions/trunkline`, or `source <(trunkline completions bash)`.
+    /// Save to `/usr/share/bash-completion/completions/trunkline`, or run `source <(trunkline
+    /// completions bash)`.
     Bash,
-    /// To `_trunkline` in a folder of `fpath`, such as `/usr/local/share/zsh/site-functions`.
+    /// Save to `_trunkline` in a folder of `fpath`, such as `/usr/local/share/zsh/site-functions`.
     Zsh,
-    /// To `~/.config/fish/completions/trunkline.fish`.
+    /// Save to `~/.config/fish/completions/trunkline.fish`.
     Fish,
 }
 
@@ -35,9 +36,10 @@ mod tests {
 
     use super::*;
 
-    /// What bash offers for the last of these words.
+    /// The completions that bash offers for the last of these words.
     fn offered(words: &[&str]) -> Vec<String> {
-        // As bash calls it: the words, which of them, and the program, the word and the one before it as arguments.
+        // The call of bash: the words, the index of the current one; as arguments the program, the
+        // word and the word before it.
         let driver = r#"
             eval "$SCRIPT" || exit 1
             COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(offered(&["trunkline", "agent", "--config", &begun]), [path.display().to_string()]);
     }
 
-    /// Where a shell is installed, it reads its script; bash is everywhere.
+    /// Each installed shell reads its script without an error; bash is always installed.
     #[test]
     fn each_shell_reads_its_script() {
         for (shell, program) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {

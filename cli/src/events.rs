@@ -1,7 +1,7 @@
-//! What happened lately, once or on and on.
+//! Recent events, once or continuously.
 //!
-//! Following is one question after the other, each answered once there is something newer than the last: the agent keeps
-//! no list of followers, and one that stops costs it nothing.
+//! To follow, the command sends one request after the other. The agent answers each one when there
+//! is a newer event. The agent keeps no list of followers, so a follower that stops costs nothing.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use trunkline_api::control::{Event, Events, Query, Severity};
 use crate::arguments::{ClientArgs, Output};
 use crate::client;
 
-/// One line an event, oldest first.
+/// One line for each event, oldest first.
 pub(crate) fn table(events: &Events) -> String {
     let mut text = missed(events);
     events.events.iter().for_each(|event| text.push_str(&line(event)));
@@ -21,11 +21,12 @@ pub(crate) fn table(events: &Events) -> String {
 fn missed(events: &Events) -> String {
     match events.missed {
         0 => String::new(),
-        missed => format!("… {missed} more before these are not kept any more\n"),
+        missed => format!("… {missed} older events were dropped\n"),
     }
 }
 
-/// As wide as most of them need, so that lines which come one by one stand under each other too.
+/// Columns have a fixed width that fits most events, so lines that are printed one by one are
+/// aligned.
 fn line(event: &Event) -> String {
     let mut text = String::new();
     let mark = match event.severity {
@@ -37,13 +38,13 @@ fn line(event: &Event) -> String {
     text
 }
 
-/// Prints what is kept, then what happens, until the agent or whoever reads goes away.
-pub(crate) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
-    let mut kept: Events = client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+/// Prints the stored events, then new ones, until the agent or the reader of the output ends.
+pub(crate) fn follow(args: &ClientArgs) -> anyhow::Result<()> {
+    let mut kept: Events = client::query(&args.socket, Query::Events { after: 0, run: None, wait: false })?;
     let mut after = 0;
     loop {
         after = kept.events.last().map_or(after, |last| last.number);
-        let text = match ask.output {
+        let text = match args.output {
             Output::Table => table(&kept),
             Output::Json => {
                 let lines: Result<Vec<String>, _> = kept.events.iter().map(serde_json::to_string).collect();
@@ -55,7 +56,7 @@ pub(crate) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             outcome => outcome?,
         }
-        kept = client::query_when(&ask.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
+        kept = client::query_when(&args.socket, Query::Events { after, run: Some(kept.run), wait: true })?;
     }
 }
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_a_line_and_what_is_not_kept_is_said() {
+    fn each_event_is_a_line_and_dropped_events_are_counted() {
         let event = |kind: EventKind, peer: Option<&str>, text: &str| Event {
             number: 4,
             at: "2026-11-21T03:00:00.125Z".to_owned(),
@@ -86,7 +87,7 @@ mod tests {
         };
         assert_eq!(
             table(&events),
-            "… 3 more before these are not kept any more\n\
+            "… 3 older events were dropped\n\
              2026-11-21T03:00:00.125Z ! sessionDown     10.0.0.1        session down: hold timer expired\n\
              2026-11-21T03:00:00.125Z   originated      -               10.1.0.2/32 is advertised\n"
         );

@@ -1,23 +1,26 @@
-//! Whether hybridnet's daemon runs on this node: two of them would undo each other's rules and routes, which have the same numbers. And a
-//! configuration of ours that stands before its own would take its pods' network away, before any agent of ours can give them one.
+//! Whether hybridnet's daemon runs on this node. Trunkline and hybridnet use rules and routes with
+//! the same numbers and would delete each other's. A Trunkline configuration that precedes
+//! hybridnet's would also disconnect hybridnet's pods before an agent of Trunkline can attach them.
 //!
-//! It is known by the socket that its plugin asks it over, `hybridnet.sock` wherever it was told to put it, as long as somebody listens
-//! there. The kernel shows the listening sockets of a network namespace with the paths they were bound to, and daemon and agent are both in the
-//! host's: this needs neither the daemon's folders nor its process to be seen from the agent's container. A file that a daemon left behind is no
-//! listening socket. Its routes and devices say nothing either: they stay when it ends.
+//! The sign of the daemon is a listening socket for its plugin, a path that ends in
+//! `hybridnet.sock`. The kernel lists the listening sockets of a network namespace with their
+//! paths, and daemon and agent are both in the host's namespace. So the check needs no access to
+//! the daemon's folders or process from the agent's container. A socket file of a stopped daemon is
+//! not a listening socket. Routes and devices are no sign, because they stay after the daemon's
+//! end.
 
 use std::fs;
 
 use anyhow::{Context as _, bail};
 
-/// The kernel's table of this network namespace's Unix sockets.
+/// The kernel's table of Unix sockets in this network namespace.
 const SOCKETS: &str = "/proc/self/net/unix";
 /// File name of the daemon's socket, in hybridnet's chart and by default.
 const SOCKET_NAME: &str = "hybridnet.sock";
-/// `__SO_ACCEPTCON` among a socket's flags: it listens.
+/// `__SO_ACCEPTCON` in a socket's flags: the socket listens.
 const LISTENS: u32 = 0x1_0000;
 
-/// Refuses to go on beside a live daemon of hybridnet.
+/// Fails if a daemon of hybridnet runs.
 pub fn refuse_if_running() -> anyhow::Result<()> {
     let table = fs::read_to_string(SOCKETS).with_context(|| SOCKETS.to_owned())?;
     if let Some(path) = listening(&table) {
@@ -29,7 +32,7 @@ pub fn refuse_if_running() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The path of the daemon's socket, if somebody listens there.
+/// The path of the daemon's socket, if it listens.
 fn listening(table: &str) -> Option<&str> {
     table.lines().skip(1).find_map(|line| {
         // Num RefCount Protocol Flags Type St Inode Path
@@ -47,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_known_by_the_socket_that_it_listens_on() {
+    fn daemon_is_detected_by_its_listening_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SOCKET_NAME);
         let other = UnixListener::bind(folder.path().join("not-hybridnet.sock")).unwrap();
@@ -57,7 +60,8 @@ mod tests {
         let error = refuse_if_running().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()) && error.contains("--beside-hybridnet"), "{error}");
 
-        // Its connections have the same path and do not listen; its file stays when it ends.
+        // Accepted connections have the same path and do not listen. The file stays after the
+        // daemon's end.
         let _client = UnixStream::connect(&path).unwrap();
         let _accepted = daemon.accept().unwrap();
         drop(daemon);
@@ -67,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_something_else_are_passed_over() {
+    fn other_lines_are_ignored() {
         assert_eq!(listening(""), None);
         let head = "Num       RefCount Protocol Flags    Type St Inode Path\n";
         let line = |flags: &str, path: &str| {

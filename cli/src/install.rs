@@ -1,13 +1,15 @@
-//! `trunkline install-cni` and `uninstall-cni`: the plugin and its configuration list on a node, put there by an init container of the
-//! agent's pod, or by a package's script.
+//! `trunkline install-cni` and `uninstall-cni`: install and remove the plugin and its configuration
+//! list. An init container of the agent's pod or a package's script runs them.
 //!
-//! The container runtime watches the folder of configurations and runs whatever the first of them names, at once. So the plugin comes first
-//! and the configuration after it, each under a name that nobody reads until it is whole and on disk, and is renamed into place; a plugin that is running
-//! keeps its old file. Taking them away goes the other way round. Both may be done any number of times: what is right already is not
-//! touched, so that a restart of the pod makes no runtime read its configuration anew.
+//! The container runtime watches the folder of configurations and immediately runs the plugins of
+//! the first one. So the plugin is installed first, and then the configuration. Each file is
+//! written under a temporary name, synced, and renamed. A running plugin keeps its old file.
+//! Removal uses the opposite order. Both commands can be repeated: a correct file is not changed,
+//! so a restart of the pod does not make the runtime read its configuration again.
 //!
-//! The folder's other files are not ours: another network's configuration is left where it is. The runtime takes the first name in the
-//! order of the alphabet, so where one stands before ours, that is said, as otherwise nothing would show why the plugin is never run.
+//! Other files in the folder are not changed, including the configuration of another network. The
+//! runtime uses the first name in alphabetical order. If another name precedes Trunkline's, the
+//! command reports it, because nothing else would show why the plugin is not run.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,10 +23,10 @@ use clap::Args;
 /// The plugin's file name, which is its `type` in configurations.
 pub(crate) const PLUGIN: &str = "trunkline-cni";
 
-/// The reference plugin that maps hostPorts.
+/// The reference plugin for hostPorts.
 pub(crate) const PORTMAP: &str = "portmap";
 
-/// The configuration unless another is given.
+/// The default configuration list.
 const CONFLIST: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "trunkline",
@@ -37,30 +39,31 @@ const CONFLIST: &str = r#"{
 }
 "#;
 
-/// Where plugin and configuration are on this node.
+/// Folders of the container runtime on this node.
 #[derive(Clone, Debug, Args)]
 pub struct InstallPaths {
-    /// Folder of the plugins that the container runtime runs.
+    /// Folder of the container runtime's plugins.
     #[arg(long, value_name = "FOLDER", default_value = "/opt/cni/bin")]
     pub bin_dir: PathBuf,
-    /// Folder of the configurations that it reads, the first in the order of the alphabet.
+    /// Folder of the container runtime's configurations; the runtime uses the first one in
+    /// alphabetical order.
     #[arg(long, value_name = "FOLDER", default_value = "/etc/cni/net.d")]
     pub conf_dir: PathBuf,
-    /// The configuration's file name in there.
+    /// File name of the configuration in this folder.
     #[arg(long, value_name = "NAME", default_value = "05-trunkline.conflist")]
     pub conf_name: String,
 }
 
-/// What is put there.
+/// The files to install.
 #[derive(Clone, Debug, Args)]
 pub struct Install {
-    /// Where to.
+    /// The folders.
     #[command(flatten)]
     pub place: InstallPaths,
-    /// The plugin's program; the one beside this program unless said.
+    /// The plugin's program; by default the one beside this program.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// A configuration list in the place of the usual one; docs/cni.md has its keys.
+    /// Configuration list instead of the default one; docs/cni.md describes its keys.
     #[arg(long, value_name = "FILE")]
     pub conflist: Option<PathBuf>,
 }
@@ -76,7 +79,7 @@ impl InstallPaths {
     }
 }
 
-/// Puts both in place and says what was done.
+/// Installs plugin and configuration, and prints the result.
 pub fn install(install: &Install) -> anyhow::Result<()> {
     let place = &install.place;
     let configuration = place.configuration()?;
@@ -84,8 +87,8 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
         Some(plugin) => plugin.clone(),
         None => std::env::current_exe().context("finding this program")?.with_file_name(PLUGIN),
     };
-    let program = fs::read(&plugin)
-        .with_context(|| format!("{}: say where the plugin is with --plugin", plugin.display()))?;
+    let program =
+        fs::read(&plugin).with_context(|| format!("{}: name the plugin with --plugin", plugin.display()))?;
     ensure!(program.starts_with(b"\x7fELF"), "{} is not a program for Linux", plugin.display());
     let text = match &install.conflist {
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
@@ -102,18 +105,18 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
         [(place.bin_dir.join(PLUGIN), &program[..], 0o755), (configuration.clone(), text.as_bytes(), 0o644)]
     {
         let written = put(&path, content, mode).with_context(|| path.display().to_string())?;
-        println!("{} {}", path.display(), if written { "written" } else { "is there already" });
+        println!("{} {}", path.display(), if written { "written" } else { "unchanged" });
     }
     if let Some(before) = first(&place.conf_dir)?.filter(|first| *first != configuration) {
         println!(
-            "{} stands before it, and is what the runtime goes by: take it away, or give this one an earlier name (--conf-name)",
+            "{} precedes it, and the runtime uses that one: remove it, or give this one an earlier name (--conf-name)",
             before.display()
         );
     }
     Ok(())
 }
 
-/// The usual configuration: with `portmap` where the node has that plugin.
+/// The default configuration: with `portmap` if the node has that plugin.
 fn usual(place: &InstallPaths) -> String {
     const END: &str = "\n    }\n  ]";
     const WITH_PORTMAP: &str = "\n    },\n    { \"type\": \"portmap\", \"capabilities\": { \"portMappings\": true }, \"snat\": true }\n  ]";
@@ -123,19 +126,19 @@ fn usual(place: &InstallPaths) -> String {
         return CONFLIST.replace(END, WITH_PORTMAP);
     }
     println!(
-        "{} is not there: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
+        "{} does not exist: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
         portmap.display()
     );
     CONFLIST.to_owned()
 }
 
-/// Takes both away, as far as they are there.
+/// Removes plugin and configuration, if they exist.
 pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
     for path in [place.configuration()?, place.bin_dir.join(PLUGIN)] {
         match fs::remove_file(&path) {
             Ok(()) => println!("{} removed", path.display()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                println!("{} was not there", path.display());
+                println!("{} did not exist", path.display());
             }
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         }
@@ -143,7 +146,7 @@ pub fn uninstall(place: &InstallPaths) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a text is a configuration list that names this plugin.
+/// Checks that a text is a configuration list with this plugin.
 fn check(text: &str) -> anyhow::Result<()> {
     let list: serde_json::Value = serde_json::from_str(text).context("is not JSON")?;
     for key in ["cniVersion", "name"] {
@@ -155,14 +158,14 @@ fn check(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file that is whole whenever it is there. Returns false if it is right already.
+/// Replaces a file atomically. Returns false if the file is already correct.
 fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
     let is_right = |mut there: File| -> io::Result<bool> {
         let mut octets = Vec::new();
         there.read_to_end(&mut octets)?;
         Ok(there.metadata()?.permissions().mode() & 0o777 == mode && octets == content)
     };
-    // A link in its place is replaced, whatever it leads to.
+    // A link with this name is replaced, whatever its target is.
     let there = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
     if there.is_ok_and(|there| is_right(there).unwrap_or(false)) {
         return Ok(false);
@@ -175,17 +178,19 @@ fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // Nothing is lost with it, and the first error is the one to report.
+        // The temporary file is useless now; the first error is the one that is reported.
         let _ = fs::remove_file(&temporary);
     }
     written.map(|()| true)
 }
 
-/// Names to try for the temporary file. A name is taken by chance once in 2^64, or by somebody who guesses.
+/// Number of temporary names to try. A random name exists with a probability of 2^-64, unless it
+/// was guessed.
 const NAMES: usize = 16;
 
-/// Creates a hidden file whose name ends in nothing that a runtime looks for. A file or link that is there already is never opened
-/// (`O_EXCL`), so that nobody who may write to the folder redirects the write.
+/// Creates a hidden temporary file; its suffix is none that a runtime reads. An existing file or
+/// link is never opened (`O_EXCL`), so another user with write access to the folder cannot redirect
+/// the write.
 fn create_temporary(
     folder: &Path,
     name: &str,
@@ -206,19 +211,19 @@ fn create_temporary(
     Err(taken)
 }
 
-/// A number that nobody outside of this process can guess: the standard library seeds its hashes from the kernel.
+/// An unpredictable number: the standard library seeds its hashes from the kernel.
 fn random() -> u64 {
     RandomState::new().hash_one(())
 }
 
 fn write_whole(mut file: File, content: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(content)?;
-    // Whatever the umask says.
+    // The mode is set explicitly, because the umask may be strict.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }
 
-/// The configuration that a container runtime goes by.
+/// The configuration that a container runtime uses.
 pub(crate) fn first(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn both_come_whole_and_go_again() {
+    fn plugin_and_configuration_are_installed_and_removed() {
         let (_folder, it) = node();
         let (bin, conf) = (it.place.bin_dir.clone(), it.place.conf_dir.clone());
         install(&it).unwrap();
@@ -268,13 +273,13 @@ mod tests {
         assert_eq!(fs::metadata(bin.join(PLUGIN)).unwrap().mode() & 0o777, 0o755);
         check(&fs::read_to_string(conf.join(&it.place.conf_name)).unwrap()).unwrap();
 
-        // Again: the same files, not even written anew.
+        // Repeated: the same files, without a write.
         let of = |path: &Path| fs::metadata(path).unwrap().ino();
         let before = (of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name)));
         install(&it).unwrap();
         assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
 
-        // Another version: a new file, so that a plugin that is running is not disturbed.
+        // Another version: a new file, so a running plugin keeps its old one.
         let running = File::open(bin.join(PLUGIN)).unwrap();
         fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
         install(&it).unwrap();
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn port_mappings_are_in_the_list_where_the_node_has_the_plugin() {
+    fn list_has_portmap_if_the_node_has_the_plugin() {
         let (_folder, it) = node();
         fs::create_dir_all(&it.place.bin_dir).unwrap();
         let portmap = it.place.bin_dir.join(PORTMAP);
@@ -316,7 +321,7 @@ mod tests {
         fs::create_dir_all(bin).unwrap();
         let victim = folder.path().join("victim");
         fs::write(&victim, "untouched").unwrap();
-        // Names of temporary files that can be guessed, and the plugin's own.
+        // Predictable names of temporary files, and the plugin's own name.
         symlink(&victim, bin.join(format!(".{PLUGIN}.{}.new", std::process::id()))).unwrap();
         symlink(it.plugin.as_ref().unwrap(), bin.join(PLUGIN)).unwrap();
         fs::set_permissions(it.plugin.as_ref().unwrap(), Permissions::from_mode(0o755)).unwrap();
@@ -324,7 +329,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
 
-        // A name that was guessed: another one is taken, and in the end none.
+        // A guessed name: another one is used, and the command fails after the last.
         let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
         planted(1);
         let mut numbers = [1, 2].into_iter();
@@ -337,9 +342,9 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_is_there_before_what_names_it() {
+    fn plugin_is_installed_before_its_configuration() {
         let (folder, it) = node();
-        // The plugin's folder cannot be made, so nothing may name it.
+        // The plugin's folder cannot be created, so no configuration may refer to the plugin.
         fs::write(folder.path().join("bin"), "").unwrap();
         let error = format!("{:#}", install(&it).unwrap_err());
         assert!(error.contains("bin/trunkline-cni"), "{error}");
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_work_is_refused() {
+    fn invalid_installations_are_refused() {
         let (folder, it) = node();
         let file = folder.path().join("list");
         for (text, words) in [
@@ -375,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_goes_by_the_first_name() {
+    fn first_name_is_the_runtimes_configuration() {
         let (_folder, it) = node();
         install(&it).unwrap();
         let conf = &it.place.conf_dir;

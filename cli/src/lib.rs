@@ -1,5 +1,5 @@
-//! The operator's commands, and the command line of the binary `trunkline`. `trunkline agent` runs the
-//! daemon of [`trunkline_agent`].
+//! The operator's commands, and the command line of the binary `trunkline`. `trunkline agent` runs
+//! the daemon of [`trunkline_agent`].
 
 pub mod arguments;
 pub mod bundle;

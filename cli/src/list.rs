@@ -1,4 +1,5 @@
-//! A list in an answer of the agent, item by item: `{"ok":[…]}`, of which a full table makes hundreds of megabytes.
+//! Reads a list in an answer of the agent item by item: `{"ok":[…]}`. A full table has hundreds of
+//! megabytes.
 
 use std::fmt;
 use std::io::Read;
@@ -9,7 +10,7 @@ use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, 
 use serde::{Deserialize, Deserializer};
 use trunkline_api::attach::Failure;
 
-/// Hands over each item; one that is refused ends it.
+/// Passes each item to `each`; an error of `each` ends the list.
 pub(crate) fn read<T: DeserializeOwned>(
     answer: impl Read,
     each: impl FnMut(T) -> anyhow::Result<()>,
@@ -28,11 +29,11 @@ pub(crate) fn read<T: DeserializeOwned>(
     }
 }
 
-/// A `Reply`.
+/// A visitor for a `Reply`.
 struct Answer<S>(S);
 
 impl<'de, S: DeserializeSeed<'de, Value = ()>> Visitor<'de> for Answer<S> {
-    /// The agent's no.
+    /// The agent's refusal.
     type Value = Option<Failure>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,10 +55,10 @@ impl<'de, S: DeserializeSeed<'de, Value = ()>> Visitor<'de> for Answer<S> {
     }
 }
 
-/// The list in it.
+/// The list in the reply.
 struct Items<'a, T, F> {
     each: F,
-    /// Why the last item was not taken.
+    /// The error of `each` for the last item.
     refused: &'a mut Option<anyhow::Error>,
     of: PhantomData<T>,
 }

@@ -1,5 +1,5 @@
-//! `trunkline`: the node's agent and the operator's commands. The agent's tasks and the channels between them are
-//! drawn in [`trunkline_agent::agent`].
+//! `trunkline`: the node's agent and the operator's commands. [`trunkline_agent::agent`] has a
+//! diagram of the agent's tasks and their channels.
 
 use std::process::ExitCode;
 
@@ -13,13 +13,13 @@ fn main() -> ExitCode {
         Command::Agent { config, check: true, .. } => check::check(&config),
         Command::Agent { config, check: false, beside_hybridnet: true } => agent::run(&config),
         Command::Agent { config, .. } => hybridnet::refuse_if_running().and_then(|()| agent::run(&config)),
-        Command::InstallCni { what, beside_hybridnet: true } => install::install(&what),
-        Command::InstallCni { what, .. } => {
-            hybridnet::refuse_if_running().and_then(|()| install::install(&what))
+        Command::InstallCni { install, beside_hybridnet: true } => install::install(&install),
+        Command::InstallCni { install, .. } => {
+            hybridnet::refuse_if_running().and_then(|()| install::install(&install))
         }
         Command::UninstallCni(place) => install::uninstall(&place),
         Command::Completions { shell } => commands::complete(shell),
-        Command::SupportBundle(what) => bundle::write(&what),
+        Command::SupportBundle(bundle) => bundle::write(&bundle),
         Command::Doctor(doctor) => {
             return commands::examine(&doctor).map_or_else(failure, ExitCode::from);
         }

@@ -1,4 +1,4 @@
-//! The path of a packet, as one would draw it: each place with the rules that it goes through, the route and the next hop.
+//! The path of a packet as text: each stage with its rules, its route and its next hop.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use trunkline_datapath::netlink::lookup::table_name;
 
 use crate::table::Columns;
 
-/// All of it.
+/// The whole path.
 pub fn show(path: &PacketPath) -> String {
     let from = path.source.map_or_else(|| "no address".to_owned(), |source| source.to_string());
     let mut text = format!("from {from} to {}\n", path.destination);
@@ -23,7 +23,7 @@ pub fn show(path: &PacketPath) -> String {
         text.push_str("  from an address of the node (autoNatOutgoing)\n");
     }
     for part in &path.back {
-        stage(&mut text, "the way back, ", part, false);
+        stage(&mut text, "the return path, ", part, false);
     }
     if !path.advertised_to.is_empty() {
         let _ = writeln!(text, "\n{from} is advertised to {}", path.advertised_to.join(", "));
@@ -31,7 +31,7 @@ pub fn show(path: &PacketPath) -> String {
     text
 }
 
-/// `forth`: of several next hops the one that is taken is marked.
+/// `forth`: marks the selected next hop if there are several.
 fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
     let place = match stage.place.as_str() {
         "pod" => "in the pod",
@@ -52,13 +52,16 @@ fn stage(text: &mut String, lead: &str, stage: &RouteLookup, forth: bool) {
         let kind = if route.kind == "unicast" { String::new() } else { format!("{} ", route.kind) };
         let _ = writeln!(text, "  route {kind}{default} in table {}", table_name(route.table));
         for next in &route.hops {
-            let mark =
-                if forth && next.taken && route.hops.len() > 1 { ", taken for these addresses" } else { "" };
+            let mark = if forth && next.taken && route.hops.len() > 1 {
+                ", selected for these addresses"
+            } else {
+                ""
+            };
             let _ = writeln!(text, "    {}{mark}", hop(next));
         }
     }
     if let Some(refused) = &stage.refused {
-        let _ = writeln!(text, "  the kernel refuses it: {refused}");
+        let _ = writeln!(text, "  the kernel rejects the packet: {refused}");
     }
 }
 
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_as_people_read_it() {
+    fn packet_path_is_shown_as_text() {
         let walked = PacketPath {
             source: Some("10.201.0.2".parse().unwrap()),
             destination: "192.0.2.10".parse().unwrap(),
@@ -171,14 +174,14 @@ on the node, in by tl0123456789ab
   1000  from all lookup 39999            no route
   1100  from 10.201.0.0/24 lookup 10000  decides
   route default in table 10000
-    by 10.1.0.1 on eth1, MTU 1500, at 02:00:00:00:00:01 (reachable), taken for these addresses
+    by 10.1.0.1 on eth1, MTU 1500, at 02:00:00:00:00:01 (reachable), selected for these addresses
     by 10.2.0.1 on eth2, MTU 1500, no neighbour entry yet
 
 → out by eth1 to 10.1.0.1
   from an address of the node (autoNatOutgoing)
 
-the way back, on the node, in by eth1
-  the kernel refuses it: there is no route
+the return path, on the node, in by eth1
+  the kernel rejects the packet: there is no route
 
 10.201.0.2 is advertised to 10.1.0.1, 10.2.0.1
 ";

@@ -4,7 +4,7 @@ use trunkline_api::control::{ProbeState, ProbeStatus};
 
 use crate::table::duration;
 
-/// One line for each router that has something to be said of, the summary first.
+/// The summary, and one line for each router with a fault or without an answer.
 pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
     if probes.routers.is_empty() {
         return Vec::new();
@@ -27,7 +27,7 @@ pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
         let unproven: Vec<&str> = unproven.map(|check| check.name.as_str()).collect();
         if !unproven.is_empty() && router.faults.is_empty() {
             lines.push(format!(
-                "{} ({}): nothing came back yet of {}: this network may not return such probes",
+                "{} ({}): no probe has returned yet of {}: this network may not return such probes",
                 router.peer,
                 router.family,
                 unproven.join(", ")

@@ -1,4 +1,4 @@
-//! Answers as people read them.
+//! The agent's answers as text for people.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::probes;
 use crate::table::{Columns, duration};
 use crate::ways_out;
 
-/// The agent at a glance.
+/// The summary of the agent's status.
 pub fn agent(status: &AgentStatus) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -36,7 +36,7 @@ pub fn agent(status: &AgentStatus) -> String {
     let manifests = &status.manifests;
     let state = match (manifests.applied, manifests.refused.is_empty()) {
         (_, true) => "in force".to_owned(),
-        (true, false) => "REFUSED, the state before runs".to_owned(),
+        (true, false) => "REFUSED, the previous state stays in force".to_owned(),
         (false, false) => "REFUSED, nothing was applied yet".to_owned(),
     };
     line("manifests", format!("{} {state}", manifests.folder));
@@ -77,14 +77,16 @@ pub fn agent(status: &AgentStatus) -> String {
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
         line(
             "",
-            format!("NOT RUNNING: {fault}: routes and rules of running pods stay, the start is tried again"),
+            format!(
+                "NOT RUNNING: {fault}: routes and rules of running pods stay, the agent tries the start again"
+            ),
         );
     }
     for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
         let Some(fault) = &listener.fault else { continue };
         let since = duration(listener.fault_seconds.unwrap_or_default());
         line("listening", format!("{} NOT ACCEPTING connections for {since}: {fault}", listener.address));
-        line("", "outgoing sessions run; the agent tries the address again".to_owned());
+        line("", "outgoing sessions work; the agent tries the address again".to_owned());
     }
     for range in status.bgp.iter().flat_map(|bgp| &bgp.ranges) {
         let refused = match range.refused {
@@ -93,7 +95,9 @@ pub fn agent(status: &AgentStatus) -> String {
         };
         let (there, limit) = (range.peers, range.limit);
         let text = match &range.fault {
-            Some(fault) => format!("nobody from {}, AS {}, REFUSED: {fault}", range.prefix, range.remote_as),
+            Some(fault) => {
+                format!("no neighbour from {}, AS {}, REFUSED: {fault}", range.prefix, range.remote_as)
+            }
             None => format!("{there} of {limit} from {}, AS {}{refused}", range.prefix, range.remote_as),
         };
         line("neighbours", text);
@@ -146,7 +150,7 @@ pub fn agent(status: &AgentStatus) -> String {
         line(
             "alternate",
             format!(
-                "{} packets for pods of other nodes sent on to another router, {} dropped",
+                "{} packets to pods of other nodes forwarded to another router, {} dropped",
                 paths.forwarded, paths.dropped
             ),
         );
@@ -200,24 +204,24 @@ fn guard(guard: &GuardStatus) -> String {
     format!("in force, {all} packets dropped{reasons}, {} repairs", guard.repairs)
 }
 
-/// `eth0.10@eth0`, `eth0 (untagged)`, or `-` where pods leave by the peers.
-/// `https://10.0.0.1:6443 connected`, or since when not.
+/// `https://10.0.0.1:6443 connected`, or the duration of the outage.
 fn api_server(cluster: &ClusterStatus) -> String {
     let state = match (cluster.connected, cluster.outage_seconds) {
         (true, _) => "connected".to_owned(),
         (false, Some(seconds)) => {
-            format!("NOT ANSWERING for {}: what is known of it stays in force", duration(seconds))
+            format!("NOT ANSWERING for {}: the last known state stays in force", duration(seconds))
         }
-        (false, None) => "not heard yet".to_owned(),
+        (false, None) => "no answer yet".to_owned(),
     };
     let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
     let unwritten = match cluster.unwritten {
         0 => String::new(),
-        count => format!(", {count} statuses still to write"),
+        count => format!(", {count} status updates pending"),
     };
     format!("{} {state}{error}{unwritten}", cluster.server)
 }
 
+/// `eth0.10@eth0`, `eth0 (untagged)`, or `-` for a network without a VLAN device.
 fn device(subnet: &SubnetStatus) -> String {
     let parent = subnet.parent.as_deref().unwrap_or_default();
     match (&subnet.device, subnet.vlan, &subnet.device_fault) {
@@ -228,7 +232,7 @@ fn device(subnet: &SubnetStatus) -> String {
     }
 }
 
-/// One line a peer.
+/// One line for each peer.
 pub fn peers(peers: &[Peer]) -> String {
     let mut columns = Columns::new(&[
         "PEER",
@@ -261,7 +265,7 @@ pub fn peers(peers: &[Peer]) -> String {
     columns.render()
 }
 
-/// Why the peer is down; of one that is up, why it was down last.
+/// The cause of a peer's outage; for an established peer, the cause of the last one.
 fn why(peer: &Peer) -> String {
     match (&peer.cause, &peer.last_loss) {
         (Some(cause), _) => caused(cause),
@@ -274,15 +278,15 @@ fn caused(cause: &PeerCause) -> String {
     format!("{} ({} ago)", cause.text, duration(cause.seconds_ago))
 }
 
-/// Everything about one peer.
+/// All details of one peer.
 pub fn peer(peer: &Peer) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<22} {value}");
     };
     line("peer", peer.name());
-    peer.range.iter().for_each(|prefix| line("", format!("dynamic: it came from {prefix}")));
-    line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
+    peer.range.iter().for_each(|prefix| line("", format!("dynamic neighbour from {prefix}")));
+    line("AS", format!("{}, local AS {}", peer.remote_as, peer.local_as));
     line(
         "state",
         match peer.down_seconds {
@@ -311,18 +315,23 @@ pub fn peer(peer: &Peer) -> String {
     if let Some(bfd) = &peer.bfd {
         line(
             "BFD",
-            format!("{} for {}, the peer says {}", bfd.state, duration(bfd.state_seconds), bfd.remote_state),
+            format!(
+                "{} for {}, the peer reports {}",
+                bfd.state,
+                duration(bfd.state_seconds),
+                bfd.remote_state
+            ),
         );
         let hops = if bfd.multihop { "multihop" } else { "one hop" };
         let detection = match bfd.detection_milliseconds {
-            Some(milliseconds) => format!("a silence of {milliseconds} ms takes it Down"),
-            None => "the peer was not heard yet".to_owned(),
+            Some(milliseconds) => format!("detection time {milliseconds} ms"),
+            None => "no packet from the peer yet".to_owned(),
         };
         line("", format!("{hops}, a packet every {} ms, {detection}", bfd.transmit_milliseconds));
         line(
             "",
             format!(
-                "Up {} times, left Up {} times ({} by silence), {} packets in, {} out",
+                "Up {} times, left Up {} times ({} by timeout), {} packets in, {} out",
                 bfd.ups, bfd.downs, bfd.detections, bfd.packets_received, bfd.packets_sent
             ),
         );
@@ -359,9 +368,9 @@ pub fn peer(peer: &Peer) -> String {
                 false if family.stale > 0 => {
                     let long = match family.long_lived_stale {
                         0 => String::new(),
-                        long => format!(", {long} of them for long: the last to be used"),
+                        long => format!(", {long} of them long-lived: used only as the last resort"),
                     };
-                    format!("{} stale paths are kept{long}", family.stale)
+                    format!("{} stale paths are retained{long}", family.stale)
                 }
                 false => "not negotiated".to_owned(),
                 true => format!(
@@ -371,7 +380,7 @@ pub fn peer(peer: &Peer) -> String {
                     family.stale,
                     match family.long_lived_stale {
                         0 => String::new(),
-                        long => format!(" ({long} for long)"),
+                        long => format!(" ({long} long-lived)"),
                     },
                     family.advertised,
                     match (family.end_of_rib_received, family.end_of_rib_sent) {
@@ -409,7 +418,7 @@ pub fn peer(peer: &Peer) -> String {
     ] {
         said.iter().for_each(|said| {
             let ago = duration(said.seconds_ago);
-            // The NOTIFICATION that ends a session precedes its loss by less than a second.
+            // The NOTIFICATION that ends a session precedes the loss by less than a second.
             let old = peer.state != "Established"
                 && peer.last_loss.as_ref().is_some_and(|loss| said.seconds_ago > loss.seconds_ago + 1);
             let of = if old { ", before this outage" } else { "" };
@@ -422,7 +431,7 @@ pub fn peer(peer: &Peer) -> String {
     text
 }
 
-/// How far a node has left the fabric.
+/// The drain stage of a node.
 pub fn drain(status: &DrainStatus) -> String {
     let since = duration(status.phase_seconds);
     let mut text = match status.phase {
@@ -432,43 +441,43 @@ pub fn drain(status: &DrainStatus) -> String {
                 "announcing for {since}: every peer knows that this node leaves, the fabric has another {} to move away\n",
                 duration(left)
             ),
-            None => format!("announcing for {since}: the peers are told that this node leaves\n"),
+            None => format!("announcing for {since}: the peers receive GRACEFUL_SHUTDOWN\n"),
         },
         DrainPhase::Withdrawing => {
-            format!("withdrawing for {since}: the peers are told that nothing leads here\n")
+            format!("withdrawing for {since}: the peers receive withdrawals of all prefixes\n")
         }
         DrainPhase::Drained => {
             let back = match status.cause {
-                Some(DrainCause::Cordon) => "`kubectl uncordon` or `trunkline undrain` brings it back",
-                _ => "`trunkline undrain` brings it back",
+                Some(DrainCause::Cordon) => "`kubectl uncordon` or `trunkline undrain` ends the drain",
+                _ => "`trunkline undrain` ends the drain",
             };
             format!("DRAINED for {since}: no session, and no pod can be attached; {back}\n")
         }
     };
     if status.cause == Some(DrainCause::Cordon) {
-        text.push_str("because it is cordoned in Kubernetes, and its pods have gone\n");
+        text.push_str("because it is cordoned in Kubernetes, and its pods were deleted\n");
     }
     match (status.cordon, status.phase) {
         (Some(CordonStatus { overruled: true, .. }), _) => {
             text.push_str(
-                "it is cordoned in Kubernetes, and stays: an operator has said so by `trunkline undrain`\n",
+                "it is cordoned in Kubernetes, and is not drained: an operator ran `trunkline undrain`\n",
             );
         }
         (Some(CordonStatus { pods_left, .. }), DrainPhase::Undrained) => {
             let _ = writeln!(
                 text,
-                "it is cordoned in Kubernetes, and leaves once its pods have gone: {pods_left} left"
+                "it is cordoned in Kubernetes, and is drained after its pods were deleted: {pods_left} left"
             );
         }
         _ => {}
     }
     if !status.message.is_empty() {
-        let _ = writeln!(text, "the peers' operators read: {}", status.message);
+        let _ = writeln!(text, "message to the peers' operators: {}", status.message);
     }
     if status.prefixes > 0 {
         let _ = writeln!(
             text,
-            "of {} prefixes of this node peers knew another way to {}",
+            "of {} prefixes of this node, peers had another path to {}",
             status.prefixes, status.alternatives
         );
     }
@@ -478,12 +487,12 @@ pub fn drain(status: &DrainStatus) -> String {
     text
 }
 
-/// What was done with a peer.
+/// The result of an action on a peer's session.
 pub fn peer_done(done: &PeerDone) -> String {
     format!("{}: {}\n", done.peer, done.done)
 }
 
-/// One line a path.
+/// One line for each path.
 pub fn routes(routes: &[Route]) -> String {
     let mut columns = Columns::new(&[
         "",
@@ -518,15 +527,15 @@ pub fn routes(routes: &[Route]) -> String {
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
 }
 
-/// Every path and what became of it, then every peer and what it is told.
+/// Every path with its result, then every peer and what is advertised to it.
 pub fn explanation(explanation: &Explanation) -> String {
     let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "here".to_owned());
     let mut text = format!("{}\n", explanation.prefix);
     match (explanation.paths.is_empty(), explanation.covered_by) {
         (false, _) => {}
-        (true, None) => text.push_str("no path, and none of a prefix that covers it\n"),
+        (true, None) => text.push_str("no path, and no covering prefix with a path\n"),
         (true, Some(covering)) => {
-            let _ = writeln!(text, "no path; the longest prefix that covers it and has one is {covering}");
+            let _ = writeln!(text, "no path; the longest covering prefix with a path is {covering}");
         }
     }
     if !explanation.paths.is_empty() {
@@ -558,7 +567,7 @@ pub fn explanation(explanation: &Explanation) -> String {
         text.push('\n');
         let mut columns = Columns::new(&["PEER", "PATH FROM", "STANDING", "REASON"]);
         for peer in &explanation.peers {
-            // Where the peer is told nothing at all it is about no path.
+            // If nothing is advertised to the peer, the row refers to no path.
             let about = peer.from.is_some() || peer.export.is_some();
             columns.row([
                 peer.peer.clone(),
@@ -585,7 +594,7 @@ fn origin(name: &str) -> &'static str {
     }
 }
 
-/// What was dumped.
+/// The summary of a dump.
 pub fn dump(path: &Path, done: &DumpDone) -> String {
     format!(
         "{} prefixes with {} paths from {} peers, {} octets in {}\n",
@@ -597,7 +606,7 @@ pub fn dump(path: &Path, done: &DumpDone) -> String {
     )
 }
 
-/// One line a pod's interface. The prefixes that pods may send from besides their addresses are a column where there are any.
+/// One line for each interface of a pod. Extra source prefixes have a column if a pod has some.
 pub fn pods(pods: &[PodStatus]) -> String {
     let has_prefixes = pods.iter().any(|pod| !pod.extra_prefixes.is_empty());
     let mut names =
@@ -637,7 +646,7 @@ pub(crate) fn limits(bandwidth: &Bandwidth) -> String {
     if shown.is_empty() { "-".to_owned() } else { shown.join(" ") }
 }
 
-/// With the largest unit that leaves a whole number.
+/// The number with the largest unit that leaves a whole number.
 fn bits(mut number: u64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let mut place = 0;

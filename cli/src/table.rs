@@ -1,4 +1,4 @@
-//! Columns that are as wide as they need to be.
+//! A table with columns of the necessary width.
 
 /// Rows under a header; the last column is not padded.
 #[derive(Clone, Debug)]
@@ -7,18 +7,18 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// A table with these headings.
+    /// Creates a table with these headings.
     pub fn new(headings: &[&str]) -> Columns {
         Columns { rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()] }
     }
 
-    /// One more row, as many cells as there are headings. An empty cell is shown as `-`.
+    /// Adds a row with as many cells as headings. An empty cell is shown as `-`.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells = cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
         self.rows.push(cells.collect());
     }
 
-    /// The lines, each with its end.
+    /// The lines, each with a newline.
     pub fn render(&self) -> String {
         let mut widths: Vec<usize> = Vec::new();
         for row in &self.rows {
@@ -42,7 +42,7 @@ impl Columns {
     }
 }
 
-/// A length of time as people say it: `42s`, `3m05s`, `2h10m`, `5d03h`.
+/// A duration for people: `42s`, `3m05s`, `2h10m`, `5d03h`.
 pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -1,13 +1,13 @@
-//! The next hops of pods' default routes, as people read them.
+//! The next hops of pods' default routes as text for people.
 
 use std::fmt::Write;
 
 use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, next_hops_in_words};
 
-/// Lines of `status`, each with what stands before it.
+/// Lines of `status`, each with its heading.
 pub(crate) fn lines(way: &DefaultRouteStatus) -> Vec<(&'static str, String)> {
     let mut lines = vec![(
-        "way out",
+        "next hops",
         format!("{} by {}: {}", way.family, next_hops_in_words(&way.installed), basis(way.basis)),
     )];
     lines.extend(differs(way).map(|text| ("", text)));
@@ -15,7 +15,7 @@ pub(crate) fn lines(way: &DefaultRouteStatus) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What `routes --explain` says of a default route besides BGP's view.
+/// The part of `routes --explain` about the kernel's default route.
 pub(crate) fn explanation(way: &DefaultRouteStatus) -> String {
     let mut text = format!(
         "next hops of pods' packets in the kernel (table {}): {}\n{}\n",
@@ -33,17 +33,17 @@ fn basis(basis: DefaultRouteBasis) -> &'static str {
     match basis {
         DefaultRouteBasis::Advertised => "the peers that advertise a default route",
         DefaultRouteBasis::Configured => {
-            "all configured peers that are established, as no peer advertises a default route"
+            "all configured peers that are established, because no peer advertises a default route"
         }
         DefaultRouteBasis::Retained => {
-            "the next hops of before the agent's restart, until the peers have sent their routes"
+            "the next hops from before the agent's restart, until the peers have sent their routes"
         }
         DefaultRouteBasis::Imported => "the best paths of the peers with `import`",
     }
 }
 
 fn differs(way: &DefaultRouteStatus) -> Option<String> {
-    let wanted = || format!("NOT AS WANTED: the agent wants {}", next_hops_in_words(&way.wanted));
+    let wanted = || format!("DIFFERENT FROM THE PLAN: the agent wants {}", next_hops_in_words(&way.wanted));
     (way.wanted != way.installed).then(wanted)
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_left_out_is_named_with_its_cause() {
+    fn excluded_peer_is_shown_with_its_cause() {
         let way = DefaultRouteStatus {
             family: "ipv4-unicast".to_owned(),
             table: 10_000,
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(
             text,
             [
-                "way out|ipv4-unicast by 10.11.0.1: the peers that advertise a default route",
+                "next hops|ipv4-unicast by 10.11.0.1: the peers that advertise a default route",
                 "|not by 10.12.0.1: it withdrew its default route"
             ]
         );
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(
             explanation(&both),
             "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that advertise a default route\n\
-             NOT AS WANTED: the agent wants 10.11.0.1\n"
+             DIFFERENT FROM THE PLAN: the agent wants 10.11.0.1\n"
         );
     }
 }

@@ -1,5 +1,6 @@
-//! The agent as a process: killed, started again over what it left, given bad input. Each test has a network
-//! namespace of its own; there is no router, so the only peer is one that pods need not wait for, unless said.
+//! The agent as a process: killed, restarted with its remaining state, and with bad input. Each
+//! test has its own network namespace. There is no router; the only peer is one that pods do not
+//! wait for, unless stated otherwise.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host;
@@ -42,8 +43,8 @@ fn attaching(container_id: &str, address: &str) -> Record {
 }
 
 #[test]
-fn add_and_del_come_twice_and_a_kill_between_them_changes_nothing() {
-    isolated("add_and_del_come_twice_and_a_kill_between_them_changes_nothing", |_| {
+fn repeated_add_and_del_survive_a_kill() {
+    isolated("repeated_add_and_del_survive_a_kill", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (one, two) = (namespace(), namespace());
@@ -69,10 +70,11 @@ fn add_and_del_come_twice_and_a_kill_between_them_changes_nothing() {
     });
 }
 
-/// The states that a SIGKILL in the middle of ADD or DEL leaves are made by hand, and the agent is started over each.
+/// The test creates the states that a SIGKILL during ADD or DEL leaves, and starts the agent with
+/// each.
 #[test]
-fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
-    isolated("what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start", |runtime| {
+fn start_completes_or_cleans_up_after_a_kill() {
+    isolated("start_completes_or_cleans_up_after_a_kill", |runtime| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let lives = namespace();
@@ -88,7 +90,7 @@ fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
         let made = devices.attach(half.try_clone().unwrap(), pods::spec(&record, LinkParameters::default()));
         runtime.block_on(made).unwrap();
         host.write(record);
-        // ADD, complete, and before the record says so.
+        // ADD is complete, but the record does not show it yet.
         let record = host.records().into_iter().find(|record| record.key.container_id == "lives").unwrap();
         host.write(Record { phase: Phase::Attaching, ..record });
         host.start();
@@ -97,29 +99,30 @@ fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
         assert!(inside(&half, || ip("-br link").lines().count() == 1), "the pod's end is gone too");
         assert_eq!(pod_routes(), 1);
 
-        // DEL, after the routes and before the link: with the link there the pod may live, so the routes come back.
+        // DEL, after the routes and before the link: the pod may still live, so the routes are
+        // restored.
         host.kill();
         ip("route flush table 39999");
         host.start();
         assert_eq!((host.pods().len(), pod_routes()), (1, 1));
         assert_eq!(host.add("lives", &lives).unwrap(), attachment);
 
-        // DEL, after the link and before the record. (Or somebody deleted the link.)
+        // DEL, after the link and before the record. Or another program deleted the link.
         host.kill();
         ip(&format!("link del {}", host_ifname("lives", "eth0")));
         host.start();
         assert_eq!(host.pods(), [("lives".to_owned(), "broken".to_owned())]);
         let next = host.add("next", &half).unwrap();
         assert_ne!(address(&next), address(&attachment), "an address that DEL did not give back stays taken");
-        // GC names what is valid, and cleans the rest.
+        // GC lists the valid attachments, and deletes the others.
         host.gc(&["next"]);
         assert_eq!(host.pods(), [("next".to_owned(), "attached".to_owned())]);
     });
 }
 
 #[test]
-fn a_lost_or_damaged_store_stops_no_pod_and_gives_no_address_twice() {
-    isolated("a_lost_or_damaged_store_stops_no_pod_and_gives_no_address_twice", |_| {
+fn lost_store_stops_no_pod_and_duplicates_no_address() {
+    isolated("lost_store_stops_no_pod_and_duplicates_no_address", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (one, two) = (namespace(), namespace());
@@ -136,7 +139,7 @@ fn a_lost_or_damaged_store_stops_no_pod_and_gives_no_address_twice() {
         let status: AgentStatus = host.ask(Query::Agent).unwrap();
         assert!(!status.ready && status.store.fault.is_some());
 
-        // As the error says: the file is moved away, here without even a restart.
+        // The operator moves the file away, as the error recommends; no restart is necessary.
         fs::remove_file(host.path("store.redb")).unwrap();
         let second = host.add("c2", &two).unwrap();
         assert_ne!(address(&first), address(&second));
@@ -162,8 +165,8 @@ fn a_second_agent_is_refused() {
 }
 
 #[test]
-fn a_bad_edit_is_refused_and_what_ran_keeps_running() {
-    isolated("a_bad_edit_is_refused_and_what_ran_keeps_running", |_| {
+fn bad_edit_is_rejected_and_the_old_state_stays() {
+    isolated("bad_edit_is_rejected_and_the_old_state_stays", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();
@@ -189,7 +192,7 @@ fn a_bad_edit_is_refused_and_what_ran_keeps_running() {
             host.add("c2", &namespace()).unwrap();
             host.del("c2").unwrap();
         }
-        // A subnet that pods have addresses of cannot go, though nothing is wrong with the file itself.
+        // A subnet with addresses of pods cannot be deleted, although the file itself is valid.
         let text = fs::read_to_string(host.path("manifests/rack1.yaml")).unwrap();
         let network = text.split("---\n").next().unwrap();
         fs::write(host.path("manifests/rack1.yaml"), network).unwrap();
@@ -203,8 +206,8 @@ fn a_bad_edit_is_refused_and_what_ran_keeps_running() {
 }
 
 #[test]
-fn a_pod_that_nobody_was_told_of_is_not_ready_and_leaves_nothing() {
-    isolated("a_pod_that_nobody_was_told_of_is_not_ready_and_leaves_nothing", |_| {
+fn pod_without_advertisement_is_not_ready_and_is_removed() {
+    isolated("pod_without_advertisement_is_not_ready_and_is_removed", |_| {
         let mut host = Host::new("");
         host.start();
         let failure = host.add("c1", &namespace()).unwrap_err();

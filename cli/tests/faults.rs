@@ -1,5 +1,6 @@
-//! What goes wrong on a node, as its operator sees it: the agent is a process, its peers are in a namespace beyond a link,
-//! and what it says is read from `trunkline peers` and `trunkline status`. `docs/faults.md` lists them.
+//! Faults of a node from the operator's view. The agent is a process, and its peers are in a
+//! namespace beyond a link. The tests read the output of `trunkline peers` and `trunkline status`.
+//! `docs/faults.md` lists the faults.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
@@ -31,7 +32,7 @@ fn good() -> Router {
     Router { number: 1, asn: 65000, password: Some("k1"), prefixes: 1, connects: false }
 }
 
-/// A host whose one peer is well, and established.
+/// A host with one healthy, established peer.
 fn settled(cidr: &str) -> (Host, OwnedFd, Speakers) {
     let routers = routers(1);
     let speakers = speakers(&routers, &[good()]);
@@ -62,7 +63,7 @@ fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The session is the one that it was from the start.
+/// The session has existed since the start.
 fn undisturbed(host: &Host) {
     let peer = peer(host, "10.255.0.1");
     assert_eq!((peer.state.as_str(), peer.flaps, peer.sent.open), ("Established", 0, 1));
@@ -167,8 +168,8 @@ const BAD: &[Bad] = &[
 ];
 
 #[test]
-fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
-    isolated("bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays", |_| {
+fn bad_manifests_are_rejected_with_file_field_and_fix() {
+    isolated("bad_manifests_are_rejected_with_file_field_and_fix", |_| {
         let (host, routers, _speakers) = settled(SUBNET);
         let netns = namespace();
         let pod = address(&host.add("witness", &netns).unwrap());
@@ -182,7 +183,7 @@ fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
             for words in says {
                 assert!(status.contains(words), "{what}: `{words}` is not in\n{status}");
             }
-            assert!(status.contains("REFUSED, the state before runs"), "{what}:\n{status}");
+            assert!(status.contains("REFUSED, the previous state stays in force"), "{what}:\n{status}");
             assert!(!status.contains("aaaa"), "the password is shown:\n{status}");
             let same = |now: &[_]| format!("{now:?}") == format!("{networks:?}");
             assert!(same(&host.status().networks), "{what}: {:?}", host.status().networks);
@@ -196,8 +197,8 @@ fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
 }
 
 #[test]
-fn a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said() {
-    isolated("a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said", |_| {
+fn taken_metrics_port_is_reported_and_the_agent_runs() {
+    isolated("taken_metrics_port_is_reported_and_the_agent_runs", |_| {
         let taken = TcpListener::bind("127.0.0.1:9473").unwrap();
         let (host, _routers, _speakers) = settled(SUBNET);
         host.add("c1", &namespace()).unwrap();
@@ -220,8 +221,8 @@ fn a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said() {
 }
 
 #[test]
-fn a_bad_manifest_at_the_start_is_told_and_runs_when_it_is_mended() {
-    isolated("a_bad_manifest_at_the_start_is_told_and_runs_when_it_is_mended", |_| {
+fn bad_manifest_at_start_is_reported_and_later_applied() {
+    isolated("bad_manifest_at_start_is_reported_and_later_applied", |_| {
         let routers = routers(1);
         let _speakers = speakers(&routers, &[good()]);
         let mut host = Host::new("");
@@ -237,7 +238,7 @@ fn a_bad_manifest_at_the_start_is_told_and_runs_when_it_is_mended() {
     });
 }
 
-/// OPEN as of AS 65000, and a KEEPALIVE: as much as it takes to be Established.
+/// An OPEN of AS 65000 and a KEEPALIVE: enough for Established.
 fn greeting(asn: u32) -> Vec<u8> {
     let mut octets = Vec::new();
     Open::new(Asn(asn), 90, [10, 255, 0, 99].into(), vec![Capability::FourOctetAs(Asn(asn))])
@@ -247,8 +248,8 @@ fn greeting(asn: u32) -> Vec<u8> {
 }
 
 #[test]
-fn peers_that_misbehave_show_their_cause_in_words() {
-    isolated("peers_that_misbehave_show_their_cause_in_words", |_| {
+fn misbehaving_peers_show_their_cause() {
+    isolated("misbehaving_peers_show_their_cause", |_| {
         let routers = routers(8);
         let other = |number, asn, password, prefixes| Router {
             number,
@@ -321,7 +322,7 @@ fn peers_that_misbehave_show_their_cause_in_words() {
                 let text = host.prints("peers");
                 text.lines().find(|line| line.starts_with(&address)).unwrap().to_owned()
             };
-            // Peer 4 comes back each time, and has its cause while it is down.
+            // Peer 4 returns each time, and shows its cause while it is down.
             within(Duration::from_secs(20), words, || line().contains(words));
             within(Duration::from_secs(20), words, || {
                 let one = host.prints(&format!("peers 10.255.0.{number}"));
@@ -362,7 +363,8 @@ fn an_exhausted_pool_names_its_subnet_and_counts() {
     });
 }
 
-/// A file system of its own for the store, as long as this lives. It is seen by this thread and what it starts.
+/// A separate file system for the store, until this value is dropped. Only this thread and its
+/// child processes see it.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -395,8 +397,8 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
-    isolated("a_full_disk_gives_out_no_address_and_what_runs_goes_on", |_| {
+fn full_disk_allocates_no_address_and_stops_no_pod() {
+    isolated("full_disk_allocates_no_address_and_stops_no_pod", |_| {
         let routers = routers(1);
         let _speakers = speakers(&routers, &[good()]);
         let mut host = Host::new("");
@@ -410,7 +412,7 @@ fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
         let pod = address(&host.add("witness", &netns).unwrap());
 
         disk.fill();
-        // The file has some room of its own before it has to grow.
+        // The file has some free space before it must grow.
         let mut given = Vec::new();
         let (name, failure) = (0..200)
             .find_map(|number| {
@@ -448,7 +450,7 @@ fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
     });
 }
 
-/// Links whose pods are on this host.
+/// The links of pods on this host.
 fn links() -> Vec<String> {
     ip("-br link").lines().filter(|line| line.starts_with("tl")).map(str::to_owned).collect()
 }
@@ -456,8 +458,8 @@ fn links() -> Vec<String> {
 const AT_ONCE: usize = 4;
 const ROUNDS: u32 = 16;
 
-/// Kills the agent in the middle of several requests of one kind, a little later in each round, until after the time
-/// that they took when nobody killed it.
+/// Kills the agent during several requests of one kind, later in each round, until after the
+/// duration of undisturbed requests.
 fn storm(verb: &str) {
     let (mut host, routers, _speakers) = settled(SUBNET);
     let netns = namespace();
@@ -495,7 +497,8 @@ fn storm(verb: &str) {
         assert!(inside(&routers, || ping(&witness)), "round {round}: without an agent");
 
         host.start();
-        // What is there after the start is whole, or known to be broken by a DEL; never half an ADD.
+        // After the start, each attachment is complete, or marked as broken by a DEL; none is a
+        // partial ADD.
         let states = host.pods();
         for (name, state) in &states {
             let known = state == "attached" && link_exists(name) || verb == "DEL" && state == "broken";
@@ -514,29 +517,29 @@ fn storm(verb: &str) {
     }
     println!("{verb}: {AT_ONCE} take {whole:?}; {answered} of {asked} answered");
     assert!(answered < asked, "no kill was in time");
-    // All addresses came back.
+    // All addresses are free again.
     let used: u32 = host.status().networks.iter().flat_map(|n| &n.subnets).map(|subnet| subnet.used).sum();
     assert_eq!(used, 1);
 }
 
 #[test]
-fn sigkill_at_any_point_of_add_leaves_nothing_that_start_and_gc_do_not_clean() {
-    isolated("sigkill_at_any_point_of_add_leaves_nothing_that_start_and_gc_do_not_clean", |_| {
+fn start_and_gc_clean_up_after_sigkill_in_add() {
+    isolated("start_and_gc_clean_up_after_sigkill_in_add", |_| {
         storm("ADD");
     });
 }
 
 #[test]
-fn sigkill_at_any_point_of_del_leaves_nothing_that_start_and_gc_do_not_clean() {
-    isolated("sigkill_at_any_point_of_del_leaves_nothing_that_start_and_gc_do_not_clean", |_| {
+fn start_and_gc_clean_up_after_sigkill_in_del() {
+    isolated("start_and_gc_clean_up_after_sigkill_in_del", |_| {
         storm("DEL");
     });
 }
 
 #[test]
-fn a_runtime_that_is_killed_in_its_add_leaves_nothing() {
-    isolated("a_runtime_that_is_killed_in_its_add_leaves_nothing", |_| {
-        // Nobody answers there, so that the ADD waits.
+fn add_of_a_killed_runtime_is_undone() {
+    isolated("add_of_a_killed_runtime_is_undone", |_| {
+        // No peer answers, so the ADD waits.
         let mut host = Host::new("");
         let config = fs::read_to_string(host.path("agent.yaml")).unwrap();
         fs::write(host.path("agent.yaml"), config.replace("timeoutSeconds: 1", "timeoutSeconds: 60"))
@@ -553,8 +556,8 @@ fn a_runtime_that_is_killed_in_its_add_leaves_nothing() {
 }
 
 #[test]
-fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
-    isolated("what_others_delete_in_the_kernel_comes_back_or_is_reported", |_| {
+fn deleted_kernel_objects_are_restored_or_reported() {
+    isolated("deleted_kernel_objects_are_restored_or_reported", |_| {
         let (host, routers, _speakers) = settled(SUBNET);
         let (one, two) = (namespace(), namespace());
         let pod = address(&host.add("c1", &one).unwrap());
@@ -584,8 +587,9 @@ fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
             assert!(inside(&routers, || ping(&pod)), "{harm}");
             repairs = host.status().kernel.repairs;
         }
-        eventually("an event says so", || host.prints("events").contains("changed by others and put back: "));
-        // Only the pod's namespace could have the other end: a veth cannot be made again, and is reported.
+        eventually("an event says so", || host.prints("events").contains("changed by others and restored: "));
+        // A veth pair cannot be created again without its other end in the pod's namespace, so it
+        // is reported.
         let link = trunkline_datapath::naming::host_ifname("c1", "eth0");
         ip(&format!("link del {link}"));
         eventually("it is reported", || host.pods().contains(&("c1".to_owned(), "broken".to_owned())));
@@ -602,7 +606,7 @@ fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
     });
 }
 
-/// What `trunkline doctor` prints.
+/// The output of `trunkline doctor`.
 fn doctor(host: &Host) -> String {
     let mut process = Process::new(env!("CARGO_BIN_EXE_trunkline"));
     let output = process.arg("doctor").arg("--config").arg(host.path("agent.yaml")).output().unwrap();
@@ -614,7 +618,7 @@ fn events_survive_a_restart_and_a_stopped_agent_has_a_deadline() {
     isolated("events_survive_a_restart_and_a_stopped_agent_has_a_deadline", |_| {
         let (mut host, _routers, speakers) = settled(SUBNET);
         assert!(host.prints("events").contains(" agentStarted "));
-        // The default route of the network goes with its only peer, and comes back with it.
+        // The network loses its default route with its only peer, and gets it back with the peer.
         host.manifests(&manifests(&GOOD.replace("k1", "k2"), SUBNET));
         within(Duration::from_secs(20), "a lost default route", || {
             host.prints("events").contains("network rack1: no ipv4-unicast default route is left")

@@ -1,4 +1,4 @@
-//! Bandwidth limits under an agent that runs: what others take away comes back.
+//! Bandwidth limits while the agent runs: limits that other programs remove are restored.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,8 +21,8 @@ fn run(command: &str) {
 }
 
 #[test]
-fn limits_that_others_take_away_come_back() {
-    isolated("limits_that_others_take_away_come_back", |_| {
+fn limits_that_others_remove_are_restored() {
+    isolated("limits_that_others_remove_are_restored", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();
@@ -51,7 +51,7 @@ fn limits_that_others_take_away_come_back() {
             run(&command);
             eventually(&command, || check().is_ok());
         }
-        // What DEL takes away stays away.
+        // Limits of a deleted pod are not restored.
         host.del("c1").unwrap();
         assert!(!link_exists("c1") && !ip("link").contains(&ifb));
     });

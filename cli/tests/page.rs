@@ -1,4 +1,4 @@
-//! The page of an agent that runs: who is shown it, what it says to the browser, what changes while one looks, and what is too much.
+//! The page of a running agent: allowed clients, security headers, live updates, and limits.
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -64,7 +64,7 @@ impl Stream {
         (line.split(' ').nth(1).unwrap().parse().unwrap(), Stream(reader))
     }
 
-    /// The next document that is as wanted.
+    /// The next document that fulfils the condition.
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         for _ in 0..2000 {
@@ -82,8 +82,8 @@ impl Stream {
 }
 
 #[test]
-fn the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do() {
-    isolated("the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do", |_| {
+fn page_is_local_and_has_security_headers() {
+    isolated("page_is_local_and_has_security_headers", |_| {
         ip("addr add 192.0.2.1/32 dev lo");
         let mut host = Host::new(OPTIONAL);
         let config = fs::read_to_string(host.path("agent.yaml")).unwrap();
@@ -112,7 +112,8 @@ fn the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do() {
         assert_eq!(get("/page/nothing").status, 404);
         assert_eq!(ask_at(HERE, "POST", "/", "Host: localhost\r\nContent-Length: 0\r\n").status, 405);
 
-        // Who comes by another address, under a name, or out of somebody else's page, is not shown it; metrics are.
+        // Requests to another address, with a host name, or from a foreign page get no page, but
+        // they get metrics.
         let local = "Host: 192.0.2.1:9473\r\n";
         for (to, path, headers, status) in [
             ("192.0.2.1:9473", "/", local, 403),
@@ -147,8 +148,8 @@ fn the_page_is_shown_to_this_host_and_says_to_the_browser_what_it_may_do() {
 }
 
 #[test]
-fn questions_are_answered_and_bad_ones_say_what_to_write() {
-    isolated("questions_are_answered_and_bad_ones_say_what_to_write", |_| {
+fn queries_are_answered_and_bad_ones_get_advice() {
+    isolated("queries_are_answered_and_bad_ones_get_advice", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let netns = namespace();
@@ -191,8 +192,8 @@ fn questions_are_answered_and_bad_ones_say_what_to_write() {
 }
 
 #[test]
-fn who_looks_is_told_what_changes_and_one_too_many_when_to_come_again() {
-    isolated("who_looks_is_told_what_changes_and_one_too_many_when_to_come_again", |_| {
+fn streams_send_changes_and_are_limited_in_number() {
+    isolated("streams_send_changes_and_are_limited_in_number", |_| {
         let mut host = Host::new(OPTIONAL);
         host.start();
         let (status, mut stream) = Stream::open();

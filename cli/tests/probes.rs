@@ -1,4 +1,5 @@
-//! Probes, with a router beyond a link that forwards: each fault is named while BGP sees nothing, ends with its cause, and no pod receives a probe.
+//! Probes, with a router beyond a link that forwards. Each fault is reported although BGP does not
+//! detect it, ends with its cause, and no pod receives a probe.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
@@ -67,7 +68,7 @@ impl Rack {
         });
     }
 
-    /// Waits until this is wrong and nothing else.
+    /// Waits until this fault is the only one.
     fn has(&self, kind: ProbeFaultKind) {
         within(kind.name(), || {
             let faults = self.probed().map(|router| router.faults).unwrap_or_default();
@@ -118,8 +119,8 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn faults_that_no_session_shows_are_named_and_end() {
-    isolated("faults_that_no_session_shows_are_named_and_end", |_| {
+fn faults_without_a_session_loss_are_reported_and_end() {
+    isolated("faults_without_a_session_loss_are_reported_and_end", |_| {
         let rack = Rack::new("");
         let filter =
             |rule: &str| format!("nft 'table ip faults {{ chain c {{ type filter hook {rule}; }}; }}'");
@@ -168,7 +169,7 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
         let rack = Rack::new("");
         sh(&rack.router, "ip route del 10.14.0.0/24");
         rack.has(ProbeFaultKind::ToPods);
-        // A pod that knows everything but the secrets: magic, ports and addresses.
+        // A pod that knows everything except the secrets: magic, ports and addresses.
         let forge = |from: &OwnedFd, bind: &str| {
             let content = [&b"tlpr"[..], &[0x5a; 60]].concat();
             inside(from, || {
@@ -190,7 +191,7 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
         }
         sh(&rack.router, &format!("ip route add 10.14.0.0/24 via {}", fabric::HOST));
         rack.good();
-        // What others send to the pod with the magic of probes is dropped on the uplink, too.
+        // Packets of others to the pod with the magic of probes are dropped on the uplink, too.
         let before = rack.received().1;
         forge(&rack.router, "0.0.0.0");
         rack.good();
@@ -199,8 +200,8 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
 }
 
 #[test]
-fn without_probes_nothing_is_sent_and_no_table_is_there() {
-    isolated("without_probes_nothing_is_sent_and_no_table_is_there", |_| {
+fn without_probes_no_packet_is_sent_and_no_table_exists() {
+    isolated("without_probes_no_packet_is_sent_and_no_table_exists", |_| {
         let router = routers(1);
         let _speakers = speakers(&router, &[Router { number: 1, asn: 65000, ..Router::default() }]);
         let mut host = Host::new("");
@@ -217,7 +218,7 @@ fn without_probes_nothing_is_sent_and_no_table_is_there() {
         host.start();
         within("no table", || !table());
         assert!(host.status().probes.is_none());
-        // The links are as they were.
+        // The links have not changed.
         assert!(ip("link").contains("up1"));
     });
 }

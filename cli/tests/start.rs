@@ -1,5 +1,6 @@
-//! Faults at the agent's start, with traffic: a pod and its router ping each other the whole time, the agent is killed, the
-//! fault is there when it starts again, and no packet is lost. `docs/faults.md` lists them.
+//! Faults at the agent's start, with traffic. A pod and its router ping each other all the time.
+//! The agent is killed and started again with the fault, and no packet is lost. `docs/faults.md`
+//! lists the faults.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
@@ -38,7 +39,7 @@ const PEER: &str = "{asn: 65000, address: 10.255.0.1, connectRetrySeconds: 1}";
 const SUBNET: &str = "10.14.0.0/24";
 const ROUTER: &str = "10.255.0.1";
 
-/// A host with a pod, whose router and pod ping each other.
+/// A host with a pod; router and pod ping each other.
 struct Running {
     host: Host,
     _netns: [OwnedFd; 2],
@@ -46,7 +47,7 @@ struct Running {
     _speakers: Speakers,
 }
 
-/// `ping` as long as this lives.
+/// `ping` until this value is dropped.
 struct Ping {
     process: Child,
     what: &'static str,
@@ -61,7 +62,7 @@ impl Ping {
         Ping { process, what }
     }
 
-    /// Ends it; every request was answered.
+    /// Ends `ping`; every request was answered.
     fn lost_nothing(self) {
         let pid = self.process.id().to_string();
         assert!(Process::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -78,7 +79,7 @@ impl Ping {
 }
 
 impl Running {
-    /// Killed, and about to be started with a fault.
+    /// A killed agent, before its start with a fault.
     fn killed(prefixes: u8) -> Running {
         let routers = routers(1);
         let speakers = speakers(&routers, &[Router { number: 1, asn: 65000, prefixes, ..Router::default() }]);
@@ -129,10 +130,10 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_taken_bgp_port_costs_no_packet_and_is_bound_later() {
-    isolated("a_taken_bgp_port_costs_no_packet_and_is_bound_later", |_| {
+fn taken_bgp_port_loses_no_packet_and_is_bound_later() {
+    isolated("taken_bgp_port_loses_no_packet_and_is_bound_later", |_| {
         let mut running = Running::killed(0);
-        // Not v6only: it has the port in both families.
+        // Not v6only: the socket has the port in both families.
         let taken = TcpListener::bind("[::]:179").unwrap();
         running.host.start();
         let host = &running.host;
@@ -169,8 +170,8 @@ fn a_taken_bgp_port_costs_no_packet_and_is_bound_later() {
 }
 
 #[test]
-fn refused_manifests_at_the_start_cost_no_packet() {
-    isolated("refused_manifests_at_the_start_cost_no_packet", |_| {
+fn rejected_manifests_at_the_start_lose_no_packet() {
+    isolated("rejected_manifests_at_the_start_lose_no_packet", |_| {
         let mut running = Running::killed(0);
         running.host.manifests(&manifests(PEER, "10.14.0.0/33"));
         running.host.launch();
@@ -184,13 +185,13 @@ fn refused_manifests_at_the_start_cost_no_packet() {
 }
 
 #[test]
-fn a_store_that_cannot_be_read_costs_no_packet() {
-    isolated("a_store_that_cannot_be_read_costs_no_packet", |_| {
+fn unreadable_store_loses_no_packet() {
+    isolated("unreadable_store_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let (store, away) = (running.host.path("store.redb"), running.host.path("away"));
         fs::rename(&store, &away).unwrap();
         fs::create_dir(&store).unwrap();
-        // A device that lost its route: nobody knows whether it is a pod's, as the records are not known.
+        // A device without a route: it may be a pod's, because the records are unknown.
         ip("link add tlorphan type veth peer name other");
         ip("link set tlorphan alias trunkline:c9:eth0");
         running.host.start();
@@ -210,8 +211,8 @@ fn a_store_that_cannot_be_read_costs_no_packet() {
 }
 
 #[test]
-fn an_absent_api_server_costs_no_packet() {
-    isolated("an_absent_api_server_costs_no_packet", |_| {
+fn absent_api_server_loses_no_packet() {
+    isolated("absent_api_server_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let path = |name: &str| running.host.path(name);
         let nobody = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -238,7 +239,7 @@ fn an_absent_api_server_costs_no_packet() {
     });
 }
 
-/// The agent ends with these words; what it found stays.
+/// The agent ends with this message; the kernel's objects stay.
 fn ends_with(running: &mut Running, words: &str) {
     let output = running.host.command().output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -247,8 +248,8 @@ fn ends_with(running: &mut Running, words: &str) {
 }
 
 #[test]
-fn an_agent_that_cannot_start_costs_no_packet() {
-    isolated("an_agent_that_cannot_start_costs_no_packet", |_| {
+fn agent_that_cannot_start_loses_no_packet() {
+    isolated("agent_that_cannot_start_loses_no_packet", |_| {
         let mut running = Running::killed(0);
         let config = fs::read_to_string(running.host.path("agent.yaml")).unwrap();
         let write = |running: &Running, text: &str| fs::write(running.host.path("agent.yaml"), text).unwrap();
@@ -271,8 +272,8 @@ fn an_agent_that_cannot_start_costs_no_packet() {
 }
 
 #[test]
-fn taken_metrics_and_bfd_ports_cost_no_packet() {
-    isolated("taken_metrics_and_bfd_ports_cost_no_packet", |_| {
+fn taken_metrics_and_bfd_ports_lose_no_packet() {
+    isolated("taken_metrics_and_bfd_ports_lose_no_packet", |_| {
         let mut running = Running::killed(0);
         let metrics = TcpListener::bind("127.0.0.1:9473").unwrap();
         let bfd = std::net::UdpSocket::bind("[::]:3784").unwrap();
@@ -292,7 +293,7 @@ fn taken_metrics_and_bfd_ports_cost_no_packet() {
     });
 }
 
-/// Starts the agent by another command.
+/// Starts the agent with another command.
 fn launch(host: &mut Host, mut command: Process) {
     let log = fs::File::options().create(true).append(true).open(host.path("log")).unwrap();
     host.agent = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
@@ -300,10 +301,10 @@ fn launch(host: &mut Host, mut command: Process) {
 }
 
 #[test]
-fn a_guard_that_cannot_be_loaded_costs_no_packet() {
-    isolated("a_guard_that_cannot_be_loaded_costs_no_packet", |_| {
+fn guard_that_cannot_be_loaded_loses_no_packet() {
+    isolated("guard_that_cannot_be_loaded_loses_no_packet", |_| {
         let mut running = Running::killed(0);
-        // The `nft` that the agent finds fails until it is taken away.
+        // The agent's `nft` fails until it is removed.
         let folder = running.host.path("bin");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/false", folder.join("nft")).unwrap();
@@ -323,8 +324,8 @@ fn a_guard_that_cannot_be_loaded_costs_no_packet() {
 }
 
 #[test]
-fn a_kernel_that_refuses_everything_costs_no_packet() {
-    isolated("a_kernel_that_refuses_everything_costs_no_packet", |_| {
+fn kernel_that_refuses_all_requests_loses_no_packet() {
+    isolated("kernel_that_refuses_all_requests_loses_no_packet", |_| {
         let mut running = Running::killed(1);
         let agent = running.host.command();
         let mut command = Process::new("setpriv");
@@ -343,7 +344,8 @@ fn a_kernel_that_refuses_everything_costs_no_packet() {
     });
 }
 
-/// The agent's reconcile task by itself, with this speaker's configuration, as `trunkline agent` starts it.
+/// The agent's reconcile task alone, with this speaker's configuration, as `trunkline agent` starts
+/// it.
 async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconcile, KernelHandle) {
     let (kernel, kernel_events) = KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).unwrap();
     let Started { ipam, records, .. } = Ipam::start(&host.path("store.redb")).unwrap();
@@ -403,13 +405,13 @@ async fn view_until(
 const IMPORTED: &str = "{asn: 65000, address: 10.255.0.1, connectRetrySeconds: 1, import: {default: accept}}";
 
 #[test]
-fn a_speaker_that_cannot_start_costs_no_packet() {
-    isolated("a_speaker_that_cannot_start_costs_no_packet", |runtime| {
+fn speaker_that_cannot_start_loses_no_packet() {
+    isolated("speaker_that_cannot_start_loses_no_packet", |runtime| {
         let mut running = Running::killed(0);
         runtime.block_on(async {
             let history = History::default();
             let (reconcile, kernel) = reconcile(&running.host, 0, &history).await;
-            // Two starts at least have failed: after 1 s and after 3 s.
+            // At least two starts have failed: after 1 s and after 3 s.
             tokio::time::sleep(Duration::from_millis(3200)).await;
             let view = reconcile.view().await.unwrap();
             let stopped = view.stopped.unwrap();
@@ -428,8 +430,8 @@ fn a_speaker_that_cannot_start_costs_no_packet() {
 }
 
 #[test]
-fn a_speaker_that_ends_costs_no_packet_and_is_started_again() {
-    isolated("a_speaker_that_ends_costs_no_packet_and_is_started_again", |runtime| {
+fn ended_speaker_loses_no_packet_and_is_restarted() {
+    isolated("ended_speaker_loses_no_packet_and_is_restarted", |runtime| {
         let mut running = Running::killed(1);
         running.host.manifests(&manifests(IMPORTED, SUBNET));
         let learned = || ip("route show table all").contains("198.18.0.0/24");
@@ -440,7 +442,7 @@ fn a_speaker_that_ends_costs_no_packet_and_is_started_again() {
                 |view: &ReconcileStatus| view.bgp.as_ref().is_some_and(|bgp| !bgp.converged.is_empty());
             let view = view_until(&reconcile, "converged", converged).await;
             within_async("learned", learned).await;
-            // As after a bug of the speaker's: it ends without an order of the agent's.
+            // As after a bug in the speaker: it ends without a command of the agent.
             view.bgp.unwrap().speaker.stop(Stop::Silent).await;
             let view = view_until(&reconcile, "seen", |view| view.stopped.is_some()).await;
             assert!(view.stopped.unwrap().fault.contains("ended unexpectedly"));

@@ -1,5 +1,5 @@
-//! The terminal that `trunkline watch` draws on is given back when one of its threads panics. (How it is given back on `q`, on an error and on
-//! SIGTERM is seen with a real agent, by the lab's operator/watch.)
+//! `trunkline watch` restores the terminal when one of its threads panics. The lab's operator/watch
+//! tests `q`, an error and SIGTERM with a real agent.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ fn modes(terminal: impl AsFd) -> String {
 }
 
 #[test]
-fn a_panic_gives_the_terminal_back_before_it_is_told() {
+fn panic_restores_the_terminal_before_its_message() {
     let seat = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&seat).unwrap();
     unlockpt(&seat).unwrap();
@@ -29,7 +29,7 @@ fn a_panic_gives_the_terminal_back_before_it_is_told() {
     let before = modes(&line);
     let (line, mut seat) = (File::from(line), File::from(seat));
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "panics_amid_its_work", "--ignored", "--nocapture"])
+        .args(["--exact", "panics_while_drawing", "--ignored", "--nocapture"])
         .stdin(line.try_clone().unwrap())
         .stdout(line.try_clone().unwrap())
         .stderr(line.try_clone().unwrap())
@@ -37,7 +37,7 @@ fn a_panic_gives_the_terminal_back_before_it_is_told() {
         .unwrap();
     let reader = thread::spawn(move || {
         let mut octets = Vec::new();
-        // Without anybody at the other end it ends with an error, and what came before is there.
+        // If the other end is closed, the read ends with an error; the octets before it are valid.
         let _ = seat.read_to_end(&mut octets);
         String::from_utf8_lossy(&octets).into_owned()
     });
@@ -57,7 +57,7 @@ fn a_panic_gives_the_terminal_back_before_it_is_told() {
 
 #[test]
 #[ignore = "it panics at a terminal: another test runs it and looks"]
-fn panics_amid_its_work() {
+fn panics_while_drawing() {
     let before = modes(std::io::stdin());
     let mut screen = Screen::open().unwrap();
     screen.draw(|_| ()).unwrap();

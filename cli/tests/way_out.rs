@@ -1,5 +1,6 @@
-//! The way out follows the default routes that the peers offer: two routers, each behind a link of its own, and a pod that pings what lies
-//! behind them. A router without uplinks drops what is sent to it.
+//! The pods' default routes follow the default routes of the peers. There are two routers, each
+//! behind its own link, and a pod that pings addresses behind them. A router without uplinks drops
+//! packets for these addresses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
@@ -25,13 +26,13 @@ use host::{Host, manifests};
 use namespace::{inside, ip, isolated, namespace};
 
 const SUBNET: &str = "10.14.0.0/24";
-/// What lies behind the routers; packets to different addresses of it take different next hops.
+/// Addresses behind the routers; packets to different addresses use different next hops.
 const OUTSIDE: &str = "198.51.100.0/28";
 const TARGETS: u8 = 16;
 const NO_BGP: &str =
     "table inet hold { chain input { type filter hook input priority 0; tcp dport 179 drop; }; }";
 
-/// A router 10.255.N.1 beyond the link `upN`, whose default route comes and goes.
+/// A router 10.255.N.1 beyond the link `upN` with a default route that the test adds and removes.
 struct Tor {
     number: u8,
     netns: OwnedFd,
@@ -55,7 +56,7 @@ impl Tor {
         let (default, mut defaults) = unbounded_channel();
         let (ready, running) = mpsc::channel();
         let there = netns.try_clone().unwrap();
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -85,14 +86,14 @@ impl Tor {
         format!("10.255.{}.1", self.number)
     }
 
-    /// Its uplinks are there, or not: what it forwards, and then what it advertises.
+    /// Adds or removes the router's uplinks: first its forwarding, then its advertisement.
     fn uplinks(&self, there: bool) {
         let verb = if there { "add" } else { "del" };
         inside(&self.netns, || ip(&format!("route {verb} local {OUTSIDE} dev lo")));
         self.default.send(there).unwrap();
     }
 
-    /// Whether BGP connections reach it.
+    /// Whether BGP connections to the router are possible.
     fn reachable(&self, reachable: bool) {
         let arguments = if reachable { "delete table inet hold" } else { NO_BGP };
         let status = inside(&self.netns, || Process::new("nft").arg(arguments).status().unwrap());
@@ -115,7 +116,7 @@ fn speaker(number: u8) -> (net::SpeakerHandle, net::Events, net::RouteChanges) {
     net::spawn(config, &shell).unwrap()
 }
 
-/// One `ping` to each address outside, as long as this lives.
+/// One `ping` to each outside address, until this value is dropped.
 struct Pings(Vec<Child>);
 
 impl Pings {
@@ -128,7 +129,7 @@ impl Pings {
         Pings(inside(pod, || (0..TARGETS).map(ping).collect()))
     }
 
-    /// Ends them. How many requests were lost; the last one of each may be on its way.
+    /// Ends them. Returns the number of lost requests; the last one of each may be on its way.
     fn lost(self) -> u32 {
         let lost = self.0.into_iter().map(|process| {
             let pid = process.id().to_string();
@@ -155,17 +156,17 @@ fn all_answered(pod: &OwnedFd) {
 }
 
 fn default_route() -> String {
-    // Of all tables, since one that is empty does not exist.
+    // From the list of all tables, because an empty table does not exist.
     let routes = ip("route show table all");
     let mut lines =
         routes.lines().skip_while(|line| !(line.starts_with("default") && line.contains("table 10000")));
     let first = lines.next().unwrap_or_default();
-    // The next hops of ECMP are lines of their own.
+    // The next hops of ECMP have their own lines.
     let hops = lines.take_while(|line| line.starts_with('\t'));
     hops.fold(first.to_owned(), |route, hop| format!("{route} {hop}"))
 }
 
-/// Waits until the kernel sends by these routers and by no other one.
+/// Waits until the kernel uses exactly these routers.
 fn leaves_by(all: &[&Tor], tors: &[&Tor]) {
     within(&format!("{} next hops", tors.len()), || {
         let route = default_route();
@@ -202,8 +203,8 @@ fn has_routes_of(host: &Host, tor: &Tor) -> bool {
 }
 
 #[test]
-fn the_way_out_follows_the_routers_default_routes() {
-    isolated("the_way_out_follows_the_routers_default_routes", |_| {
+fn default_route_follows_the_routers_default_routes() {
+    isolated("default_route_follows_the_routers_default_routes", |_| {
         let tors = [Tor::new(1), Tor::new(2)];
         let [one, two] = &tors;
         let both = [one, two];
@@ -240,7 +241,7 @@ fn the_way_out_follows_the_routers_default_routes() {
         );
         assert!(host.prints("routes --explain 0.0.0.0/0").contains("not by 10.255.2.1: it withdrew"));
 
-        // The router without uplinks comes back first, and takes no packet.
+        // The router without uplinks returns first, and gets no packet.
         let pings = Pings::start(&pod);
         std::thread::sleep(Duration::from_millis(100));
         one.reachable(false);
@@ -256,7 +257,7 @@ fn the_way_out_follows_the_routers_default_routes() {
         leaves_by(&both, &[one]);
         assert_eq!(pings.lost(), 0, "a restart of the agent loses nothing");
 
-        // The last one withdraws its default route too: what is configured stays.
+        // The last router withdraws its default route too: the configured route stays.
         one.default.send(false).unwrap();
         leaves_by(&both, &both);
         let lost = texts(&host, EventKind::DefaultLost);

@@ -1,5 +1,6 @@
-//! An agent with a VLAN network: what has to be on the VLAN before a pod is ready, and what the VLAN knows after. The network is untagged, for which
-//! the kernel needs no driver; nothing but the name of the device is different with a tag.
+//! An agent with a VLAN network: the requirements on the VLAN before a pod is ready, and the
+//! neighbours' entries afterwards. The network is untagged, so the kernel needs no driver; only the
+//! name of the device differs from a tagged one.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,13 +16,15 @@ use host::{Host, OPTIONAL, address, link_exists, pod_routes};
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use trunkline_api::attach::Code;
 
-/// The router's MAC address, which whatever else the rack answers for has too.
+/// The router's MAC address. The rack answers with it for all its addresses.
 const ROUTER: &str = "02:00:00:00:00:01";
 
-/// A host whose uplink `up1` is in a VLAN of both families, and the rack at its other end, with the VLAN's router.
+/// A host with the uplink `up1` in a VLAN of both families. At the other end is the rack with the
+/// VLAN's router.
 fn rack() -> (Host, OwnedFd) {
     let rack = namespace();
-    // As many distributions have it: the strictest check of sources, on whatever has none of its own.
+    // The default of many distributions: the strict check of sources for interfaces without their
+    // own setting.
     for scope in ["all", "default"] {
         fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
     }
@@ -35,7 +38,8 @@ fn rack() -> (Host, OwnedFd) {
         ip("addr add fd00:10::1/64 dev rack nodad");
         ip("link set rack up");
     });
-    // A device without a link-local address would ask the router by the pod's, which tells it of the pod before it is announced.
+    // A device without a link-local address would send solicitations to the router from the pod's
+    // address. The router would learn the pod before its announcement.
     eventually("carrier and a link-local address", || {
         ip("link show up1").contains("LOWER_UP")
             && ip("-6 addr show up1 scope link -tentative").contains("fe80::")
@@ -57,14 +61,14 @@ fn rack() -> (Host, OwnedFd) {
     (host, rack)
 }
 
-/// Neither link nor route nor record of a container.
+/// No link, route or record of the container exists.
 fn nothing_is_left(host: &Host, container: &str) {
     assert!(!link_exists(container));
     assert!(host.pods().iter().all(|(there, _)| there != container));
 }
 
 #[test]
-fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
+fn pod_is_reachable_at_once_despite_old_neighbour_entries() {
     isolated("a_pod_is_in_its_vlan_at_once", |_| {
         let (host, rack) = rack();
         let addresses = ["10.10.0.10", "fd00:10::10"];
@@ -83,7 +87,8 @@ fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
                 let neighbours = inside(&rack, || ip_json(&format!("neigh show {address} dev rack")));
                 neighbours.first().is_some_and(|neighbour| neighbour["lladdr"] == up1.as_str())
             });
-            // The link is new: its own link-local address has to be usable before it can ask for the rack's.
+            // The link is new: its link-local address must be usable before it can send
+            // solicitations to the rack.
             eventually("the pod answers", || inside(&rack, || ping(address)));
         }
         assert_eq!(
@@ -95,7 +100,7 @@ fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
 }
 
 #[test]
-fn without_its_router_a_pod_is_not_ready_and_leaves_nothing() {
+fn pod_without_its_router_is_not_ready_and_is_removed() {
     isolated("without_its_router", |_| {
         let (host, rack) = rack();
         inside(&rack, || ip("addr del 10.10.0.1/24 dev rack"));
@@ -115,7 +120,7 @@ fn without_its_router_a_pod_is_not_ready_and_leaves_nothing() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_not_taken_from_them() {
+fn duplicate_address_is_not_assigned() {
     isolated("an_address_that_somebody_has", |_| {
         let (host, rack) = rack();
         inside(&rack, || {
@@ -123,7 +128,8 @@ fn an_address_that_somebody_has_is_not_taken_from_them() {
             ip("addr add fd00:10::12/64 dev rack nodad");
         });
         for taken in ["10.10.0.10 of Subnet s4", "fd00:10::12 of Subnet s6"] {
-            // The families go on side by side: what was free in both is given back, and the next ones asked for.
+            // The families run in parallel: addresses that were free in both are released, and the
+            // next ones are tried.
             let failure = (0..3).find_map(|_| match host.add("c1", &namespace()) {
                 Ok(_) => host.del("c1").map(|_| None).unwrap(),
                 Err(failure) => Some(failure),
@@ -135,16 +141,18 @@ fn an_address_that_somebody_has_is_not_taken_from_them() {
             nothing_is_left(&host, "c1");
         }
         assert_eq!(pod_routes(), 0);
-        // The address was never this host's: nothing here answers for it, and its owner still has it.
+        // The address never belonged to this host: nothing here answers for it, and its owner still
+        // has it.
         assert!(!ip("neigh show proxy").contains("10.10.0.10"));
         let next = host.add("c1", &namespace()).unwrap();
         assert_eq!(address(&next), "10.10.0.13", "the one after those that were tried");
     });
 }
 
-/// Who is asked remembers the sender of the question. It is the node, by its address in the subnet, whoever's packet waits for the answer.
+/// A neighbour stores the sender of a request. The sender is the node's address in the subnet, for
+/// the packets of all sources.
 #[test]
-fn the_node_asks_by_its_address_of_the_subnet_whoever_s_packet_waits() {
+fn requests_use_the_nodes_address_of_the_subnet() {
     isolated("the_node_asks_by_its_address_of_the_subnet", |_| {
         let (host, rack) = rack();
         ip("addr add 10.10.0.5/24 dev up1");
@@ -158,11 +166,11 @@ fn the_node_asks_by_its_address_of_the_subnet_whoever_s_packet_waits() {
         };
         let forget = || {
             ip("neigh flush dev up1");
-            // Nothing of it is permanent.
+            // No entry is permanent.
             inside(&rack, || ip("neigh flush dev rack"));
             assert_eq!(askers(), [""; 0]);
         };
-        // To somebody whose answer does not come back, so that the rack asks for nobody itself.
+        // To a host without a return path, so the rack itself sends no request.
         inside(&rack, || ip("route add blackhole 10.10.0.10/32"));
         for from in ["the pod", "192.0.2.1"] {
             forget();

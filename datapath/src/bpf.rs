@@ -1,43 +1,44 @@
-//! Classic BPF for socket filters: the few instructions that the agent's filters are written in.
+//! Classic BPF for socket filters: the few instructions that the agent's filters use.
 //!
-//! A filter runs in the kernel on what a socket would get; what it refuses wakes nobody and fills no buffer. Loads are in network
-//! order, jumps are relative to the next instruction and reach 255 instructions forward.
+//! A filter runs in the kernel. A frame that it drops wakes no process and fills no buffer. Loads
+//! are in network byte order. Jumps are relative to the next instruction, at most 255 instructions
+//! forward.
 
 use socket2::SockFilter;
 
-/// The 32 bits at this offset.
+/// Loads the 32 bits at this offset.
 pub const fn load_word(offset: u32) -> SockFilter {
     SockFilter::new((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, offset)
 }
 
-/// The 16 bits at this offset.
+/// Loads the 16 bits at this offset.
 pub const fn load_half(offset: u32) -> SockFilter {
     SockFilter::new((libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16, 0, 0, offset)
 }
 
-/// The octet at this offset.
+/// Loads the octet at this offset.
 pub const fn load_octet(offset: u32) -> SockFilter {
     SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, offset)
 }
 
-/// Goes on `yes` instructions further if what was loaded is `value`, else `no`.
+/// Jumps `yes` instructions forward if the loaded value equals `value`, otherwise `no`.
 pub const fn equal(value: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, yes, no, value)
 }
 
-/// Goes on `yes` instructions further if what was loaded is `value` or more, else `no`.
+/// Jumps `yes` instructions forward if the loaded value is at least `value`, otherwise `no`.
 pub const fn at_least(value: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, yes, no, value)
 }
 
-/// Goes on `yes` instructions further if what was loaded has a bit of `mask`, else `no`.
+/// Jumps `yes` instructions forward if the loaded value has a bit of `mask`, otherwise `no`.
 pub const fn any_bit(mask: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new((libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16, yes, no, mask)
 }
 
-/// The socket gets it.
+/// Delivers the frame to the socket.
 pub const KEEP: SockFilter = answer(u32::MAX);
-/// The socket does not.
+/// Drops the frame.
 pub const DROP: SockFilter = answer(0);
 
 const fn answer(octets: u32) -> SockFilter {

@@ -1,4 +1,4 @@
-//! Address families of the kernel.
+//! Kernel address families (IP families).
 
 use ipnet::IpNet;
 
@@ -12,7 +12,7 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// Both.
+    /// Both families.
     pub const ALL: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
     /// The family of a prefix.

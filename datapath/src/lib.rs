@@ -1,13 +1,16 @@
-//! The node's data path: names, netlink, nftables, the kernel owner, pods' interfaces, and link checks.
+//! The node's data path: names, netlink, nftables, the kernel owner, pods' interfaces, and link
+//! checks.
 //!
-//! This crate knows neither Kubernetes nor BGP sessions nor the agent's socket, and `cargo` holds it to that: what it should do comes as
-//! plain values ([`plan`]). A module imports only those above it in this list:
+//! This crate does not depend on Kubernetes, BGP sessions or the agent's socket; its `Cargo.toml`
+//! enforces that. The wanted state arrives as plain values ([`plan`]). A module imports only
+//! modules above it in this list:
 //!
-//! - [`family`], [`mac`], [`naming`], [`bpf`], [`sockets`]: words and small tools.
-//! - [`plan`]: what the kernel should have, and what was found there.
-//! - [`netlink`], [`nft`], [`sysctl`]: the conversations with the kernel.
-//! - [`link_check`]: the neighbours of a pod in a VLAN. [`attach`]: the pods' interfaces.
-//! - [`kernel`]: the one owner of routes, rules, links, neighbours, nftables and sysctls.
+//! - [`family`], [`mac`], [`naming`], [`bpf`], [`sockets`]: basic types and tools.
+//! - [`plan`]: the wanted kernel state, and the found state.
+//! - [`netlink`], [`nft`], [`sysctl`]: requests to the kernel.
+//! - [`link_check`]: checks of the gateway and the address of a VLAN pod. [`attach`]: pods'
+//!   interfaces.
+//! - [`kernel`]: the only owner of routes, rules, links, neighbours, nftables and sysctls.
 
 pub mod attach;
 pub mod bpf;

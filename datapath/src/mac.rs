@@ -1,6 +1,6 @@
 //! MAC addresses as text.
 
-/// `02:12:34:00:00:01`.
+/// Formats a MAC address: `02:12:34:00:00:01`.
 pub fn show_mac(mac: &[u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }

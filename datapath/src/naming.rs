@@ -1,19 +1,22 @@
-//! Names of the links of an attachment: host interfaces, the devices that limit bandwidth, aliases, default MAC addresses.
+//! Names of the links of an attachment: host interfaces, the devices that limit bandwidth, aliases,
+//! default MAC addresses.
 //!
-//! They are functions of container and interface, so that whatever an earlier attempt left is found again.
+//! All names are functions of container ID and interface name, so a later attempt finds the links
+//! of an earlier one.
 
 use std::fmt;
 
 use trunkline_api::resources::AttachmentKind;
 
-/// What every own link's alias starts with.
+/// Prefix of the alias of every own link.
 pub const ALIAS_PREFIX: &str = "trunkline:";
-/// What the alias of a pair says that stands beside an IPVLAN slave.
+/// Suffix in the alias of a veth pair beside an IPVLAN slave.
 const IPVLAN_MARK: &str = ":ipvlan";
-/// What the alias of a pair ends with that has rules in the pod.
+/// Suffix in the alias of a veth pair with policy rules in the pod.
 const SECOND_MARK: &str = ":second";
 
-/// FNV-1a, 64 bits: a name must be the same for every version of this program, so no library's hash.
+/// FNV-1a, 64 bits. All versions of this program must compute the same names, so this is not a
+/// library's hash.
 fn stable_hash(container_id: &str, ifname: &str) -> u64 {
     [container_id.as_bytes(), &[0], ifname.as_bytes()]
         .into_iter()
@@ -21,33 +24,34 @@ fn stable_hash(container_id: &str, ifname: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, octet| (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Name of the host's end: `tl` and 12 hex digits.
+/// Name of the host interface: `tl` and 12 hex digits.
 pub fn host_ifname(container_id: &str, ifname: &str) -> String {
-    // FNV's high bits are the well mixed ones; fold both halves into 48 bits.
+    // FNV mixes the high bits well, so the hash is folded into 48 bits.
     let hash = stable_hash(container_id, ifname);
     format!("tl{:012x}", (hash ^ (hash >> 48)) & 0xffff_ffff_ffff)
 }
 
-/// The `ifb` device of a pair; none of a name that is not a pair's.
+/// The `ifb` device of a host interface; none if the name is not a host interface's.
 pub fn ifb_name(host_ifname: &str) -> Option<String> {
     host_ifname.strip_prefix("tl").map(|hash| format!("tb{hash}"))
 }
 
-/// The pair of an `ifb` device; none of a name that is not such a device's.
+/// The host interface of an `ifb` device; none if the name is not such a device's.
 pub fn pair_name(ifb_name: &str) -> Option<String> {
     ifb_name.strip_prefix("tb").map(|hash| format!("tl{hash}"))
 }
 
-/// What the alias of an attachment's links says: whose they are and what they are, for people, for DEL and for the next start.
+/// The alias of an attachment's links: owner and kind, for operators, for DEL and for the next
+/// start of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias<'a> {
-    /// The container, at most its first 64 characters.
+    /// The container ID, at most its first 64 characters.
     pub container_id: &'a str,
-    /// The interface in it.
+    /// The interface name in the container.
     pub ifname: &'a str,
-    /// How it is joined.
+    /// The kind of attachment.
     pub kind: AttachmentKind,
-    /// It is a pod's further interface, and has left rules there.
+    /// The interface is an additional one of the pod, and has policy rules in the pod.
     pub second: bool,
 }
 
@@ -58,14 +62,14 @@ impl<'a> Alias<'a> {
         Alias { container_id: &container_id[..end], ifname, kind, second }
     }
 
-    /// Reads one. What is not there, or not ours, is empty.
+    /// Parses an alias. Missing parts are empty; all are empty if the alias is not Trunkline's.
     pub fn read(alias: &'a str) -> Alias<'a> {
         let named = alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default();
         let marked =
             |named: &'a str, mark| named.strip_suffix(mark).map_or((named, false), |rest| (rest, true));
         let (named, second) = marked(named, SECOND_MARK);
         let (named, ipvlan) = marked(named, IPVLAN_MARK);
-        // No interface's name has a colon.
+        // An interface name contains no colon.
         let (container_id, ifname) = named.rsplit_once(':').unwrap_or((named, ""));
         let kind = if ipvlan { AttachmentKind::Ipvlan } else { AttachmentKind::Veth };
         Alias { container_id, ifname, kind, second }
@@ -81,7 +85,8 @@ impl fmt::Display for Alias<'_> {
     }
 }
 
-/// MAC of the pod's end where none was asked for: hybridnet's prefix, and 24 bits that stay the same for the attachment.
+/// Default MAC address of the pod interface: hybridnet's prefix, and 24 bits that stay the same for
+/// the attachment.
 pub fn default_mac(container_id: &str, ifname: &str) -> [u8; 6] {
     let hash = stable_hash(container_id, ifname).to_be_bytes();
     [0x02, 0x12, 0x34, hash[0] ^ hash[5], hash[1] ^ hash[6], hash[2] ^ hash[7]]
@@ -92,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alias_says_what_it_was_made_of() {
+    fn alias_is_parsed_into_its_parts() {
         for (kind, second, text) in [
             (AttachmentKind::Veth, false, "trunkline:c-1:eth0"),
             (AttachmentKind::Ipvlan, false, "trunkline:c-1:eth0:ipvlan"),
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_a_pair_and_its_ifb_lead_to_each_other() {
+    fn names_of_pair_and_ifb_map_to_each_other() {
         assert_eq!(ifb_name("tl0123456789ab").as_deref(), Some("tb0123456789ab"));
         assert_eq!(pair_name("tb0123456789ab").as_deref(), Some("tl0123456789ab"));
         assert_eq!((ifb_name("eth0"), pair_name("tl0123456789ab")), (None, None));

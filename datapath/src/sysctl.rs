@@ -1,7 +1,8 @@
-//! Sysctls, written only where they differ.
+//! Sysctls. A sysctl is written only if its value differs.
 //!
-//! `/proc/sys/net` is that of the network namespace of the thread that looks, wherever it is mounted. A container that is not
-//! privileged has it read-only; the chart mounts the host's `/proc/sys/net` once more and says so in `TRUNKLINE_PROC_SYS`.
+//! `/proc/sys/net` shows the network namespace of the reading thread, at every mount point. It is
+//! read-only in an unprivileged container. So the chart mounts the host's `/proc/sys/net` a second
+//! time and sets `TRUNKLINE_PROC_SYS` to this mount point.
 
 use std::fs;
 use std::io;
@@ -14,12 +15,12 @@ use rustix::io::Errno;
 
 use crate::plan::Sysctl;
 
-/// The environment variable that says where `/proc/sys` can be written.
+/// The environment variable with the path of a writable `/proc/sys`.
 const VARIABLE: &str = "TRUNKLINE_PROC_SYS";
 const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
 pub(crate) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
-/// The file of a sysctl, `net/ipv4/ip_forward`.
+/// The file of a sysctl such as `net/ipv4/ip_forward`.
 pub fn file(path: &str) -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let root = ROOT.get_or_init(|| {
@@ -31,7 +32,7 @@ pub fn file(path: &str) -> PathBuf {
     root.join(path)
 }
 
-/// Brings one sysctl to what it should be. Whether it had to be written.
+/// Sets one sysctl to the wanted value. Returns whether a write was necessary.
 pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
     let file = file(path);
     let failed = |error: io::Error| {
@@ -43,7 +44,7 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
     };
     let value = match wanted {
         Sysctl::Exactly(value) | Sysctl::IfThere(value) if found.trim() != *value => value,
-        // The kernel takes the greater of the two; 1 is strict, 2 is loose.
+        // The kernel uses the greater of the two values; 1 is strict, 2 is loose.
         Sysctl::LooseReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim().max(found.trim()) != "1" {
@@ -54,13 +55,14 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
         Sysctl::NoReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim() != "0" {
-                // Somebody may write 0 to it later.
+                // The own value is written in any case, because an administrator may set `all` to 0
+                // later.
                 if found.trim() != "0" {
                     fs::write(&file, "0").map_err(failed)?;
                 }
                 return Err(format!(
-                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that come there and are answered by another \
-                     way are dropped. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that it is meant for",
+                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
+                     leaves by another link. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that need the check",
                     all.trim(),
                     all.trim()
                 ));
@@ -77,23 +79,24 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Settings of the host's end of a pod's pair that netlink cannot write: it takes nothing from the pod about routers and routes.
+/// IPv6 settings of a host interface that netlink cannot write: no router advertisements and no
+/// redirects from the pod.
 const POD_DEVICE: [&str; 2] = ["accept_ra", "accept_redirects"];
 
 /// Writes the IPv6 settings of pods' devices in the network namespace of one thread.
 ///
-/// The folder is opened once: a look-up of `/proc/sys/net/ipv6` by its path passes the entries of every other network namespace, so it costs
-/// more with each pod.
+/// The folder is opened once. A look-up of `/proc/sys/net/ipv6` by path passes the entries of every
+/// other network namespace, so its cost grows with each pod.
 #[derive(Debug, Default)]
 pub(crate) struct PodSettings {
     folder: Option<OwnedFd>,
 }
 
 impl PodSettings {
-    /// Brings the settings of a pod's device to what they should be.
-    pub(crate) fn close(&mut self, ifname: &str) -> Result<(), String> {
+    /// Writes the settings of a pod's device.
+    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), String> {
         const FOLDER: &str = "net/ipv6/conf";
-        // The kernel has no IPv6, or the device is gone.
+        // ENOENT: the kernel has no IPv6, or the device is deleted.
         let or_missing =
             |error: Errno| if error == Errno::NOENT { Ok(()) } else { Err(io::Error::from(error)) };
         let closed = |setting: &str, fd: &OwnedFd| -> Result<(), Errno> {
@@ -118,8 +121,9 @@ impl PodSettings {
     }
 }
 
-/// A host that forwards IPv6 ignores router advertisements, and loses a default route that it has from one; `accept_ra` 2 means "also
-/// when forwarding". Only links with such a route are changed, and only where the value is 1: 0 was meant.
+/// Keeps default routes from router advertisements. A host that forwards IPv6 ignores
+/// advertisements with `accept_ra` 1 and loses such a route; with 2 it still accepts them. Only
+/// links with such a route are changed, and only from 1, because 0 is an administrator's decision.
 pub(crate) fn keep_router_advertisements<'a>(links: impl Iterator<Item = &'a str>) {
     if fs::read(file(FORWARDING_V6)).is_ok_and(|value| !value.starts_with(b"0")) {
         return;

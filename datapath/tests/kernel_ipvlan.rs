@@ -1,5 +1,6 @@
-//! IPVLAN slaves in a real kernel, with the pair beside them. Needs the drivers `ipvlan` and `8021q`: `cargo lab test l2` runs it in a
-//! kernel that has them; elsewhere the tests say that they are skipped.
+//! Tests of IPVLAN slaves in a real kernel, each with its veth pair to the host. They need the
+//! drivers `ipvlan` and `8021q`. `cargo lab test l2` runs them in a kernel with these drivers;
+//! otherwise they are skipped.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -37,7 +38,7 @@ fn ip_in(namespace: &OwnedFd, arguments: &str) {
     inside(namespace, || drop(ip(arguments)));
 }
 
-/// Runs a test on a node, or says that it cannot.
+/// Runs a test on a node, or reports that it is skipped.
 fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
     isolated(name, |runtime| {
         let gateway = namespace();
@@ -81,7 +82,8 @@ fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
 }
 
 impl Node {
-    /// A pod of VLAN 10 with 10.10.0.`host` and fd10::`host`. The node and the veth pods' prefixes are reached by the host.
+    /// A pod of VLAN 10 with 10.10.0.`host` and fd10::`host`. The pod reaches the node's addresses
+    /// and the prefixes of the veth pods through the host.
     fn slave(&self, container: &str, host: u8) -> DeviceSpec {
         let on_link = |address: String, gateway: &str| OnLink {
             address: address.parse().unwrap(),
@@ -150,14 +152,14 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
     plan
 }
 
-/// The interface that packets to `address` leave by.
-fn way(address: &str) -> String {
+/// The interface of the route to `address`.
+fn outgoing_interface(address: &str) -> String {
     ip_json(&format!("route get {address}"))[0]["dev"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
-    on_node("a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair", |runtime, node| {
+fn slave_uses_its_vlan_directly_and_the_pair_to_the_host() {
+    on_node("slave_uses_its_vlan_directly_and_the_pair_to_the_host", |runtime, node| {
         let (one, two, beside) = (namespace(), namespace(), namespace());
         let spec = node.slave("one", 5);
         let device = node.attach(runtime, &one, &spec);
@@ -180,7 +182,7 @@ fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
             ("10.1.0.4", device.host_ifname.as_str()),
             ("2001:db8:1::4", device.host_ifname.as_str()),
         ] {
-            assert_eq!(inside(&one, || way(to)), leaves_by, "to {to}");
+            assert_eq!(inside(&one, || outgoing_interface(to)), leaves_by, "to {to}");
             assert!(to == "198.51.100.1" || inside(&one, || ping(to)), "{to} from the pod");
         }
         for address in ["10.10.0.5", "fd10::5"] {
@@ -188,23 +190,24 @@ fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
             assert!(inside(&node.gateway, || ping(address)), "{address} from the gateway");
             assert!(inside(&beside, || ping(address)), "{address} from a veth pod");
         }
-        // The slave's MAC is the VLAN device's, and so the one that the gateway learned.
+        // The slave has the MAC address of the VLAN device, and the gateway learned this address.
         let parent = ip_json("link show eth0.10")[0]["address"].as_str().unwrap().to_owned();
         let learned = inside(&node.gateway, || ip_json("neigh show 10.10.0.5"));
         assert_eq!(learned[0]["lladdr"], parent.as_str());
         assert_eq!(device.mac.map(|octet| format!("{octet:02x}")).join(":"), parent);
         assert_eq!(node.check(runtime, &one, &spec).as_ref(), Ok(&device));
-        // The same ADD again: the same device, and it still works.
+        // A repeated ADD: the same device, and it still works.
         assert_eq!(node.attach(runtime, &one, &spec), device);
         assert!(inside(&one, || ping("10.10.0.1") && ping("192.0.2.1")));
         assert_eq!(node.kernel.status().last_error, None);
     });
 }
 
-/// An ADD that comes again: the answers to the checks' questions are the slave's, which has the address by now.
+/// A repeated ADD: the slave already has the address, so the gateway's answers to the check go to
+/// the slave.
 #[test]
-fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
-    on_node("a_check_on_the_wire_hears_what_a_slave_is_answered", |runtime, node| {
+fn link_check_receives_answers_to_a_slave() {
+    on_node("link_check_receives_answers_to_a_slave", |runtime, node| {
         let netns = namespace();
         node.attach(runtime, &netns, &node.slave("c", 5));
         for (address, gateway) in [("10.10.0.5", "10.10.0.1"), ("fd10::5", "fd10::1")] {
@@ -216,7 +219,8 @@ fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
                 ifindex: node.parent,
                 vlan: 10,
             };
-            // The router knows the asker already, so that it asks nothing itself.
+            // The gateway already has a neighbour entry for the pod, so it sends no ARP or ND
+            // request of its own.
             assert!(inside(&netns, || ping(gateway)));
             let (duplicate_wait, gateway_timeout) = (Duration::from_millis(200), Duration::from_secs(3));
             let outcome = runtime.block_on(async {
@@ -228,10 +232,11 @@ fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
     });
 }
 
-/// What a router advertises is not for pods: an address that nobody gave out, and a second default route.
+/// A pod must ignore router advertisements. They would give it an unassigned address and a second
+/// default route.
 #[test]
-fn a_slave_takes_no_advertisement() {
-    on_node("a_slave_takes_no_advertisement", |runtime, node| {
+fn slave_ignores_router_advertisements() {
+    on_node("slave_ignores_router_advertisements", |runtime, node| {
         let netns = namespace();
         node.attach(runtime, &netns, &node.slave("c", 5));
         let read = |path: &str| {
@@ -245,8 +250,8 @@ fn a_slave_takes_no_advertisement() {
 }
 
 #[test]
-fn check_names_what_is_missing_and_add_puts_it_back() {
-    on_node("check_names_what_is_missing_and_add_puts_it_back", |runtime, node| {
+fn check_reports_missing_parts_and_add_restores_them() {
+    on_node("check_reports_missing_parts_and_add_restores_them", |runtime, node| {
         let netns = namespace();
         let spec = node.slave("c", 5);
         let device = node.attach(runtime, &netns, &spec);
@@ -272,7 +277,7 @@ fn check_names_what_is_missing_and_add_puts_it_back() {
         node.attach(runtime, &netns, &spec);
         assert_eq!(node.check(runtime, &netns, &spec).as_ref(), Ok(&device));
 
-        // The pair alone is gone: the slave stays, and is taken up again.
+        // Only the veth pair is gone: the slave stays, and ADD uses it again.
         ip(&format!("link del {pair}"));
         let device = node.attach(runtime, &netns, &spec);
         assert_eq!(node.check(runtime, &netns, &spec).as_ref(), Ok(&device));
@@ -281,8 +286,8 @@ fn check_names_what_is_missing_and_add_puts_it_back() {
 }
 
 #[test]
-fn del_takes_both_and_spares_what_is_not_ours() {
-    on_node("del_takes_both_and_spares_what_is_not_ours", |runtime, node| {
+fn del_deletes_slave_and_pair_but_no_foreign_link() {
+    on_node("del_deletes_slave_and_pair_but_no_foreign_link", |runtime, node| {
         let (netns, spec) = (namespace(), node.slave("c", 5));
         let links = |netns: &OwnedFd| inside(netns, || ip_json("link show").len());
         node.attach(runtime, &netns, &spec);
@@ -291,18 +296,18 @@ fn del_takes_both_and_spares_what_is_not_ours() {
         assert_eq!(links(&netns), 1, "loopback");
         assert!(!node.detach(runtime, &spec), "there is nothing any more");
 
-        // Half a device: the slave is gone already, or the pair is.
+        // Half a device: the slave is deleted already, or the pair is.
         node.attach(runtime, &netns, &spec);
         ip_in(&netns, "link del eth0");
         assert!(node.detach(runtime, &spec));
-        // The whole namespace.
+        // The whole namespace is deleted.
         let short = namespace();
         node.attach(runtime, &short, &spec);
         drop(short);
         eventually("the namespace is gone", || ip_json("link show type veth").len() == 1);
         assert!(!node.detach(runtime, &spec));
 
-        // Somebody else's interface.
+        // An interface of another program.
         ip_in(&netns, "link add eth0 type veth peer name other");
         let attach = node.workers.attach(netns.try_clone().unwrap(), spec.clone());
         let error = runtime.block_on(attach).unwrap_err();
@@ -313,16 +318,17 @@ fn del_takes_both_and_spares_what_is_not_ours() {
 }
 
 #[test]
-fn what_an_earlier_attempt_left_is_taken_up() {
-    on_node("what_an_earlier_attempt_left_is_taken_up", |runtime, node| {
+fn add_completes_an_earlier_attempt() {
+    on_node("add_completes_an_earlier_attempt", |runtime, node| {
         let (netns, spec) = (namespace(), node.slave("c", 5));
-        // Killed between slave and name.
+        // The agent was killed after it created the slave and before it renamed it.
         let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
         let first = format!("{}-", host_ifname("c", "eth0"));
         ip(&format!("link add link eth0.10 name {first} netns {path} type ipvlan mode l2"));
         node.attach(runtime, &netns, &spec);
         assert_eq!(inside(&netns, || ip_json("link show").len()), 3, "loopback, slave, pair");
-        // The network is joined in another way now, and back: made anew.
+        // The attachment changes to veth and back to IPVLAN: ADD creates the device again each
+        // time.
         let veth = DeviceSpec { attachment: Attachment::Veth, ..spec.clone() };
         for spec in [&veth, &spec] {
             let device = node.attach(runtime, &netns, spec);
@@ -337,10 +343,15 @@ fn what_an_earlier_attempt_left_is_taken_up() {
         assert!(error.contains("eth0 is not an IPVLAN slave of eth0.10"), "{error}");
         node.attach(runtime, &netns, &moved);
         assert!(node.check(runtime, &netns, &moved).is_ok());
-        // And one that is gone, with its slaves.
+        // A VLAN device that was deleted together with its slaves.
         ip("link del eth0.20");
         let attach = node.workers.attach(netns.try_clone().unwrap(), moved);
         let error = runtime.block_on(attach).unwrap_err().to_string();
-        assert!(error.contains("eth0 cannot be made on eth0.10: the kernel says No such device"), "{error}");
+        assert!(
+            error.contains(
+                "eth0 cannot be created on eth0.10: the kernel refused the request: No such device"
+            ),
+            "{error}"
+        );
     });
 }

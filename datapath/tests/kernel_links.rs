@@ -1,7 +1,8 @@
-//! Links of the plan in a real kernel: made, kept, taken over, deleted, and what is not ours left alone.
+//! Links of the plan in a real kernel: created, kept, taken over, deleted. Foreign links are not
+//! changed.
 //!
-//! Where the kernel has no 802.1Q driver only the error is looked at. The rest runs in the lab's user-mode kernel:
-//! `cargo lab uml -- <this test's program>`.
+//! Without the 802.1Q driver, only the error is tested. The other tests run in the lab's user-mode
+//! kernel: `cargo lab uml -- <this test's program>`.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -39,7 +40,7 @@ fn wanting(links: &[(&str, u32, u16)]) -> KernelPlan {
     KernelPlan { links: links.iter().map(link).collect(), ..KernelPlan::default() }
 }
 
-/// A link with carrier; its index.
+/// Creates a link with carrier and returns its index.
 fn parent() -> u32 {
     ip("link add eth0 mtu 1400 type veth peer name far");
     ip("link set far up");
@@ -48,7 +49,7 @@ fn parent() -> u32 {
     u32::try_from(ip_json("link show eth0")[0]["ifindex"].as_u64().unwrap()).unwrap()
 }
 
-/// Whether the kernel makes 802.1Q devices; `eth0` is there.
+/// Whether the kernel has the 802.1Q driver; `eth0` exists.
 fn has_driver() -> bool {
     let make = "link add link eth0 name probe type vlan id 9";
     let made = Command::new("ip").args(make.split(' ')).output().unwrap().status.success();
@@ -77,8 +78,8 @@ fn a_missing_driver_is_named() {
 }
 
 #[test]
-fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
-    isolated("a_vlan_device_is_made_kept_taken_over_and_deleted", |runtime| {
+fn vlan_device_is_created_kept_taken_over_and_deleted() {
+    isolated("vlan_device_is_created_kept_taken_over_and_deleted", |runtime| {
         let parent = parent();
         if !has_driver() {
             return println!("skipped, this kernel has no 8021q");
@@ -135,13 +136,13 @@ fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
             });
         }
 
-        // Deleted by others: another index, which the next plan learns of.
+        // Another program deleted it: the next plan gets the new index.
         ip("link del eth0.10");
         eventually("the link again", || {
             named(&host(runtime, &kernel), "eth0.10").is_some_and(|link| link.own && link.index != made.index)
         });
 
-        // The next life finds it.
+        // The next run finds the link.
         drop((kernel, events));
         let before = ip_json("link show eth0.10")[0]["ifindex"].clone();
         let (kernel, _events) = spawn();
@@ -158,8 +159,8 @@ fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
 }
 
 #[test]
-fn somebody_elses_device_is_left_alone_and_named() {
-    isolated("somebody_elses_device_is_left_alone_and_named", |runtime| {
+fn foreign_device_is_unchanged_and_reported() {
+    isolated("foreign_device_is_unchanged_and_reported", |runtime| {
         let parent = parent();
         if !has_driver() {
             return println!("skipped, this kernel has no 8021q");
@@ -171,11 +172,11 @@ fn somebody_elses_device_is_left_alone_and_named() {
         runtime.block_on(kernel.set_plan(plan)).unwrap();
         let faults = host(runtime, &kernel).link_faults;
         assert!(faults["eth0.10"].contains("not Trunkline's"), "{faults:?}");
-        assert!(faults["eth0.20"].contains("taken by storage"), "{faults:?}");
-        assert!(faults["eth0.30"].contains("is gone"), "{faults:?}");
+        assert!(faults["eth0.20"].contains("used by storage"), "{faults:?}");
+        assert!(faults["eth0.30"].contains("its parent link does not exist"), "{faults:?}");
         assert!(!named(&host(runtime, &kernel), "eth0.10").unwrap().up, "not touched");
         assert!(!ip("link").contains("trunkline-new"), "nothing half made is left");
-        // Out of the way, the wanted one comes by itself.
+        // After the foreign link is renamed, the wanted link is created.
         ip("link del eth0.10");
         ip("link del storage");
         eventually("both", || {
@@ -188,8 +189,8 @@ fn somebody_elses_device_is_left_alone_and_named() {
 }
 
 #[test]
-fn the_link_of_the_default_route_is_remembered_until_another_has_it() {
-    isolated("the_link_of_the_default_route_is_remembered_until_another_has_it", |runtime| {
+fn default_link_is_kept_until_another_link_has_the_route() {
+    isolated("default_link_is_kept_until_another_link_has_the_route", |runtime| {
         let eth0 = parent();
         ip("link add eth1 type veth peer name far1");
         ip("link set eth1 up");
@@ -198,7 +199,7 @@ fn the_link_of_the_default_route_is_remembered_until_another_has_it() {
         ip("addr add 192.0.2.1/31 dev eth0");
         ip("route add default via 192.0.2.0");
         eventually("the default route", || host(runtime, &kernel).default_link == Some(eth0));
-        // Heard of, not only found when asked.
+        // From the notification, and not only at the next request.
         while runtime
             .block_on(async {
                 tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
@@ -213,7 +214,7 @@ fn the_link_of_the_default_route_is_remembered_until_another_has_it() {
     });
 }
 
-/// As the device of an overlay is: what comes by it may be answered by another way.
+/// Like the device of an overlay: the reply to a received packet may leave by another link.
 #[test]
 fn a_device_without_an_address_checks_no_sources() {
     isolated("a_device_without_an_address_checks_no_sources", |runtime| {
@@ -234,7 +235,7 @@ fn a_device_without_an_address_checks_no_sources() {
         };
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         conf("all", "0");
-        // By the main table the answer leaves by out0.
+        // By the main table, the reply leaves by out0.
         let passes = || {
             let words = "route get 198.51.100.1 from 10.9.0.1 iif in0".split(' ');
             Command::new("ip").args(words).output().unwrap().status.success()

@@ -1,5 +1,5 @@
-//! What the fabric sends for an address that no pod has, in a real kernel: it is counted by Subnet and dropped without an answer, and dropped as
-//! well without the rules or the device.
+//! Packets from the fabric to unassigned addresses, in a real kernel: they are counted by Subnet
+//! and dropped without an answer. Without the rules or the device they are dropped too.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod namespace;
@@ -19,7 +19,7 @@ use trunkline_datapath::plan::{
 
 const SUBNETS: [&str; 2] = ["10.1.0.0/16", "2001:db8:1::/64"];
 
-/// An uplink to a router that sends the Subnets here.
+/// An uplink to a router that routes the Subnets to this node.
 fn uplink() -> OwnedFd {
     let router = namespace();
     ip("link add up1 type veth peer name r1");
@@ -62,7 +62,7 @@ fn plan(sink: Option<u32>) -> KernelPlan {
     plan
 }
 
-/// The lines of a ping to an address; three requests.
+/// The output lines of a ping with three requests.
 fn ping(router: &OwnedFd, address: &str) -> String {
     inside(router, || {
         let output = Command::new("ping").args(["-c3", "-i0.05", "-W0.3", address]).output().unwrap();
@@ -77,8 +77,8 @@ fn counter(name: &str) -> String {
 }
 
 #[test]
-fn packets_for_no_pod_are_counted_and_get_no_answer() {
-    isolated("packets_for_no_pod_are_counted_and_get_no_answer", |runtime| {
+fn packets_to_unassigned_addresses_are_counted_and_dropped() {
+    isolated("packets_to_unassigned_addresses_are_counted_and_dropped", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;
@@ -106,13 +106,13 @@ fn packets_for_no_pod_are_counted_and_get_no_answer() {
         assert_eq!(counter("unassigned_10_1_0_0_16"), "3");
         assert_eq!(counter("unassigned_2001_db8_1___64"), "3");
 
-        // A restart neither loads the table anew nor makes the device anew.
+        // A restart neither loads the table again nor creates the device again.
         drop(kernel);
         let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
         assert_eq!(set(&kernel, Some(index)).changed, 0);
         assert_eq!(counter("unassigned_10_1_0_0_16"), "3");
 
-        // No agent puts back what is taken away now.
+        // No agent runs, so nothing repairs the following deletions.
         drop(kernel);
         assert!(Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success());
         silent("without the rules");

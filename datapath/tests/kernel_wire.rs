@@ -1,4 +1,5 @@
-//! Checks on the wire against real kernels at the other end of a link: routers, owners of addresses and those that stand in for them.
+//! Link checks against real kernels at the other end of a link: routers, holders of addresses, and
+//! proxies for addresses.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,13 +14,14 @@ use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
 use trunkline_datapath::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
 
-/// Generous: what does not depend on silence ends long before.
+/// Generous: tests that do not wait for silence end much earlier.
 const TIMES: CheckTimeouts =
     CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
 
 const ROUTER: &str = "02:00:00:00:00:01";
 
-/// A link `vlan10` without an address, and at its other end the rack: a router that has 10.10.0.1 and fd00:10::1.
+/// A link `vlan10` without an address. At its other end is the rack: a router with 10.10.0.1 and
+/// fd00:10::1.
 fn rack() -> OwnedFd {
     let rack = namespace();
     let path = format!("/proc/{}/fd/{}", std::process::id(), rack.as_raw_fd());
@@ -32,7 +34,7 @@ fn rack() -> OwnedFd {
         ip("addr add fd00:10::1/64 dev rack nodad");
         ip("link set rack up");
     });
-    // The link-local addresses are past their own duplicate address detection.
+    // Duplicate address detection of the link-local addresses has ended.
     eventually("carrier and link-local addresses", || {
         let ready = || ip_json("-6 addr show scope link").iter().any(usable);
         ready() && inside(&rack, ready)
@@ -63,35 +65,35 @@ fn mac(device: &str) -> String {
     ip_json(&format!("link show {device}"))[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Checks; the error in words.
-fn look(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
+/// Runs a check; returns the error as text.
+fn run_check(runtime: &Runtime, times: CheckTimeouts, check: &LinkCheck) -> Result<VerifiedAddress, String> {
     runtime.block_on(LinkChecker::new(times).check(check)).map_err(|error| error.to_string())
 }
 
-/// Checks and announces; the error in words.
-fn ask(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
-    let free = look(runtime, TIMES, check)?;
+/// Runs a check and announces; returns the error as text.
+fn check_and_announce(runtime: &Runtime, check: &LinkCheck) -> Result<(), String> {
+    let free = run_check(runtime, TIMES, check)?;
     runtime.block_on(free.announce()).map_err(|error| error.to_string())
 }
 
-/// What the rack believes to be the MAC address of an address.
-fn believed(rack: &OwnedFd, address: &str) -> Option<String> {
+/// The MAC address in the rack's neighbour entry of an address.
+fn learned_mac(rack: &OwnedFd, address: &str) -> Option<String> {
     let neighbours = inside(rack, || ip_json(&format!("neigh show {address} dev rack")));
     neighbours.first().and_then(|neighbour| Some(neighbour["lladdr"].as_str()?.to_owned()))
 }
 
 #[test]
-fn an_address_that_is_free_behind_a_router_that_answers() {
+fn free_address_and_answering_router_pass() {
     isolated("free", |runtime| {
         let _rack = rack();
         for address in ["10.10.0.7", "fd00:10::7"] {
-            ask(runtime, &check(address)).unwrap();
+            check_and_announce(runtime, &check(address)).unwrap();
         }
     });
 }
 
 #[test]
-fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
+fn error_of_a_silent_router_has_link_and_vlan() {
     isolated("dead gateway", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -99,19 +101,19 @@ fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
             ip("addr del fd00:10::1/64 dev rack");
         });
         assert_eq!(
-            ask(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
+            check_and_announce(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
             "gateway 10.10.0.1 of Subnet s10 did not answer ARP on vlan10 within 3 s: check that the switch's trunk to this node carries VLAN 10 and that the gateway is up"
         );
         let untagged = LinkCheck { vlan: 0, ..check("fd00:10::7") };
         assert_eq!(
-            ask(runtime, &untagged).expect_err("without fd00:10::1"),
+            check_and_announce(runtime, &untagged).expect_err("without fd00:10::1"),
             "gateway fd00:10::1 of Subnet s10 did not answer Neighbour Solicitations on vlan10 within 3 s: check that vlan10 is in the untagged network of the Subnet and that the gateway is up"
         );
     });
 }
 
 #[test]
-fn whoever_has_the_address_is_named_by_its_mac() {
+fn duplicate_address_error_has_the_holders_mac() {
     isolated("owner", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -119,7 +121,7 @@ fn whoever_has_the_address_is_named_by_its_mac() {
             ip("addr add fd00:10::7/64 dev rack nodad");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).expect_err(address);
+            let error = check_and_announce(runtime, &check(address)).expect_err(address);
             assert_eq!(
                 error,
                 format!(
@@ -130,9 +132,10 @@ fn whoever_has_the_address_is_named_by_its_mac() {
     });
 }
 
-/// A pod on another node is behind that node's proxy entry, and Linux does not answer a probe from 0.0.0.0 for such an address.
+/// The node of a remote pod has a proxy entry for the pod's address. Linux does not answer a probe
+/// from 0.0.0.0 for such an address.
 #[test]
-fn whoever_stands_in_for_the_address_is_found_too() {
+fn duplicate_address_behind_a_proxy_entry_is_found() {
     isolated("proxy", |runtime| {
         let rack = rack();
         inside(&rack, || {
@@ -150,39 +153,40 @@ fn whoever_stands_in_for_the_address_is_found_too() {
             ip("neigh add proxy fd00:10::7 dev rack");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).expect_err(address);
+            let error = check_and_announce(runtime, &check(address)).expect_err(address);
             assert!(error.contains(&format!("already in use by {ROUTER}")), "{address}: {error}");
         }
     });
 }
 
 #[test]
-fn a_check_changes_no_table_and_an_announcement_does() {
+fn only_the_announcement_changes_neighbour_entries() {
     isolated("announcement", |runtime| {
         let rack = rack();
         let own = mac("vlan10");
         for address in ["10.10.0.7", "fd00:10::7"] {
-            // Somebody had it before, and the rack has just talked to them.
+            // Another host had the address before, and the rack has just talked to it.
             let previous = "02:00:00:00:00:99";
             inside(&rack, || {
                 ip(&format!("neigh replace {address} dev rack lladdr {previous} nud reachable"))
             });
             let check = check(address);
-            let free = look(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(believed(&rack, address).as_deref(), Some(previous), "before it is announced");
+            let free = run_check(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(learned_mac(&rack, address).as_deref(), Some(previous), "before it is announced");
             runtime.block_on(free.announce()).unwrap();
             eventually(&format!("who had {address} before is forgotten"), || {
-                believed(&rack, address).as_deref() == Some(own.as_str())
+                learned_mac(&rack, address).as_deref() == Some(own.as_str())
             });
         }
     });
 }
 
 #[test]
-fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
+fn concurrent_checks_of_one_address_do_not_both_pass() {
     isolated("race", |runtime| {
         let rack = rack();
-        // Long enough for both to be asking; who hears the other does not wait.
+        // Long enough for both checks to run; a check that receives the other's probe does not
+        // wait.
         let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);
@@ -194,12 +198,12 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
                     inside(&rack, || {
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                        // Its router is itself and does not answer it.
-                        look(&runtime, times, &there).map(drop)
+                        // The device is its own router and does not answer itself.
+                        run_check(&runtime, times, &there).map(drop)
                     })
                 });
-                // Neither comes to announce it: one hears that the other asks.
-                (look(runtime, times, &here).map(drop), theirs.join().unwrap())
+                // Neither check succeeds: one receives the other's probe.
+                (run_check(runtime, times, &here).map(drop), theirs.join().unwrap())
             });
             let named = [(&ours, ROUTER.to_owned()), (&theirs, mac("vlan10"))].map(|(outcome, mac)| {
                 outcome.as_ref().is_err_and(|error| error.contains(&format!("already in use by {mac}")))
@@ -209,7 +213,7 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
     });
 }
 
-/// Lines of packet sockets of this namespace.
+/// The lines of packet sockets in this namespace.
 fn packet_sockets() -> usize {
     fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
 }
@@ -223,7 +227,7 @@ async fn listening() {
 }
 
 #[test]
-fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
+fn fifty_checks_share_one_socket_until_the_last_ends() {
     isolated("fifty", |runtime| {
         let _rack = rack();
         let checks: Vec<LinkCheck> = (10..60).map(|number| check(&format!("10.10.0.{number}"))).collect();
@@ -251,7 +255,7 @@ fn fifty_at_once_share_a_socket_which_goes_with_the_last() {
 }
 
 #[test]
-fn a_link_that_is_down_or_gone_is_said() {
+fn link_that_is_down_or_deleted_is_an_error() {
     isolated("down", |runtime| {
         let _rack = rack();
         let check = check("10.10.0.7");
@@ -264,9 +268,9 @@ fn a_link_that_is_down_or_gone_is_said() {
             };
             tokio::join!(asking, cut).0.map(drop).unwrap_err().to_string()
         });
-        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: Network is down (os error 100)");
+        assert_eq!(error, "link check of 10.10.0.7 on vlan10: Network is down (os error 100)");
         ip("link del vlan10");
         let error = runtime.block_on(wire.check(&check)).map(drop).unwrap_err().to_string();
-        assert_eq!(error, "vlan10 cannot be asked about 10.10.0.7: No such device (os error 19)");
+        assert_eq!(error, "link check of 10.10.0.7 on vlan10: No such device (os error 19)");
     });
 }

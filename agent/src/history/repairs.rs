@@ -52,7 +52,7 @@ mod tests {
         let texts = || history.since(0).events.into_iter().map(|event| event.text).collect::<Vec<_>>();
         change(1);
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(texts(), ["changed by others and put back: 1 route (10.0.0.1/32 in table 39999)"]);
+        assert_eq!(texts(), ["changed by others and restored: 1 route (10.0.0.1/32 in table 39999)"]);
         for _ in 0..50 {
             change(2);
             sleep(Duration::from_millis(100)).await;

@@ -209,6 +209,6 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
     }
     if subnet.vlan != Some(0) {
         // The VLAN belongs to the pods: the host ignores advertisements of its routers.
-        kernel.close_device(name);
+        kernel.add_device_sysctls(name);
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn plan(
     // A packet from an underlay pod of another node may arrive through the tunnel while the reply
     // leaves through the fabric.
     plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::NoReversePath);
-    plan.kernel.close_device(&device);
+    plan.kernel.add_device_sysctls(&device);
 }
 
 impl NetworkPlan {

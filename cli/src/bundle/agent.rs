@@ -1,4 +1,4 @@
-//! What the running agent says of itself: over its socket, and its metrics.
+//! Data of the running agent: its answers over the socket, and its metrics.
 
 use std::io::{self, Read as _, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -12,43 +12,44 @@ use super::archive::LARGEST;
 use super::step::{Collection, Sink};
 use crate::{client, events, show};
 
-/// The agent answers from memory.
-pub(super) const PATIENCE: Duration = Duration::from_secs(8);
-/// A step with one answer.
+/// Timeout of one read; the agent answers from memory.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit of a step with one answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// A step with routes: a full table takes the agent some seconds.
+/// Time limit of a step with routes: a full table takes the agent some seconds.
 const ROUTES: Duration = Duration::from_secs(30);
-/// Routes in one part: some megabytes.
+/// Routes in one part; the part has some megabytes.
 const CHUNK: usize = 10_000;
-/// Peers of which each gets a file of its own.
+/// Maximum number of peers with a file of their own.
 const DETAILED: usize = 256;
 
-/// Everything over the socket. `most`: prefixes of a table. Returns what it says of itself, if it answers.
+/// Collects all answers from the socket. `most`: maximum number of prefixes. Returns the agent's
+/// status, if it answers.
 pub(super) fn collect<W: Write>(
     collection: &mut Collection<W>,
     socket: &Path,
     most: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Option<AgentStatus>> {
     let path = socket.to_owned();
     let status = collection.step("agent: status", ANSWER, move |sink| {
-        let status: AgentStatus = client::query_within(&path, Query::Agent, patience)?;
+        let status: AgentStatus = client::query_within(&path, Query::Agent, timeout)?;
         sink.text("agent/status.txt", show::agent(&status))?;
         sink.json("agent/status.json", &status)?;
         Ok(status)
     })?;
     let Some(status) = status else {
         for name in ["agent: peers", "agent: events", "agent: pods", "agent: routes", "agent: advertised"] {
-            collection.skip(name, "not asked for: the agent does not answer");
+            collection.skip(name, "not requested: the agent does not answer");
         }
         return Ok(None);
     };
     let ask = |work: fn(&Path, Duration, &Sink) -> anyhow::Result<()>| {
         let socket = socket.to_owned();
-        move |sink: &Sink| work(&socket, patience, sink)
+        move |sink: &Sink| work(&socket, timeout, sink)
     };
     let path = socket.to_owned();
-    let found = collection.step("agent: peers", ANSWER, move |sink| peers(&path, patience, sink))?;
+    let found = collection.step("agent: peers", ANSWER, move |sink| peers(&path, timeout, sink))?;
     collection.step("agent: events", ANSWER, ask(history))?;
     collection.step("agent: pods", ANSWER, ask(pods))?;
     if status.bgp.is_none() {
@@ -58,21 +59,21 @@ pub(super) fn collect<W: Write>(
         return Ok(Some(status));
     }
     let path = socket.to_owned();
-    collection.step("agent: routes", ROUTES, move |sink| routes(&path, most, 2 * patience, sink))?;
+    collection.step("agent: routes", ROUTES, move |sink| routes(&path, most, 2 * timeout, sink))?;
     match found {
         Some(peers) => {
             let path = socket.to_owned();
             collection.step("agent: advertised", ROUTES, move |sink| {
-                advertised(&path, &peers, most, patience, sink)
+                advertised(&path, &peers, most, timeout, sink)
             })?;
         }
-        None => collection.skip("agent: advertised", "not asked for: the peers are not known"),
+        None => collection.skip("agent: advertised", "not requested: the peers are not known"),
     }
     Ok(Some(status))
 }
 
-fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<Peer>> {
-    let peers: Vec<Peer> = client::query_within(socket, Query::Peers { address: None }, patience)?;
+fn peers(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<Vec<Peer>> {
+    let peers: Vec<Peer> = client::query_within(socket, Query::Peers { address: None }, timeout)?;
     sink.text("agent/peers.txt", show::peers(&peers))?;
     sink.json("agent/peers.json", &peers)?;
     for peer in peers.iter().take(DETAILED) {
@@ -85,25 +86,25 @@ fn peers(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<Vec<P
     Ok(peers)
 }
 
-fn history(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
+fn history(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let all = Query::Events { after: 0, run: None, wait: false };
-    let kept: Events = client::query_within(socket, all, patience)?;
+    let kept: Events = client::query_within(socket, all, timeout)?;
     sink.text("agent/events.txt", events::table(&kept))?;
     sink.json("agent/events.json", &kept)
 }
 
-fn pods(socket: &Path, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
-    let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, patience)?;
+fn pods(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
+    let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, timeout)?;
     sink.text("agent/pods.txt", show::pods(&pods))?;
     sink.json("agent/pods.json", &pods)
 }
 
-/// One prefix more is asked for than is wanted: whether it is there says whether the table was cut.
-fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow::Result<()> {
+/// Reads one prefix more than `most`; it shows whether the table was cut.
+fn routes(socket: &Path, most: usize, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let mut chunks = Chunks { name: "agent/routes".to_owned(), sink, count: 0, routes: Vec::new() };
     let (mut prefixes, mut last) = (0, None);
     let table = Table::First { prefixes: most.saturating_add(1) };
-    client::query_each(socket, Query::Routes { table }, patience, |route: Route| {
+    client::query_each(socket, Query::Routes { table }, timeout, |route: Route| {
         if last != Some(route.prefix) {
             (prefixes, last) = (prefixes + 1, Some(route.prefix));
         }
@@ -111,18 +112,21 @@ fn routes(socket: &Path, most: usize, patience: Duration, sink: &Sink) -> anyhow
     })?;
     chunks.flush()?;
     if prefixes > most {
-        let why = format!("there are more than {most} (--routes): peers.txt has how many each peer told");
+        let why = format!(
+            "there are more than {most} (--routes): peers.txt has the number of prefixes received from each peer"
+        );
         sink.missing("the other prefixes", why)?;
     }
     Ok(())
 }
 
-/// What each peer was told, as far as it is not more than is wanted: it cannot be asked for in part.
+/// Writes the routes advertised to each peer. A table larger than `most` is omitted, because the
+/// agent cannot send a part of it.
 fn advertised(
     socket: &Path,
     peers: &[Peer],
     most: usize,
-    patience: Duration,
+    timeout: Duration,
     sink: &Sink,
 ) -> anyhow::Result<()> {
     for peer in peers.iter().filter(|peer| peer.session.is_some()).take(DETAILED) {
@@ -139,7 +143,7 @@ fn advertised(
             Chunks { name: format!("agent/advertised/{name}"), sink, count: 0, routes: Vec::new() };
         let table = Table::Advertised { peer: name.clone() };
         let outcome =
-            client::query_each(socket, Query::Routes { table }, patience, |route: Route| chunks.add(route));
+            client::query_each(socket, Query::Routes { table }, timeout, |route: Route| chunks.add(route));
         match outcome {
             Ok(()) => chunks.flush()?,
             Err(error) => sink.missing(format!("routes advertised to {name}"), format!("{error:#}"))?,
@@ -148,7 +152,7 @@ fn advertised(
     Ok(())
 }
 
-/// Routes into parts of a size that can be held.
+/// Splits routes into parts of limited size.
 struct Chunks<'a> {
     name: String,
     sink: &'a Sink,
@@ -162,7 +166,7 @@ impl Chunks<'_> {
         if self.routes.len() == CHUNK { self.flush() } else { Ok(()) }
     }
 
-    /// A table without a route is told too.
+    /// A table without routes is written too.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.routes.is_empty() && self.count > 0 {
             return Ok(());
@@ -175,28 +179,28 @@ impl Chunks<'_> {
     }
 }
 
-/// `/metrics` as it is served, to whoever scrapes it.
+/// The metrics, as the agent serves them at `/metrics`.
 pub(super) fn metrics<W: Write>(
     collection: &mut Collection<W>,
     served: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
     collection
-        .step("agent: metrics", ANSWER, move |sink| sink.text("agent/metrics.txt", scrape(served, patience)?))
+        .step("agent: metrics", ANSWER, move |sink| sink.text("agent/metrics.txt", scrape(served, timeout)?))
         .map(drop)
 }
 
-fn scrape(mut served: SocketAddr, patience: Duration) -> anyhow::Result<String> {
+fn scrape(mut served: SocketAddr, timeout: Duration) -> anyhow::Result<String> {
     match served.ip() {
         IpAddr::V4(any) if any.is_unspecified() => served.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(any) if any.is_unspecified() => served.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
     let within = |what: &str| format!("http://{served}/metrics: {what}");
-    let mut stream = TcpStream::connect_timeout(&served, patience).with_context(|| within("connecting"))?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    // HTTP/1.0: the answer is in one piece and ends with the connection.
+    let mut stream = TcpStream::connect_timeout(&served, timeout).with_context(|| within("connecting"))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    // HTTP/1.0: the answer has no chunks and ends with the connection.
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {served}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LARGEST as u64).read_to_end(&mut answer).with_context(|| within("reading"))?;
@@ -207,7 +211,7 @@ fn scrape(mut served: SocketAddr, patience: Duration) -> anyhow::Result<String> 
     Ok(body.to_owned())
 }
 
-/// The agent's process: what it wrote into the lock of its socket, if it is one.
+/// The process ID of the agent, from the lock file of its socket.
 pub(super) fn process(socket: &Path) -> Option<u32> {
     let mut lock = socket.as_os_str().to_owned();
     lock.push(".lock");

@@ -1,7 +1,7 @@
-//! The archive: a gzipped tar, written as it comes, through which nothing goes that was not cleaned of secrets.
+//! The archive: a gzipped tar. Each part is cleaned of secrets and written at once.
 //!
-//! A part is held in memory until it is in the archive and no longer (tar wants its size first), so a part has a largest size
-//! ([`LARGEST`]) and what is larger comes in several.
+//! A part stays in memory until it is in the archive, because tar needs its size first. So a part
+//! has a maximum size ([`LARGEST`]), and larger data is split.
 
 use std::io::{self, Write};
 
@@ -12,31 +12,32 @@ use tar::{Builder, EntryType, Header};
 
 use super::redact::Secrets;
 
-/// Octets of one part. What a program prints beyond that is left out; answers of the agent are split.
+/// Maximum size of a part in octets. The rest of a program's output is omitted; answers of the
+/// agent are split.
 pub(super) const LARGEST: usize = 16 << 20;
 
-/// What a part is. Data is cleaned as data: its texts one by one, and fields by their names.
+/// Content of a part. Data is cleaned by field names and value by value.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// For people.
+    /// Text for people.
     Text(String),
-    /// For programs.
+    /// Data for programs.
     Json(Value),
 }
 
-/// See the module.
+/// A gzipped tar archive without secrets.
 pub(super) struct Archive<W: Write> {
     tar: Builder<GzEncoder<W>>,
-    /// The one folder that everything is in.
+    /// The one folder that contains all parts.
     folder: String,
-    /// Of all parts, in seconds since 1970.
+    /// Modification time of all parts, in seconds since 1970.
     time: u64,
-    /// What must not be in it.
+    /// The secrets that are removed.
     secrets: Secrets,
 }
 
 impl<W: Write> Archive<W> {
-    /// Begins one.
+    /// Begins an archive.
     pub(super) fn begin(out: W, folder: &str, time: u64) -> io::Result<Self> {
         let mut tar = Builder::new(GzEncoder::new(out, Compression::default()));
         let mut header = Header::new_gnu();
@@ -48,17 +49,17 @@ impl<W: Write> Archive<W> {
         Ok(Archive { tar, folder: folder.to_owned(), time, secrets: Secrets::default() })
     }
 
-    /// What is taken out of everything from now on.
+    /// Sets the secrets that are removed from all later parts.
     pub(super) fn hide(&mut self, secrets: Secrets) {
         self.secrets = secrets;
     }
 
-    /// A text without secrets, for those who print it elsewhere.
+    /// Removes secrets from a text that is printed elsewhere.
     pub(super) fn clean(&self, text: &str) -> String {
         self.secrets.clean_text(text)
     }
 
-    /// Adds a part; returns the name that it got.
+    /// Adds a part; returns its name in the archive.
     pub(super) fn put(&mut self, path: &str, content: Content) -> io::Result<String> {
         let text = match content {
             Content::Text(text) => self.secrets.clean_text(&text),
@@ -74,13 +75,13 @@ impl<W: Write> Archive<W> {
         Ok(path)
     }
 
-    /// Writes the end.
+    /// Writes the end of the archive.
     pub(super) fn end(self) -> io::Result<W> {
         self.tar.into_inner()?.finish()
     }
 }
 
-/// A path within the archive that every file system takes.
+/// A path in the archive that is valid in every file system.
 fn name(path: &str) -> String {
     let usual = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let component = |part: &str| {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_without_secrets() {
+    fn archive_contains_its_parts_without_secrets() {
         let mut archive = Archive::begin(Vec::new(), "bundle", 1_800_000_000).unwrap();
         let mut secrets = Secrets::default();
         secrets.add("hunter2");

@@ -1,7 +1,8 @@
-//! Configuration, manifests, what the agent keeps of the cluster, and the container runtime's configuration: read as data, and given
-//! only as data.
+//! Configuration, manifests, the agent's cache of the cluster, and the container runtime's
+//! configuration. All are read and written as data.
 //!
-//! All of it is read before anything is written, because what is secret in one file must not be shown by another, or by a log.
+//! All files are read before any part is written, because a secret in one file must not appear in
+//! another file or in a log.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -18,29 +19,29 @@ use super::archive::{Content, LARGEST};
 use super::redact::{self, SecretLocation, Secrets};
 use super::shapes;
 use super::step::{Missing, Sink};
-use crate::arguments::Where;
+use crate::arguments::HostArgs;
 
-/// The token of the pod that the agent runs in.
+/// The token of the agent's pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-/// Files of one folder that are listed, or read.
+/// Maximum number of files of one folder that are listed or read.
 const FILES: usize = 1000;
 
-/// Octets of all of them together, which are held until what is secret is known.
+/// Total size limit in octets. All files stay in memory until the secrets are known.
 const TOGETHER: u64 = 32 << 20;
 
-/// What was read.
+/// The files that were read.
 pub(super) struct Gathered {
-    /// The configuration, if it is one.
+    /// The configuration, if it is valid.
     pub(super) config: Option<Config>,
-    /// What nothing may show.
+    /// Values that must not appear in the bundle.
     pub(super) secrets: Secrets,
     parts: Vec<(String, Content)>,
     missing: Vec<Missing>,
     octets: u64,
 }
 
-/// Reads everything.
-pub(super) fn gather(host: &Where) -> Gathered {
+/// Reads all files.
+pub(super) fn read_all(host: &HostArgs) -> Gathered {
     let mut all = Gathered {
         config: None,
         secrets: Secrets::default(),
@@ -56,14 +57,14 @@ pub(super) fn gather(host: &Where) -> Gathered {
     if conflist.exists() {
         all.document(&conflist, &format!("cni/{}", host.place.conf_name));
     } else {
-        all.miss("the CNI configuration", format!("{} is not there", conflist.display()));
+        all.record_missing("the CNI configuration", format!("{} does not exist", conflist.display()));
     }
     all
 }
 
 impl Gathered {
-    /// Hands it over.
-    pub(super) fn give(self, sink: &Sink) -> anyhow::Result<()> {
+    /// Passes the files to the sink.
+    pub(super) fn write_to(self, sink: &Sink) -> anyhow::Result<()> {
         for (path, content) in self.parts {
             sink.put(path, content)?;
         }
@@ -73,11 +74,11 @@ impl Gathered {
         Ok(())
     }
 
-    fn miss(&mut self, what: impl Into<String>, why: impl Into<String>) {
+    fn record_missing(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.missing.push(Missing { what: what.into(), why: why.into() });
     }
 
-    /// The file as it is written, and what it comes to with all defaults.
+    /// Adds the configuration file, and the effective configuration with all defaults.
     fn configuration(&mut self, path: &Path) {
         self.document(path, "config/agent.json");
         match Config::read(path) {
@@ -86,12 +87,12 @@ impl Gathered {
                     Ok(effective) => {
                         self.parts.push(("config/effective.json".to_owned(), Content::Json(effective)));
                     }
-                    Err(error) => self.miss("config/effective.json", error.to_string()),
+                    Err(error) => self.record_missing("config/effective.json", error.to_string()),
                 }
                 self.config = Some(config);
             }
             Err(error) => {
-                self.miss("config/effective.json", shapes::hide_quoted_lines(&error.to_string()));
+                self.record_missing("config/effective.json", shapes::hide_quoted_lines(&error.to_string()));
             }
         }
     }
@@ -101,14 +102,15 @@ impl Gathered {
             Ok(entries) => entries,
             Err(_) if config.source == SourceKind::Kube => return,
             Err(error) => {
-                return self.miss("the manifests", format!("{}: {error}", config.manifests.display()));
+                return self
+                    .record_missing("the manifests", format!("{}: {error}", config.manifests.display()));
             }
         };
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.retain(|file| folder::is_manifest(file));
         files.sort();
         if files.len() > FILES {
-            self.miss(format!("manifests beyond {FILES}"), format!("there are {}", files.len()));
+            self.record_missing(format!("manifests beyond {FILES}"), format!("there are {}", files.len()));
             files.truncate(FILES);
         }
         for file in files {
@@ -117,7 +119,8 @@ impl Gathered {
         }
     }
 
-    /// What the agent remembers of the cluster, with the keys that it has from Secrets; and the credentials that it asks with.
+    /// Adds the agent's cache of the cluster, with keys from Secrets, and reads the agent's
+    /// credentials as secrets.
     fn cluster(&mut self, config: &Config) {
         if config.source != SourceKind::Kube {
             return;
@@ -128,14 +131,16 @@ impl Gathered {
         if let Some(kubeconfig) = &config.kube.kubeconfig {
             match documents(kubeconfig) {
                 Ok(documents) => documents.iter().for_each(|document| self.secrets.learn(document)),
-                Err(why) => self.miss("the credentials of the kubeconfig, to look for them", why),
+                Err(why) => {
+                    self.record_missing("the credentials of the kubeconfig, for the removal of secrets", why)
+                }
             }
         }
         let path = &config.kube.cache;
         match documents(path) {
             Ok(mut documents) => {
                 for document in &mut documents {
-                    // Network, place among its peers, key.
+                    // Each entry: network, index of the peer, key.
                     let keys = document.as_object_mut().and_then(|fields| fields.remove("passwords"));
                     for key in keys.iter().flat_map(|keys| keys.as_array().into_iter().flatten()) {
                         key.as_array()
@@ -145,19 +150,22 @@ impl Gathered {
                 }
                 self.take("config/cluster.json", documents);
             }
-            Err(why) => self.miss("config/cluster.json", why),
+            Err(why) => self.record_missing("config/cluster.json", why),
         }
     }
 
-    /// One file: learned from and kept.
+    /// Adds one file: reads its secrets and keeps it.
     fn document(&mut self, file: &Path, path: &str) {
         self.octets += fs::metadata(file).map_or(0, |file| file.len());
         if self.octets > TOGETHER {
-            return self.miss(path, format!("the files before it and it are larger than {TOGETHER} octets"));
+            return self.record_missing(
+                path,
+                format!("this file and the files before it are larger than {TOGETHER} octets"),
+            );
         }
         match documents(file) {
             Ok(documents) => self.take(path, documents),
-            Err(why) => self.miss(path, why),
+            Err(why) => self.record_missing(path, why),
         }
     }
 
@@ -170,7 +178,7 @@ impl Gathered {
         self.parts.push((path.to_owned(), Content::Json(whole)));
     }
 
-    /// Keys that stand in files of their own are not given, and are looked for everywhere.
+    /// Adds the keys in separate files to the secrets. The files are not in the bundle.
     fn keys_in_files(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -179,7 +187,9 @@ impl Gathered {
                         Value::String(file) if name == "passwordFile" && file.starts_with('/') => {
                             match read(Path::new(file)) {
                                 Ok(key) => self.secrets.add(&key),
-                                Err(why) => self.miss("the key in a file, to look for it elsewhere", why),
+                                Err(why) => {
+                                    self.record_missing("the key in a file, for the removal of secrets", why)
+                                }
                             }
                         }
                         Value::Object(headers) if name == "headers" => {
@@ -187,15 +197,14 @@ impl Gathered {
                                 match redact::place(header).map(at) {
                                     Some(Ok(value)) => {
                                         self.secrets.add(&value);
-                                        // Without `Bearer` before it.
+                                        // The value without `Bearer` before it.
                                         value
                                             .split_whitespace()
                                             .last()
                                             .inspect(|word| self.secrets.add(word));
                                     }
-                                    Some(Err(why)) => {
-                                        self.miss("a header's value, to look for it elsewhere", why)
-                                    }
+                                    Some(Err(why)) => self
+                                        .record_missing("a header's value, for the removal of secrets", why),
                                     None => {}
                                 }
                             }
@@ -210,21 +219,23 @@ impl Gathered {
     }
 }
 
-/// The documents of a file of YAML, JSON among it. Its lines are in no error: what cannot be read as data may hold anything.
+/// The documents of a YAML or JSON file. An error contains no line of the file, because a line of
+/// invalid data may contain a secret.
 fn documents(path: &Path) -> Result<Vec<Value>, String> {
     let text = read(path)?;
     let json = serde_json::from_str(&text).map(|document| vec![document]);
     json.or_else(|_| serde_saphyr::from_multiple(&text)).map_err(|error| {
         let place = error.location().map(|at| format!(", line {}, column {}", at.line(), at.column()));
         format!(
-            "{}{} is not YAML that can be read: what is secret in it cannot be told, so it is left out",
+            "{}{} is not valid YAML: its secrets cannot be identified, so the file is omitted",
             path.display(),
             place.unwrap_or_default()
         )
     })
 }
 
-/// A header's value. A variable is looked for in this process's environment: in a container that is the agent's too.
+/// A header's value. A variable is read from this process's environment; in a container this is the
+/// agent's environment too.
 fn at(place: SecretLocation<'_>) -> Result<String, String> {
     match place {
         SecretLocation::File(path) => read(Path::new(path)),
@@ -245,8 +256,8 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(octets).map_err(|_| format!("{}: is no text", path.display()))
 }
 
-/// Sizes, modes and times of the files that matter: nothing of what is in them.
-pub(super) fn listing(host: &Where, config: &Config, sink: &Sink) -> anyhow::Result<()> {
+/// Lists sizes, modes and times of the agent's files, without their contents.
+pub(super) fn listing(host: &HostArgs, config: &Config, sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let files = [&host.config, &config.store, &config.socket, &config.kube.cache].map(|path| path.as_path());
     for path in files.into_iter().chain(config.kube.kubeconfig.as_deref()) {

@@ -1,7 +1,8 @@
-//! Facts of the host: kernel, load, interfaces' counters, sysctls, clock, the agent's process, and its log.
+//! Facts of the host: kernel, load, interfaces' counters, sysctls, clock, the agent's process, and
+//! its log.
 //!
-//! Everything is named here one by one, and nothing is taken because it lies in some folder: `/proc/cmdline`, a process's
-//! environment and command line, and `net.ipv6.conf.*.stable_secret` hold what is nobody's business.
+//! All files are listed one by one; no folder is included as a whole. `/proc/cmdline`, a process's
+//! environment and command line, and `net.ipv6.conf.*.stable_secret` may contain secrets.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,12 +17,12 @@ use super::step::Sink;
 use super::{program, shapes};
 use crate::clock::is_synchronised;
 
-/// Octets of a file of the kernel's that are read.
-const MOST: u64 = 1 << 20;
-/// Links whose sysctls are read.
+/// Maximum number of octets that are read from a kernel file.
+const MAX_OCTETS: u64 = 1 << 20;
+/// Maximum number of links with listed sysctls.
 const LINKS: usize = 64;
 
-/// Where a list is one of a namespace, it is this process's, which is the host's or that of the agent's pod.
+/// Files of a namespace show this process's namespace: the host's, or that of the agent's pod.
 const FILES: &[(&str, &str)] = &[
     ("/etc/os-release", "host/os-release.txt"),
     ("/proc/uptime", "host/uptime.txt"),
@@ -71,7 +72,7 @@ const OF_LINKS: &[&str] = &[
     "net/ipv6/conf/LINK/proxy_ndp",
 ];
 
-/// Kernel, load, memory, counters, clock.
+/// Collects kernel, load, memory, counters and clock.
 pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     let name = uname();
     let words = [name.sysname(), name.nodename(), name.release(), name.version(), name.machine()];
@@ -79,8 +80,8 @@ pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     sink.text("host/kernel.txt", words.join(" ") + "\n")?;
     let kept = match is_synchronised() {
         Some(true) => "the kernel's clock is synchronised",
-        Some(false) => "the kernel calls its clock unsynchronised",
-        None => "the kernel does not say whether its clock is synchronised",
+        Some(false) => "the kernel's clock is not synchronised",
+        None => "the kernel does not report whether its clock is synchronised",
     };
     sink.text("host/clock.txt", format!("{}\n{kept}\n", k8s_openapi::jiff::Timestamp::now()))?;
     for (file, path) in FILES {
@@ -89,7 +90,7 @@ pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The sysctls that routing and neighbours go by, those of links among them.
+/// Collects the sysctls of routing and neighbours, including those of links.
 pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let mut line = |path: &str| {
@@ -105,7 +106,7 @@ pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    // `all` and `default` first; pods' links are alike.
+    // `all` and `default` first, pods' links last, because these have equal settings.
     let is_pods = |name: &str| name.starts_with("tl") && name.len() == 14;
     links.sort_by_key(|name| (!matches!(name.as_str(), "all" | "default"), is_pods(name), name.clone()));
     let more = links.len().saturating_sub(LINKS);
@@ -114,12 +115,12 @@ pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
     }
     sink.text("kernel/sysctls.txt", text)?;
     if more > 0 {
-        sink.missing(format!("sysctls of {more} links"), format!("those of {LINKS} are there"))?;
+        sink.missing(format!("sysctls of {more} links"), format!("the limit is {LINKS} links"))?;
     }
     Ok(())
 }
 
-/// What the agent's process takes.
+/// Collects the resource usage of the agent's process.
 pub(super) fn process(process: u32, sink: &Sink) -> anyhow::Result<()> {
     let folder = Path::new("/proc").join(process.to_string());
     for (file, path) in [
@@ -135,31 +136,32 @@ pub(super) fn process(process: u32, sink: &Sink) -> anyhow::Result<()> {
     sink.either("host/process-files.txt", open)
 }
 
-/// What systemd knows of the unit, and the last lines of its log.
+/// Collects the unit's state in systemd, and the last lines of its log.
 pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
     const UNIT: &str = "trunkline.service";
     const SHOWN: &str = "LoadState,ActiveState,SubState,Result,NRestarts,ExecMainPID,ExecMainStartTimestamp,ExecMainExitTimestamp,ExecMainCode,ExecMainStatus,MemoryCurrent,MemoryPeak,TasksCurrent";
     let show = ["show", UNIT, "--no-pager", "-p", SHOWN];
     match program::run("systemctl", &show, Duration::from_secs(5)) {
-        Ok(printed) if printed.well => sink.text("log/unit.txt", printed.text)?,
+        Ok(printed) if printed.succeeded => sink.text("log/unit.txt", printed.text)?,
         Ok(printed) => sink.missing("log/unit.txt", format!("systemctl: {}", printed.text.trim()))?,
         Err(why) => sink.missing("log/unit.txt", why)?,
     }
     let lines = lines.to_string();
     let args = ["-u", UNIT, "-n", &lines, "--no-pager", "--utc", "-o", "short-iso-precise"];
-    let elsewhere = "the agent's log is where its output goes: kubectl logs of its pod, or who started it";
+    let elsewhere =
+        "read the agent's log at its output: kubectl logs of its pod, or the program that started it";
     let why = match program::run("journalctl", &args, Duration::from_secs(20)) {
-        Ok(printed) if printed.well && has_entries(&printed.text) => {
+        Ok(printed) if printed.succeeded && has_entries(&printed.text) => {
             return sink.text("log/journal.txt", shapes::hide_quoted_lines(&printed.text));
         }
-        Ok(printed) if printed.well => format!("journald has nothing of {UNIT}"),
+        Ok(printed) if printed.succeeded => format!("journald has nothing of {UNIT}"),
         Ok(printed) => format!("journalctl: {}", printed.text.trim()),
         Err(why) => why,
     };
     sink.missing("log/journal.txt", format!("{why}; {elsewhere}"))
 }
 
-/// Not only what journalctl says of itself.
+/// Whether the text has log entries, and not only journalctl's own messages.
 fn has_entries(text: &str) -> bool {
     let of_itself =
         |line: &str| line.is_empty() || line.starts_with("-- ") || line.starts_with("No journal files");
@@ -169,7 +171,7 @@ fn has_entries(text: &str) -> bool {
 fn read(file: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut octets = Vec::new();
-    File::open(file).map_err(failed)?.take(MOST).read_to_end(&mut octets).map_err(failed)?;
+    File::open(file).map_err(failed)?.take(MAX_OCTETS).read_to_end(&mut octets).map_err(failed)?;
     Ok(String::from_utf8_lossy(&octets).into_owned())
 }
 
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_without_an_entry_is_none() {
+    fn log_without_an_entry_is_not_a_log() {
         for text in ["", "-- No entries --\n", "No journal files were found.\n-- No entries --\n"] {
             assert!(!has_entries(text), "{text}");
         }

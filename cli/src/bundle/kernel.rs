@@ -1,5 +1,5 @@
-//! The kernel's tables, as it lists them over netlink: everybody's rules, links, addresses and neighbours, and the routes of the tables
-//! that matter. No program is needed for it but `nft`.
+//! The kernel's tables over netlink: all rules, links, addresses and neighbours, and the routes of
+//! the relevant tables. Only nftables needs a program (`nft`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use trunkline_datapath::plan::Hop;
 use super::program;
 use super::step::Sink;
 
-/// Neighbours, and forwarding entries of a device, that are listed.
+/// Maximum number of listed neighbour entries, and of FDB entries of a device.
 const ENTRIES: usize = 10_000;
 
 type Links = BTreeMap<u32, LinkInfo>;
 
-/// All of it. `most`: routes of a table.
+/// Collects all tables. `most`: maximum number of routes of a table.
 pub(super) fn state(most: usize, sink: &Sink) -> anyhow::Result<()> {
     let mut connection = Connection::open()?;
     let listed = connection.list(Batch::dump_links, objects::read_link)?;
@@ -86,7 +86,7 @@ fn addresses(connection: &mut Connection, links: &Links) -> anyhow::Result<Strin
     Ok(text)
 }
 
-/// The rules, and the tables that ours lead to.
+/// The rules, and the tables of own rules.
 fn rules(connection: &mut Connection) -> anyhow::Result<(String, BTreeSet<u32>)> {
     let (mut text, mut tables) = (String::new(), BTreeSet::new());
     for family in Family::ALL {
@@ -101,7 +101,8 @@ fn rules(connection: &mut Connection) -> anyhow::Result<(String, BTreeSet<u32>)>
     Ok((text, tables))
 }
 
-/// The routes of `tables` and all of ours; of others how many there are, so that nothing of a full table elsewhere is held here.
+/// The routes of `tables` and all own routes. Other routes are only counted, so no full foreign
+/// table is kept in memory.
 fn routes(
     connection: &mut Connection,
     links: &Links,
@@ -145,7 +146,7 @@ fn routes(
     Ok(text)
 }
 
-/// Routes by table, and how many there are by table and protocol.
+/// Routes by table, and their number by table and protocol.
 #[derive(Default)]
 struct Listed {
     lines: BTreeMap<u32, String>,
@@ -175,7 +176,7 @@ fn neighbours(connection: &mut Connection, links: &Links) -> anyhow::Result<Stri
         let read = |body: &[u8]| -> Option<(u32, IpAddr, Option<[u8; 6]>, &'static str)> {
             let (index, address) = objects::read_neighbour_address(body)?;
             let (mac, state) = lookup::read_neighbour_state(body)?;
-            // What the kernel keeps for multicast and the like is not found out, and says nothing.
+            // Entries for multicast and similar addresses need no resolution and are not listed.
             (state != "noarp").then_some((index, address, mac, state))
         };
         let found = connection.list(|batch| batch.dump_neighbours(family), read)?;
@@ -193,7 +194,7 @@ fn neighbours(connection: &mut Connection, links: &Links) -> anyhow::Result<Stri
     Ok(text)
 }
 
-/// Of tunnels: which MAC is behind which node.
+/// The FDB entries of tunnels: MAC addresses and the nodes' VTEPs.
 fn forwarding(connection: &mut Connection, links: &Links) -> anyhow::Result<String> {
     let mut text = String::new();
     for link in links.values().filter(|link| link.vxlan.is_some()) {
@@ -206,13 +207,13 @@ fn forwarding(connection: &mut Connection, links: &Links) -> anyhow::Result<Stri
     Ok(text)
 }
 
-/// The agent's own table of nftables.
+/// Lists the agent's NAT table in nftables.
 pub(super) fn nftables(sink: &Sink) -> anyhow::Result<()> {
     const WITHIN: Duration = Duration::from_secs(5);
     let listed = program::run("nft", &["list", "table", "inet", "trunkline"], WITHIN);
     match listed {
-        Ok(printed) if printed.well => sink.text("kernel/nftables.txt", printed.text),
-        // It is there only where something is translated.
+        Ok(printed) if printed.succeeded => sink.text("kernel/nftables.txt", printed.text),
+        // The table exists only if something is translated.
         Ok(printed) if printed.text.contains("No such file or directory") => {
             sink.text("kernel/nftables.txt", "# there is no table inet trunkline\n")
         }

@@ -1,18 +1,21 @@
-//! `trunkline support-bundle`: one archive to attach to a ticket, with everything that is needed to understand a node, and no secrets.
+//! `trunkline support-bundle`: one archive for a ticket, with all data about a node for support,
+//! and without secrets.
 //!
 //! ```text
-//!   files of configuration ──► what is secret ──────────────┐
+//!   configuration files ─────► secrets ─────────────────────┐
 //!   agent's socket, metrics ─┐                              ▼
 //!   doctor ──────────────────┤   step: a thread, a time   archive: cleans every part
-//!   netlink, nft, sysctls ───┼──► parts, or what is ─────► and writes it as it comes ──► file, standard output
-//!   /proc, journal ──────────┘    missing and why               manifest.json and README.md come last
+//!   netlink, nft, sysctls ───┼──► limit; parts, or the ──► and writes it at once ─────────► file, standard output
+//!   /proc, journal ──────────┘    reasons of gaps              manifest.json and README.md come last
 //! ```
 //!
-//! It looks and changes nothing, and needs no agent: what only a running one knows is then said to be missing. A part that cannot be had
-//! costs that part, and the bundle says so; the exit code is 0 as soon as there is a bundle.
+//! The command changes nothing and needs no agent; without one, the agent's answers are listed as
+//! missing. A part that cannot be collected is listed as missing too. The exit code is 0 if the
+//! bundle was written.
 //!
-//! **Secrets** are why it is more than a shell script: the configuration is read before anything is written, so that a key which
-//! stands in a manifest is taken out of a log line too (`redact` has the rules).
+//! **Secrets** are the reason why this is not a shell script. The configuration is read before any
+//! part is written, so a key from a manifest is also removed from log lines (`redact` has the
+//! rules).
 
 mod agent;
 mod archive;
@@ -35,52 +38,54 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::arguments::Where;
+use crate::arguments::HostArgs;
 use crate::doctor;
 use archive::{Archive, Content};
 use report::Manifest;
 use step::Collection;
 
-/// A step that reads a few files.
+/// Time limit of a step that reads a few files.
 const SHORT: Duration = Duration::from_secs(10);
-/// A step that lists tables, or runs programs.
+/// Time limit of a step that lists tables or runs programs.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What to collect, and where to put it.
+/// The contents and the file of the bundle.
 #[derive(Clone, Debug, Args)]
 pub struct SupportBundle {
-    /// Where to look.
+    /// The files of this host.
     #[command(flatten)]
-    pub host: Where,
-    /// The archive; `trunkline-NODE-TIME.tar.gz` in this folder unless said, `-` is standard output. A file that is there is not written over.
+    pub host: HostArgs,
+    /// The archive file; by default `trunkline-NODE-TIME.tar.gz` in the current folder, `-` is
+    /// standard output. An existing file is not overwritten.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Most prefixes of a table of routes; what is left out is said.
+    /// Maximum number of prefixes of a routing table; the bundle lists what is omitted.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub routes: usize,
-    /// Most lines of the log, the last.
+    /// Maximum number of log lines; the last lines are kept.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub log_lines: usize,
 }
 
-/// Collects and writes. Progress goes to standard error.
+/// Collects and writes the bundle. Progress is written to standard error.
 pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let now = Timestamp::now();
-    // The name has to be known before the configuration is read with a time limit; without it the file's name says less.
+    // The file name contains the node's name. It is read with a time limit; without it, the file
+    // name has no node name.
     let limited = {
         let host = bundle.host.clone();
         let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::spawn(move || drop(sender.send(files::gather(&host))));
+        std::thread::spawn(move || drop(sender.send(files::read_all(&host))));
         receiver.recv_timeout(SHORT).ok()
     };
     let config = limited.as_ref().and_then(|gathered| gathered.config.clone()).unwrap_or_default();
     let node = config.node_name();
     let name = format!("trunkline-{}-{}", file_name(&node), now.strftime("%Y%m%dT%H%M%SZ"));
-    let job = Job { bundle, node: &node, name: &name, now, patience: agent::PATIENCE, quiet: false };
+    let job = Job { bundle, node: &node, name: &name, now, timeout: agent::TIMEOUT, quiet: false };
     let stdout = bundle.output.as_ref().is_some_and(|output| output.as_os_str() == "-");
     if stdout {
         if io::stdout().is_terminal() {
-            bail!("an archive is not for a terminal: write it with --output FILE, or > FILE");
+            bail!("standard output is a terminal: write the archive with --output FILE, or > FILE");
         }
         let (_, missing) = job.collect(io::stdout().lock(), limited)?;
         eprintln!("written to standard output{}", in_words(&missing));
@@ -89,7 +94,7 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let path = bundle.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&path).with_context(|| {
-        format!("{} cannot be made: name a file that is not there yet with --output, in a folder that can be written", path.display())
+        format!("{} cannot be created: name a new file in a writable folder with --output", path.display())
     })?;
     let written = job.collect(io::BufWriter::new(file), limited).and_then(|(out, missing)| {
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -102,27 +107,28 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) => {
-            // Half an archive looks like a whole one until it is needed; and the first error is the one to tell.
+            // A partial archive looks complete, so it is deleted. The first error is the one that
+            // is reported.
             let _ = fs::remove_file(&path);
             Err(error).with_context(|| format!("{} cannot be written", path.display()))
         }
     }
 }
 
-/// One bundle.
+/// The collection of one bundle.
 struct Job<'a> {
     bundle: &'a SupportBundle,
     node: &'a str,
-    /// Of the folder in the archive.
+    /// Name of the folder in the archive.
     name: &'a str,
     now: Timestamp,
-    /// For the agent, between what it says.
-    patience: Duration,
+    /// Timeout of one read from the agent.
+    timeout: Duration,
     quiet: bool,
 }
 
 impl Job<'_> {
-    /// Runs every step. Returns what was written to, and which steps have something missing.
+    /// Runs all steps. Returns the output, and the names of the steps with missing data.
     fn collect<W: Write>(
         &self,
         out: W,
@@ -136,24 +142,24 @@ impl Job<'_> {
         match gathered {
             Some(gathered) => {
                 all.archive().hide(gathered.secrets.clone());
-                all.step("configuration", SHORT, move |sink| gathered.give(sink))?;
+                all.step("configuration", SHORT, move |sink| gathered.write_to(sink))?;
             }
             None => {
                 all.skip(
                     "configuration",
-                    "its files could not be read within 10 s, so their secrets are known by shape alone",
+                    "its files could not be read within 10 s, so secrets are detected only by their shape",
                 );
             }
         }
         let socket = host.socket(config.as_ref());
         let config = config.unwrap_or_default();
-        let patience = self.patience;
+        let timeout = self.timeout;
 
-        let status = agent::collect(&mut all, &socket, routes, patience)?;
-        agent::metrics(&mut all, config.http_address, patience)?;
+        let status = agent::collect(&mut all, &socket, routes, timeout)?;
+        agent::metrics(&mut all, config.http_address, timeout)?;
         let place = host.clone();
         all.step("doctor", LONG, move |sink| {
-            let mut findings = place.examine_within(patience);
+            let mut findings = place.examine_within(timeout);
             findings.iter_mut().for_each(|finding| finding.text = shapes::hide_quoted_lines(&finding.text));
             sink.text("doctor.txt", doctor::table(&findings))?;
             sink.json("doctor.json", &findings)
@@ -166,7 +172,7 @@ impl Job<'_> {
             Some(process) => {
                 all.step("agent's process", SHORT, move |sink| host::process(process, sink))?;
             }
-            None => all.skip("agent's process", "none is seen from here"),
+            None => all.skip("agent's process", "not visible from here"),
         }
         let place = host.clone();
         all.step("files", SHORT, move |sink| files::listing(&place, &config, sink))?;
@@ -196,12 +202,15 @@ fn in_words(missing: &[String]) -> String {
     match missing {
         [] => String::new(),
         missing => {
-            format!("; something is missing of: {} (README.md in it says what and why)", missing.join(", "))
+            format!(
+                "; incomplete: {} (README.md in the archive lists the missing data and the reasons)",
+                missing.join(", ")
+            )
         }
     }
 }
 
-/// A node's name as part of a file's.
+/// The node's name with only characters for file names.
 fn file_name(node: &str) -> String {
     node.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
 }

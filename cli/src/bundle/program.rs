@@ -1,4 +1,4 @@
-//! Other programs: what they print, but no longer than they may take and no more than is wanted.
+//! Runs other programs and reads their output, with limits on time and size.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsFd;
@@ -10,37 +10,38 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::archive::LARGEST;
 use super::step::now;
 
-/// What it printed, on both outputs together.
+/// The output of a program, standard output and standard error together.
 pub(super) struct Printed {
-    /// As text, whole lines.
+    /// The output as text, in whole lines.
     pub(super) text: String,
-    /// It ended with status 0.
-    pub(super) well: bool,
+    /// Whether the program ended with status 0.
+    pub(super) succeeded: bool,
 }
 
-/// Runs a program to its end; one that takes longer than `within` is killed. The error says what to do without it.
+/// Runs a program and waits for its end; kills it after `within`. The error text is for the
+/// bundle's list of missing data.
 pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Printed, String> {
     let deadline = now() + within;
     let failed = |error: io::Error| format!("{program}: {error}");
     let (mut reader, writer) = io::pipe().map_err(failed)?;
     let mut command = Command::new(program);
     let both = writer.try_clone().map_err(failed)?;
-    // Its words are looked at by programs too.
+    // The C locale, because code parses the output.
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(writer).stderr(both);
     let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(format!("there is no {program} here"));
+            return Err(format!("{program} is not installed"));
         }
         spawned => spawned.map_err(failed)?,
     };
-    // It holds the pipe's other end.
+    // The command holds the other end of the pipe.
     drop(command);
     let read = read(&mut reader, deadline);
     if !matches!(read, Ok((_, true))) {
-        // Either it has ended meanwhile or it does so now.
+        // The program has ended meanwhile, or is killed now.
         let _ = child.kill();
     }
-    // Who has closed its outputs ends.
+    // A program that has closed its outputs ends soon.
     let status = child.wait().map_err(failed)?;
     let (mut octets, ended) = read.map_err(failed)?;
     if !ended && octets.len() < LARGEST {
@@ -51,12 +52,12 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
     }
     let mut text = String::from_utf8_lossy(&octets).into_owned();
     if !ended {
-        text.push_str("… the rest is left out\n");
+        text.push_str("… the rest is omitted\n");
     }
-    Ok(Printed { text, well: !ended || status.success() })
+    Ok(Printed { text, succeeded: !ended || status.success() })
 }
 
-/// The octets, and whether they ended by themselves: not by the deadline or because there were too many.
+/// The octets, and whether the output ended by itself: not by the deadline or the size limit.
 fn read(reader: &mut io::PipeReader, deadline: Instant) -> io::Result<(Vec<u8>, bool)> {
     let mut octets = Vec::new();
     let mut block = vec![0; 64 << 10];
@@ -88,21 +89,21 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn both_outputs_are_read_and_what_hangs_is_killed() {
+    fn both_outputs_are_read_and_a_hanging_program_is_killed() {
         let printed = run("sh", &["-c", "echo one; echo two >&2; exit 3"], LONG).unwrap();
-        assert_eq!((printed.text.as_str(), printed.well), ("one\ntwo\n", false));
+        assert_eq!((printed.text.as_str(), printed.succeeded), ("one\ntwo\n", false));
         let began = now();
         let error =
             run("sh", &["-c", "echo one; exec sleep 1000"], Duration::from_millis(200)).err().unwrap();
         assert_eq!(error, "sh did not end within 0.2 s");
         assert!(now() - began < LONG);
-        assert_eq!(run("no-such-program", &[], LONG).err().unwrap(), "there is no no-such-program here");
+        assert_eq!(run("no-such-program", &[], LONG).err().unwrap(), "no-such-program is not installed");
     }
 
     #[test]
-    fn what_prints_without_end_is_cut_at_a_line() {
+    fn endless_output_is_cut_at_a_line() {
         let printed = run("yes", &["a line of some length"], LONG).unwrap();
-        assert!(printed.well && printed.text.len() <= LARGEST + 100);
-        assert!(printed.text.ends_with("a line of some length\n… the rest is left out\n"));
+        assert!(printed.succeeded && printed.text.len() <= LARGEST + 100);
+        assert!(printed.text.ends_with("a line of some length\n… the rest is omitted\n"));
     }
 }

@@ -1,24 +1,25 @@
-//! What must not leave the node, and how it is taken out.
+//! Removal of secrets from the bundle.
 //!
-//! There are three nets, one behind the other, since each has holes that the next one has not:
+//! Three methods follow one another, because each one misses some secrets that the next one finds:
 //!
-//! 1. **By field.** Configuration and manifests are read as data, and whatever stands under a field that is named like a secret is taken
-//!    out, known field or not: a key in a misspelt field is a key. What is no data (a file that does not parse) is left out as a whole,
-//!    and comments never come along.
-//! 2. **By value.** Every value that was found so, the keys in files and in the agent's cache, and the credentials of a kubeconfig are
-//!    looked for in everything else, wherever they may have got to.
-//! 3. **By shape.** In texts, what follows `password:` or `token=`, private keys in PEM, passwords in URLs, bearer and JSON web tokens.
+//! 1. **By field.** Configuration and manifests are read as data. The value of a field with a name
+//! like a secret is removed, even if the field is unknown: a key in a misspelt field is a key. A
+//! file that does not parse is omitted as a whole, and comments are never included. 2. **By
+//! value.** Every value from method 1, the keys in files and in the agent's cache, and the
+//! credentials of a kubeconfig are searched in all other parts. 3. **By shape.** In texts: the
+//! value after `password:` or `token=`, private keys in PEM, passwords in URLs, bearer tokens and
+//! JSON web tokens.
 //!
-//! All of it errs to one side: a label called `monkey` loses its value.
+//! All methods remove too much rather than too little: a label called `monkey` loses its value.
 
 use serde_json::{Map, Value};
 
 use super::shapes;
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 pub(super) const REDACTED: &str = "[redacted]";
 
-/// Parts of names that secrets have, in small letters and without anything else.
+/// Parts of the names of secrets, in lower case, only letters and digits.
 const NAMES: &[&str] = &[
     "password",
     "passwd",
@@ -32,25 +33,25 @@ const NAMES: &[&str] = &[
     "bearer",
     "psk",
 ];
-/// Shorter values are words that occur by themselves: they are known by their fields alone.
+/// Minimum length for method 2. Shorter values can be normal words, so only method 1 removes them.
 const SHORTEST: usize = 4;
 
-/// Whether what has this name is a secret.
+/// Whether a field with this name contains a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let plain: String =
         name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
     NAMES.iter().any(|part| plain.contains(part))
 }
 
-/// Values that were found to be secret. There is no `Debug`.
+/// The secret values that were found. No `Debug`, so they cannot be printed.
 #[derive(Clone, Default)]
 pub(super) struct Secrets {
-    /// The longest first: one may be part of another.
+    /// The longest first, because one may be part of another.
     values: Vec<String>,
 }
 
 impl Secrets {
-    /// One more, and how it looks where it is written as JSON or by Rust.
+    /// Adds a value, and its escaped forms in JSON and Rust output.
     pub(super) fn add(&mut self, value: &str) {
         let value = value.trim();
         if value.len() < SHORTEST || value == REDACTED {
@@ -66,7 +67,7 @@ impl Secrets {
         }
     }
 
-    /// All that stands under fields that are named like secrets.
+    /// Adds all values of fields with names like secrets.
     pub(super) fn learn(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -103,7 +104,7 @@ impl Secrets {
         }
     }
 
-    /// A text without secrets.
+    /// Removes secrets from a text.
     pub(super) fn clean_text(&self, text: &str) -> String {
         let mut clean = shapes::hide(text);
         for value in &self.values {
@@ -114,7 +115,7 @@ impl Secrets {
         clean
     }
 
-    /// Data without secrets.
+    /// Removes secrets from data.
     pub(super) fn clean(&self, value: Value) -> Value {
         match value {
             Value::Object(fields) => Value::Object(
@@ -140,7 +141,7 @@ impl Secrets {
         }
     }
 
-    /// Where their values are; a value that was written in its place is none of that.
+    /// Header fields that refer to the place of a value are kept; literal values are removed.
     fn headers(&self, value: Value) -> Value {
         let Value::Object(fields) = value else { return hidden(value) };
         let clean = |(name, inner): (String, Value)| {
@@ -150,7 +151,7 @@ impl Secrets {
         Value::Object(fields.into_iter().map(clean).collect())
     }
 
-    /// Which value of which Secret: these are names.
+    /// Reference to a Secret: only names.
     fn reference(&self, value: Value) -> Value {
         let Value::Object(fields) = value else { return hidden(value) };
         let known = |name: &str| ["name", "namespace", "key"].contains(&name);
@@ -166,22 +167,22 @@ fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
     (std::cmp::Reverse(text.len()), text)
 }
 
-/// What may be shown of a field.
+/// The part of a field that may be shown.
 enum Redaction {
     Nothing,
-    /// It is no secret, whatever its name.
+    /// The whole text: it is not a secret, whatever the field's name is.
     Text,
-    /// It says where a secret is.
+    /// A reference to the place of a secret.
     Reference,
-    /// Of requests: each says where its value is.
+    /// Request headers: each refers to the place of its value.
     Headers,
-    /// As its own fields say.
+    /// Decided for each of its own fields.
     Fields,
 }
 
 fn kept(name: &str, value: &Value) -> Redaction {
     match (name, value) {
-        // A key that somebody wrote where its file belongs is no path.
+        // A value that is not an absolute path may be a key in the wrong field.
         ("passwordFile", Value::String(path)) if path.starts_with('/') => Redaction::Text,
         ("passwordSecretRef", Value::Object(_)) => Redaction::Reference,
         ("headers", _) => Redaction::Headers,
@@ -190,16 +191,16 @@ fn kept(name: &str, value: &Value) -> Redaction {
     }
 }
 
-/// Where a header's value is.
+/// The place of a header's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretLocation<'a> {
-    /// In this file.
+    /// A file.
     File(&'a str),
-    /// In this variable of the environment.
+    /// An environment variable.
     Variable(&'a str),
 }
 
-/// `{file: /a/path}` or `{env: NAME}`, and nothing else beside it.
+/// Parses `{file: /a/path}` or `{env: NAME}`, without other fields.
 pub(super) fn place(value: &Value) -> Option<SecretLocation<'_>> {
     let mut fields = value.as_object()?.iter();
     let (field, text) = fields.next().filter(|_| fields.len() == 0)?;
@@ -213,7 +214,7 @@ pub(super) fn place(value: &Value) -> Option<SecretLocation<'_>> {
     }
 }
 
-/// That there is nothing is worth knowing, and no secret.
+/// Null stays: it is no secret, and the missing value is useful information.
 fn hidden(value: Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -222,7 +223,7 @@ fn hidden(value: Value) -> Value {
     }
 }
 
-/// The data in a text, such as the annotation in which kubectl keeps what was applied last.
+/// Data inside a text, such as kubectl's annotation with the last applied object.
 fn within(text: &str) -> Option<Value> {
     let text = text.trim_start();
     if !text.starts_with(['{', '[']) {
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_like_a_secret_is_taken_out_and_nothing_else() {
+    fn only_fields_with_names_of_secrets_are_removed() {
         let clean = Secrets::default().clean(json!({
             "asn": 65001,
             "password": "hunter2",
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_found_is_taken_out_wherever_it_is() {
+    fn known_secret_value_is_removed_everywhere() {
         let mut secrets = Secrets::default();
         secrets.learn(&json!({"a": [{"password": "hun\"ter"}], "tokens": ["four", 123_456], "b": "{\"key\": \"inner\"}"}));
         secrets.add("four and more");
@@ -293,9 +294,9 @@ mod tests {
         assert_eq!(clean, json!({"[redacted]": ["x [redacted]"], "n": 1}));
     }
 
-    /// Everything that the documented examples say, but for the passwords, is shown.
+    /// The documented examples lose only their passwords.
     #[test]
-    fn the_documented_manifests_lose_their_passwords_and_nothing_else() {
+    fn documented_manifests_lose_only_their_passwords() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut files = vec![root.join("docs/agent.example.yaml")];
         for folder in ["docs/manifests", "lab/topologies/two-racks/node1a/manifests"] {
@@ -313,7 +314,7 @@ mod tests {
         assert!(passwords > 0, "no manifest has a password: this test looks at nothing");
     }
 
-    /// How many fields differ, each of which has to be a password.
+    /// The number of different fields; each must be a password.
     fn differences(before: &Value, after: &Value) -> usize {
         match (before, after) {
             (Value::Object(before), Value::Object(after)) => before
@@ -333,9 +334,9 @@ mod tests {
         }
     }
 
-    /// The API's schemas are the list of all fields there are: a secret that is added to them is found here.
+    /// The API's schemas contain all fields. This test finds a secret that is added to them.
     #[test]
-    fn no_field_of_the_agents_answers_is_named_like_a_secret() {
+    fn no_field_of_an_answer_has_the_name_of_a_secret() {
         let source = include_str!("../../../api/src/control.rs");
         let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
         let named: Vec<&str> = fields.map(|(name, _)| name).filter(|name| is_secret(name)).collect();

@@ -1,4 +1,4 @@
-//! What stands at the top of the bundle: `manifest.json` for programs, `README.md` for people.
+//! The index of the bundle: `manifest.json` for programs, `README.md` for people.
 
 use std::fmt::Write as _;
 
@@ -6,31 +6,31 @@ use serde::Serialize;
 
 use super::step::Done;
 
-/// What the bundle is, and what came of collecting it.
+/// The description of the bundle, and the results of the steps.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Manifest<'a> {
-    /// Of this layout; changes with what readers must understand.
+    /// Version of this layout; increases with incompatible changes.
     pub(super) bundle_version: u32,
-    /// Of the program that collected.
+    /// Version of the collecting program.
     pub(super) trunkline_version: &'static str,
     /// The node's name.
     pub(super) node: &'a str,
     /// RFC 3339, UTC.
     pub(super) collected_at: String,
-    /// Whether the agent answered; the version of the one that did.
+    /// Whether the agent answered.
     pub(super) agent_answered: bool,
-    /// See there.
+    /// Version of the answering agent.
     pub(super) agent_version: Option<&'a str>,
-    /// Most prefixes of a table.
+    /// Maximum number of prefixes of a table.
     pub(super) routes: usize,
-    /// Most lines of the log.
+    /// Maximum number of log lines.
     pub(super) log_lines: usize,
-    /// What came of each step.
+    /// The results of the steps.
     pub(super) steps: &'a [Done],
 }
 
-/// Folders and files, and what is in them.
+/// Folders and files, and their contents.
 const CONTENTS: &[(&str, &str)] = &[
     (
         "manifest.json",
@@ -51,7 +51,7 @@ const CONTENTS: &[(&str, &str)] = &[
     ("log/", "the unit's state and the end of its journal"),
 ];
 
-/// For people.
+/// The text of README.md.
 pub(super) fn readme(manifest: &Manifest<'_>) -> String {
     let mut text = format!("# Trunkline support bundle of {}\n\n", manifest.node);
     let _ =
@@ -60,7 +60,7 @@ pub(super) fn readme(manifest: &Manifest<'_>) -> String {
         (true, Some(version)) => writeln!(text, "The agent (version {version}) answered."),
         _ => writeln!(
             text,
-            "**The agent did not answer**: this is what can be seen without it. doctor.txt and the log may say why."
+            "**The agent did not answer**: this bundle has the data that is available without it. doctor.txt and the log may show the reason."
         ),
     };
     text.push_str("\n| | |\n|---|---|\n");

@@ -1,12 +1,14 @@
-//! Secrets that are known by how they look in a text.
+//! Detection of secrets by their shape in a text.
 //!
-//! A line at a time, but for private keys, which are many. What follows a name like `password` and a `:` or `=` goes: up to the closing
-//! quote where there is one, up to the next blank behind `=`, up to the end of the line behind a bare `name:`, as that may be YAML, whose
-//! texts have blanks. A message such as `password: it has 81 bytes` is lost with it, which is the lesser evil.
+//! The text is processed line by line, except for private keys, which have many lines. After a name
+//! like `password` and a `:` or `=`, the value is removed. It ends at the closing quote, or after
+//! `=` at the next blank, or after a bare `name:` at the end of the line, because it may be YAML
+//! text with blanks. A message such as `password: it has 81 bytes` is removed too; this is
+//! acceptable.
 
 use super::redact::REDACTED;
 
-/// Names, in small letters, that a secret follows.
+/// Names, in lower case, before a secret.
 const NAMES: &[&str] = &[
     "password",
     "passwd",
@@ -23,10 +25,10 @@ const NAMES: &[&str] = &[
     "key-data",
     "authorization",
 ];
-/// Names of this kind that say where a secret is, or of how many there is one.
+/// Names of this kind whose values are the place of a secret, or a number.
 const HARMLESS: &[&str] = &["passwordfile", "passwordsecretref"];
 
-/// The text without them.
+/// Removes secrets by shape.
 pub(super) fn hide(text: &str) -> String {
     let text = private_keys(text);
     let mut clean = String::with_capacity(text.len());
@@ -39,13 +41,13 @@ pub(super) fn hide(text: &str) -> String {
     clean
 }
 
-/// The text without the lines of files that errors quote, ` 3 | password: hunter2`: comments, which nobody can judge, are among them. An
-/// agent that does not like its agent.yaml says so in its log.
+/// Removes the file lines that errors quote, such as ` 3 | password: hunter2`. They include
+/// comments, which cannot be judged. An agent logs such an error if its agent.yaml is invalid.
 pub(super) fn hide_quoted_lines(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let body = line.trim_end_matches(['\n', '\r']);
-        // Journald's words stand before those of a program.
+        // Journald's prefix precedes the program's text.
         let begins = body.find("]: ").map_or(0, |end| end + 3);
         let after = body[begins..].trim_start();
         let bar = after.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
@@ -62,7 +64,7 @@ pub(super) fn hide_quoted_lines(text: &str) -> String {
     clean
 }
 
-/// What does not follow a name.
+/// Removes the shapes without a name before them.
 fn rest(line: &str) -> String {
     let mut line = std::borrow::Cow::Borrowed(line);
     if line.contains("://") && line.contains('@') {
@@ -74,7 +76,7 @@ fn rest(line: &str) -> String {
     line.into_owned()
 }
 
-/// PEM, up to its end or the text's.
+/// Removes PEM private keys, up to their end or the end of the text.
 fn private_keys(text: &str) -> std::borrow::Cow<'_, str> {
     const BEGIN: &str = "-----BEGIN ";
     const KEY: &str = "PRIVATE KEY-----";
@@ -93,7 +95,7 @@ fn private_keys(text: &str) -> std::borrow::Cow<'_, str> {
     clean.into()
 }
 
-/// The line without what follows names of secrets; none if there is nothing of the kind.
+/// Removes the values after names of secrets; none if there is no such name.
 fn assignments(line: &str) -> Option<String> {
     let lower = line.to_ascii_lowercase();
     let (mut clean, mut shown, mut at) = (String::new(), 0, 0);
@@ -123,7 +125,7 @@ fn assignments(line: &str) -> Option<String> {
     Some(clean)
 }
 
-/// Where the value stands that belongs to the name which ends at `end`.
+/// The position of the value for the name that ends at `end`.
 fn value(line: &str, end: usize, whole: bool) -> Option<(usize, usize)> {
     let after = &line[end..];
     let sign = end + after.find(|c: char| !" \t\\\"'".contains(c))?;
@@ -158,13 +160,13 @@ fn value(line: &str, end: usize, whole: bool) -> Option<(usize, usize)> {
     (length > 0).then_some((start, start + length))
 }
 
-/// Where the quote ends that was opened by `escapes` and `quote`.
+/// The position of the quote that closes the one opened by `escapes` and `quote`.
 fn closing(text: &str, escapes: &str, quote: char) -> Option<usize> {
     let mut from = 0;
     loop {
         let at = from + text[from..].find(quote)?;
         let before = text[..at].len() - text[..at].trim_end_matches('\\').len();
-        // As many as it was opened with; within it there would be more.
+        // The closing quote has as many escapes as the opening one; inner quotes have more.
         if before <= escapes.len() || quote == '\'' {
             return Some(at - before.min(escapes.len()));
         }
@@ -172,7 +174,7 @@ fn closing(text: &str, escapes: &str, quote: char) -> Option<usize> {
     }
 }
 
-/// `https://user:password@host`.
+/// Removes the user information of URLs: `https://user:password@host`.
 fn user_information(line: &str) -> String {
     let (mut clean, mut left) = (String::new(), line);
     while let Some(at) = left.find("://") {
@@ -190,7 +192,7 @@ fn user_information(line: &str) -> String {
     clean + left
 }
 
-/// What follows `Bearer`, and JSON web tokens.
+/// Removes the word after `Bearer`, and JSON web tokens.
 fn words(line: &str) -> String {
     let mut bearer = false;
     let pieces = line.split_inclusive(|c: char| c.is_whitespace() || "\"',;()".contains(c));
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_the_name_of_a_secret_goes() {
+    fn value_after_the_name_of_a_secret_is_removed() {
         for (text, clean) in [
             ("password: two words\nasn: 1\n", "password: [redacted]\nasn: 1\n"),
             ("  - {asn: 1, password: hunter2}", "  - {asn: 1, password: [redacted]"),
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_files_that_an_error_quotes_go() {
+    fn quoted_file_lines_are_removed() {
         let error = "error: line 2 column 1: unknown field `a`\n --> <input>:2:1\n  |\n1 | # hunter2\n12 | a: hunter2\n   | ^ unknown\n";
         let clean = "error: line 2 column 1: unknown field `a`\n --> <input>:2:1\n  |\n1 | [redacted]\n12 | [redacted]\n   | ^ unknown\n";
         assert_eq!(hide_quoted_lines(error), clean);
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn text_without_secrets_is_unchanged() {
         for text in [
             "cannot connect: no answer for 10 s: it is down or filtered, or the passwords differ (a wrong TCP-MD5 password looks just like this: compare both sides)",
             "passwordFile: /etc/trunkline/tor.key",

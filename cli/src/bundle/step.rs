@@ -1,8 +1,9 @@
-//! The steps of the collection, each with its time.
+//! The steps of the collection, each with a time limit.
 //!
-//! A step works in a thread of its own and hands over parts as it finds them; what it has not done by its time is given up, and the
-//! thread is left to itself: this process ends soon. So nothing that hangs, a stopped agent, `nft` behind a lock, a file on a dead
-//! server, keeps the rest from being collected.
+//! A step runs on its own thread and sends parts as it finds them. After the time limit, its
+//! remaining work is abandoned and the thread continues, because this process ends soon. So a
+//! blocked step (a stopped agent, `nft` behind a lock, a file on an unreachable server) does not
+//! block the others.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -13,60 +14,60 @@ use serde_json::Value;
 
 use super::archive::{Archive, Content};
 
-/// What a step hands over.
+/// A message of a step.
 enum Piece {
     Part(String, Content),
     Missing(Missing),
 }
 
-/// Something that is not in the bundle.
+/// Data that is not in the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Missing {
-    /// What.
+    /// The missing data.
     pub(super) what: String,
-    /// Why not.
+    /// The reason.
     pub(super) why: String,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Done {
-    /// Its name.
+    /// Name of the step.
     pub(super) step: String,
-    /// How long it took.
+    /// Duration.
     pub(super) milliseconds: u64,
-    /// The parts that it gave.
+    /// The parts of the step.
     pub(super) parts: Vec<String>,
-    /// What it did not give.
+    /// The missing data of the step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) missing: Vec<Missing>,
 }
 
-/// Where a step puts what it finds.
+/// The output of a step.
 pub(super) struct Sink(SyncSender<Piece>);
 
 impl Sink {
-    /// A part for people.
+    /// Adds a part as text.
     pub(super) fn text(&self, path: impl Into<String>, text: impl Into<String>) -> anyhow::Result<()> {
         self.put(path, Content::Text(text.into()))
     }
 
-    /// A part for programs.
+    /// Adds a part as data.
     pub(super) fn json(&self, path: impl Into<String>, value: &impl Serialize) -> anyhow::Result<()> {
         self.put(path, Content::Json(serde_json::to_value(value)?))
     }
 
-    /// A part.
+    /// Adds a part.
     pub(super) fn put(&self, path: impl Into<String>, content: Content) -> anyhow::Result<()> {
         self.send(Piece::Part(path.into(), content))
     }
 
-    /// Something that cannot be had.
+    /// Records missing data.
     pub(super) fn missing(&self, what: impl Into<String>, why: impl Into<String>) -> anyhow::Result<()> {
         self.send(Piece::Missing(Missing { what: what.into(), why: why.into() }))
     }
 
-    /// A part, or why it cannot be had.
+    /// Adds a part, or records why it is missing.
     pub(super) fn either<E: std::fmt::Display>(
         &self,
         path: impl Into<String>,
@@ -83,7 +84,7 @@ impl Sink {
     }
 }
 
-/// Runs steps one after the other and writes what they find.
+/// Runs steps one after the other and writes their parts.
 pub(super) struct Collection<W: Write> {
     archive: Archive<W>,
     done: Vec<Done>,
@@ -91,7 +92,7 @@ pub(super) struct Collection<W: Write> {
 }
 
 impl<W: Write> Collection<W> {
-    /// Into this archive. `quiet`: progress is not told.
+    /// Creates a collection for this archive. `quiet`: without progress messages.
     pub(super) fn new(archive: Archive<W>, quiet: bool) -> Self {
         Collection { archive, done: Vec::new(), quiet }
     }
@@ -101,12 +102,13 @@ impl<W: Write> Collection<W> {
         &mut self.archive
     }
 
-    /// What came of the steps until now.
+    /// The results of the steps so far.
     pub(super) fn done(&self) -> &[Done] {
         &self.done
     }
 
-    /// Runs a step. An error is one of the archive's, which is the end; what fails in the step is noted, and none is returned.
+    /// Runs a step. An error is a write error of the archive and ends the collection. A failure of
+    /// the step is recorded, and the result is `None`.
     pub(super) fn step<T: Send + 'static>(
         &mut self,
         name: &str,
@@ -117,13 +119,13 @@ impl<W: Write> Collection<W> {
             eprint!("{name:<28} ");
         }
         let began = now();
-        // One waits to be written while the next is made.
+        // One piece is written while the step prepares the next one.
         let (pieces, received) = mpsc::sync_channel(1);
         let (result, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("bundle".to_owned()).spawn(move || {
             let sink = Sink(pieces);
             let outcome = work(&sink);
-            // Before the pieces end, since that is when it is looked for.
+            // The result is sent before the channel of pieces closes, because it is read then.
             let _ = result.send(outcome);
         });
         let mut done =
@@ -140,11 +142,11 @@ impl<W: Write> Collection<W> {
                 None
             }
             Some(Err(_)) => {
-                fail("it ended by a fault of this program (a panic)".to_owned());
+                fail("it ended with a panic of this program".to_owned());
                 None
             }
             None => {
-                fail(format!("given up after {} s", limit.as_secs_f32()));
+                fail(format!("stopped after {} s", limit.as_secs_f32()));
                 None
             }
         };
@@ -153,7 +155,7 @@ impl<W: Write> Collection<W> {
         Ok(value)
     }
 
-    /// Notes what is not even tried.
+    /// Records a step that is not run.
     pub(super) fn skip(&mut self, name: &str, why: &str) {
         if !self.quiet {
             eprint!("{name:<28} ");
@@ -162,7 +164,7 @@ impl<W: Write> Collection<W> {
         self.note(Done { step: name.to_owned(), milliseconds: 0, parts: Vec::new(), missing });
     }
 
-    /// Writes pieces until there are no more; whether that was in time.
+    /// Writes pieces until the step ends. Returns whether it ended in time.
     fn take(&mut self, pieces: &Receiver<Piece>, deadline: Instant, done: &mut Done) -> io::Result<bool> {
         loop {
             match pieces.recv_timeout(deadline.saturating_duration_since(now())) {
@@ -202,25 +204,25 @@ impl<W: Write> Collection<W> {
         self.done.push(done);
     }
 
-    /// Adds a last part that no step makes.
+    /// Adds a final part that belongs to no step.
     pub(super) fn put(&mut self, path: &str, content: Content) -> io::Result<()> {
         self.archive.put(path, content).map(drop)
     }
 
-    /// Writes the end.
+    /// Writes the end of the archive.
     pub(super) fn end(self) -> io::Result<W> {
         self.archive.end()
     }
 }
 
-/// One line, of a length that can be read, that moves no cursor.
+/// The text as one line of limited length without control characters.
 fn plain(text: &str) -> String {
     const LONGEST: usize = 500;
     let line: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() { line + "…" } else { line }
 }
 
-/// Data as data is written, for parts that are made by hand.
+/// Serializes data for a part.
 pub(super) fn json(value: &impl Serialize) -> io::Result<Value> {
     Ok(serde_json::to_value(value)?)
 }
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_hangs_is_given_up_with_what_it_had() {
+    fn hanging_step_is_abandoned_and_keeps_its_parts() {
         let mut collection = collection();
         let (hold, held) = mpsc::channel::<()>();
         let began = now();
@@ -260,12 +262,12 @@ mod tests {
         drop(hold);
         let [hung, went_on] = collection.done() else { panic!("{:?}", collection.done()) };
         assert_eq!(hung.parts, ["first.txt"]);
-        assert_eq!(hung.missing[0].why, "given up after 0.05 s");
+        assert_eq!(hung.missing[0].why, "stopped after 0.05 s");
         assert_eq!((went_on.parts.as_slice(), went_on.missing.len()), (&["third.txt".to_owned()][..], 0));
     }
 
     #[test]
-    fn what_fails_is_noted_in_one_harmless_line() {
+    fn failure_is_recorded_as_one_harmless_line() {
         let mut collection = collection();
         collection
             .step::<()>("fails", Duration::from_secs(10), |_| {
@@ -274,6 +276,6 @@ mod tests {
             .unwrap();
         collection.step::<()>("panics", Duration::from_secs(10), |_| panic!("on purpose")).unwrap();
         let why: Vec<&str> = collection.done().iter().map(|done| done.missing[0].why.as_str()).collect();
-        assert_eq!(why, ["a b [2J password: [redacted]", "it ended by a fault of this program (a panic)"]);
+        assert_eq!(why, ["a b [2J password: [redacted]", "it ended with a panic of this program"]);
     }
 }

@@ -1,4 +1,5 @@
-//! Whole bundles: of nodes whose every file has secrets, with an agent, without one, and with one that hangs.
+//! Whole bundles of nodes with secrets in every file: with an agent, without one, and with one that
+//! hangs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -13,9 +14,9 @@ use trunkline_api::control::Query;
 use super::*;
 use crate::install::InstallPaths;
 
-/// Part of every secret here, and of nothing else.
+/// Part of every secret in these tests, and of nothing else.
 const MARK: &str = "hunter2";
-/// The secrets, each of another place.
+/// The secrets, one for each place.
 const SECRETS: &[&str] = &[
     "hunter2-password",
     "hunter2 in \"quotes\" and blanks",
@@ -36,7 +37,7 @@ struct Node {
 }
 
 impl Node {
-    /// With this beside the paths in its agent.yaml.
+    /// A node with these additional lines in its agent.yaml.
     fn new(more: &str) -> Node {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
@@ -90,19 +91,19 @@ impl Node {
             conf_dir: at("net.d"),
             conf_name: "05-trunkline.conflist".to_owned(),
         };
-        let host = Where { config: at("agent.yaml"), socket: None, place };
+        let host = HostArgs { config: at("agent.yaml"), socket: None, place };
         Node { bundle: SupportBundle { host, output: None, routes: 10, log_lines: 10 }, folder }
     }
 
-    /// Every part by its name, and the manifest.
+    /// All parts by name, and the manifest.
     fn parts(&self) -> (BTreeMap<String, String>, Value) {
-        let gathered = Some(files::gather(&self.bundle.host));
+        let gathered = Some(files::read_all(&self.bundle.host));
         let job = Job {
             bundle: &self.bundle,
             node: "node1",
             name: "bundle",
             now: Timestamp::from_second(1_800_000_000).unwrap(),
-            patience: Duration::from_millis(300),
+            timeout: Duration::from_millis(300),
             quiet: true,
         };
         let (octets, _) = job.collect(Vec::new(), gathered).unwrap();
@@ -135,7 +136,7 @@ fn nothing_secret(parts: &BTreeMap<String, String>) {
     }
 }
 
-/// Answers every question with what no agent should say.
+/// Answers every request with secrets, which no agent should send.
 fn talkative(listener: UnixListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -157,13 +158,13 @@ fn talkative(listener: UnixListener) {
 }
 
 #[test]
-fn nothing_secret_is_in_a_bundle_wherever_it_was() {
+fn bundle_contains_no_secret_from_any_place() {
     let node = Node::new("");
     talkative(node.socket());
     let (parts, manifest) = node.parts();
     nothing_secret(&parts);
     assert_eq!((&manifest["agentAnswered"], &manifest["agentVersion"]), (&json!(true), &json!("9.9")));
-    // What is around the secrets is there.
+    // The data around the secrets stays.
     for (path, words) in [
         ("config/agent.json", &["\"source\": \"kube\"", "\"x-org\": {"][..]),
         ("config/effective.json", &["\"selectionDeferralSeconds\": 120", "\"vxlanPort\""]),
@@ -208,9 +209,9 @@ fn nothing_secret_is_in_a_bundle_wherever_it_was() {
     );
 }
 
-/// Fields that the configuration does not have make it no configuration: what can be said of it is said all the same.
+/// An unknown field makes the configuration invalid; the bundle still contains the rest.
 #[test]
-fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
+fn secret_in_an_unknown_field_is_removed() {
     let node = Node::new("bmpTlsKey: hunter2-bmp-key # hunter2-in-a-line-that-is-quoted\n");
     let (parts, manifest) = node.parts();
     nothing_secret(&parts);
@@ -220,9 +221,9 @@ fn a_secret_in_a_field_that_nobody_knows_is_taken_out_too() {
     assert!(missing.contains("unknown field"), "{missing}");
 }
 
-/// Every field of the resources that holds a secret by its type is one by its name.
+/// Every resource field with a type for secrets also has the name of a secret.
 #[test]
-fn every_secret_of_the_resources_is_known_by_its_name() {
+fn every_secret_field_of_the_resources_has_a_known_name() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/src/resources");
     let mut fields = Vec::new();
     for file in fs::read_dir(folder).unwrap() {
@@ -237,12 +238,12 @@ fn every_secret_of_the_resources_is_known_by_its_name() {
 }
 
 #[test]
-fn without_an_agent_there_is_what_can_be_seen_without_it() {
+fn bundle_without_an_agent_has_all_other_parts() {
     let node = Node::new("");
     let (parts, manifest) = node.parts();
     assert_eq!((&manifest["agentAnswered"], &manifest["agentVersion"]), (&json!(false), &Value::Null));
     assert!(parts["bundle/README.md"].contains("**The agent did not answer**"));
-    assert!(parts["bundle/README.md"].contains("agent: peers: not asked for"));
+    assert!(parts["bundle/README.md"].contains("agent: peers: not requested"));
     assert!(parts["bundle/doctor.txt"].contains("no agent answers at"));
     assert!(
         parts.contains_key("bundle/kernel/rules.txt") && parts.contains_key("bundle/config/effective.json")
@@ -251,7 +252,7 @@ fn without_an_agent_there_is_what_can_be_seen_without_it() {
 }
 
 #[test]
-fn an_agent_that_hangs_costs_its_answers_alone() {
+fn bundle_with_a_hanging_agent_lacks_only_its_answers() {
     let node = Node::new("");
     let _hangs = node.socket();
     let (parts, manifest) = node.parts();
@@ -263,7 +264,7 @@ fn an_agent_that_hangs_costs_its_answers_alone() {
 }
 
 #[test]
-fn the_file_is_its_owners_alone_and_never_written_over() {
+fn bundle_file_is_private_and_never_overwritten() {
     let mut node = Node::new("");
     let path = node.folder.path().join("ticket.tar.gz");
     node.bundle.output = Some(path.clone());
@@ -274,6 +275,6 @@ fn the_file_is_its_owners_alone_and_never_written_over() {
     assert!(folder.starts_with("trunkline-node1-2") && folder.ends_with("Z/"), "{folder}");
     let before = fs::read(&path).unwrap();
     let error = format!("{:#}", write(&node.bundle).unwrap_err());
-    assert!(error.contains("not there yet"), "{error}");
+    assert!(error.contains("name a new file"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }

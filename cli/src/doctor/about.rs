@@ -1,11 +1,11 @@
-//! What the agent says of itself, as findings.
+//! Findings from the agent's answers.
 
 use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
 
 use super::{Agent, Finding};
 use crate::table::duration;
 
-/// Everything that the agent's answers show.
+/// All findings from the agent's answers.
 pub(super) fn agent(agent: &Agent) -> Vec<Finding> {
     let mut findings = status(&agent.status);
     findings.extend(agent.peers.iter().filter_map(|peer| session(peer, agent.status.drain.phase)));
@@ -21,9 +21,9 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
             let (why, back) = match status.drain.cause {
                 Some(DrainCause::Cordon) => {
-                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` brings it back")
+                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
                 }
-                _ => ("", "`trunkline undrain` brings it back"),
+                _ => ("", "`trunkline undrain` ends the drain"),
             };
             let fix = format!("{back}, once the work is done");
             findings.push(Finding::warning("drain", format!("this node is {is}{why}"), fix));
@@ -33,25 +33,25 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
         findings.push(Finding::error(
             "manifests",
             format!("{} is refused: {fault}", status.manifests.folder),
-            "mend what is named: it is taken over at once. What was in force before stays so",
+            "correct the named field: the agent applies the change at once. The previous state stays in force until then",
         ));
     }
     if let Some(cluster) = &status.cluster {
         if !cluster.connected {
-            let why = cluster.last_error.as_deref().unwrap_or("it was not heard yet");
+            let why = cluster.last_error.as_deref().unwrap_or("no answer yet");
             findings.push(Finding::error(
                 "api-server",
                 format!("the API server {} does not answer: {why}", cluster.server),
-                "look at its address and certificate in `kube` of the agent's configuration, and at the API server. What runs goes on",
+                "check its address and certificate in `kube` of the agent's configuration, and the API server. Running pods are not affected",
             ));
         }
         for fault in &cluster.faults {
-            let fix = "mend the object: kubectl edit; what is not named here is served";
+            let fix = "correct the object: kubectl edit; all other objects are served";
             findings.push(Finding::error("resources", format!("not served: {fault}"), fix));
         }
     }
     if let Some(fault) = &status.store.fault {
-        let fix = "do what the text says; `trunkline status` shows when it can be used again";
+        let fix = "follow the text; `trunkline status` shows when the store is usable again";
         findings.push(Finding::error("store", fault.clone(), fix));
     }
     for network in &status.networks {
@@ -59,7 +59,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             findings.push(Finding::error(
                 "networks",
                 format!("network {}: {reason}", network.name),
-                "mend the Network, or this node's links and addresses, as the text says",
+                "correct the Network, or this node's links and addresses, as the text recommends",
             ));
         }
         for subnet in &network.subnets {
@@ -67,14 +67,14 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
                 findings.push(Finding::error(
                     "subnets",
                     format!("subnet {}: {fault}", subnet.name),
-                    "mend the Subnet or the link that is named: the agent looks again by itself",
+                    "correct the named Subnet or link: the agent checks again by itself",
                 ));
             }
             if subnet.total > 0 && subnet.free == 0 {
                 findings.push(Finding::warning(
                     "addresses",
                     format!(
-                        "subnet {} has no free address: {} of {} are given",
+                        "subnet {} has no free address: {} of {} are in use",
                         subnet.name, subnet.used, subnet.total
                     ),
                     "add another Subnet to the network, or widen this one's range",
@@ -88,7 +88,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
         findings.push(Finding::error(
             "routes",
             format!("{} of {} routes are in the kernel{why}", kernel.routes_installed, kernel.routes_wanted),
-            "look for \"kernel\" in the agent's log; a restart of the agent writes them all anew",
+            "look for \"kernel\" in the agent's log; a restart of the agent installs all routes again",
         ));
     }
     for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
@@ -96,18 +96,18 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             findings.push(Finding::warning(
                 "bgp",
                 format!("incoming BGP connections are not accepted at {}: {fault}", listener.address),
-                "free the address: the agent takes it by itself. Sessions that this node opens run meanwhile",
+                "free the address: the agent then binds it by itself. Sessions that this node opens are not affected",
             ));
         }
     }
     if status.unrecorded > 0 {
         findings.push(Finding::warning(
             "records",
-            format!("{} pods run of which no record is left: the store was lost", status.unrecorded),
-            "nothing has to be done now: they keep their addresses. Delete them when it suits, and their controllers make them anew",
+            format!("{} pods run without a record: the store was lost", status.unrecorded),
+            "no immediate action is necessary: they keep their addresses. Delete them at a suitable time; their controllers create them again",
         ));
     }
-    // What the findings above have not said already: that peers are missing has findings of its own.
+    // Reasons that no other finding contains. Missing peers have their own findings.
     let said = |reason: &&String| {
         let of_peers = reason.starts_with("no BGP peer is established");
         let of_others = findings
@@ -123,7 +123,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
         .iter()
         .filter(said)
         .map(|reason| {
-            let fix = "no pod can be attached before that: do what the text says";
+            let fix = "no pod can be attached before that: follow the text";
             Finding::error("ready", reason.clone(), fix)
         })
         .collect();
@@ -155,7 +155,7 @@ fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
     })
 }
 
-/// The cause, and where it says something else, the last attempt.
+/// The cause, and the last loss of the session if its text differs.
 fn why(peer: &Peer) -> String {
     let Some(cause) = &peer.cause else { return format!("{}, no attempt has ended yet", peer.state) };
     let loss = peer.last_loss.as_ref().filter(|loss| !loss.text.starts_with(&cause.text));
@@ -168,8 +168,8 @@ fn pod(pod: &PodStatus) -> Option<Finding> {
     (pod.state == "broken").then(|| {
         Finding::error(
             "pods",
-            format!("the link {} of pod {} is gone", pod.host_ifname, pod.title()),
-            "delete the pod: its controller makes it anew. Look for who deletes links here (another CNI, a network manager)",
+            format!("the link {} of pod {} does not exist", pod.host_ifname, pod.title()),
+            "delete the pod: its controller creates it again. Find the program that deletes links here (another CNI, a network manager)",
         )
     })
 }

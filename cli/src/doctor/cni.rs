@@ -1,4 +1,4 @@
-//! What the container runtime will run, and what other networks have left here.
+//! The container runtime's configuration, and the links of other networks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use super::Finding;
 use crate::hybridnet;
 use crate::install::{self, InstallPaths};
 
-/// Links that other networks make, by the beginning of their names.
+/// Links of other networks, by the prefix of their names.
 const OTHERS: &[(&str, &str)] = &[
     ("cali", "Calico"),
     ("cilium_", "Cilium"),
@@ -24,11 +24,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("antrea-gw", "Antrea"),
 ];
 
-/// Looks at the runtime's folders, at hybridnet's daemon, and for other networks' links.
+/// Checks the runtime's folders, hybridnet's daemon, and the links of other networks.
 pub(super) fn check(place: &InstallPaths, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = runtime(place, config.is_some_and(|config| config.source == SourceKind::Kube));
     if let Err(error) = hybridnet::refuse_if_running() {
-        let fix = "take the node out of the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
+        let fix = "remove the node from the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
         findings.push(Finding::error("hybridnet", error.to_string(), fix));
     }
     match links() {
@@ -48,7 +48,7 @@ fn links() -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Ok(links.into_iter().map(|link| link.name).collect())
 }
 
-/// One finding a network, however many links it has.
+/// One finding for each network, however many links it has.
 fn leftovers(names: &[String]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (begins, network) in OTHERS {
@@ -66,15 +66,16 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// A host without the folder has no runtime that goes by it, and one without our configuration may use it elsewhere; that of a
-/// cluster may not.
+/// Checks the runtime's folders. A host without the folder has no runtime that reads it. Outside a
+/// cluster, our configuration may be in another folder; in a cluster it may not.
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);
     let install = "`trunkline install-cni` puts both in place";
     if !ours.exists() {
         if cluster {
-            let text = format!("{} is not there: the kubelet attaches no pod by Trunkline", ours.display());
+            let text =
+                format!("{} does not exist: the kubelet attaches no pod through Trunkline", ours.display());
             findings.push(Finding::error("cni-configuration", text, install));
         }
         return findings;
@@ -82,8 +83,8 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     match install::first(&place.conf_dir) {
         Ok(Some(first)) if first != ours => findings.push(Finding::error(
             "cni-configuration",
-            format!("{} stands before {}: the runtime goes by the first", first.display(), ours.display()),
-            "take the other one away, or give this one an earlier name (`trunkline install-cni --conf-name`)",
+            format!("{} precedes {}: the runtime uses the first one", first.display(), ours.display()),
+            "remove the other one, or give this one an earlier name (`trunkline install-cni --conf-name`)",
         )),
         Ok(_) => {}
         Err(error) => {
@@ -99,7 +100,7 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     findings
 }
 
-/// Without `portmap` behind it the kubelet reports no error, and a hostPort simply leads nowhere.
+/// Without `portmap`, the kubelet reports no error, and a hostPort has no effect.
 fn port_mappings(place: &InstallPaths, ours: &Path, cluster: bool) -> Option<Finding> {
     let list: serde_json::Value = serde_json::from_str(&fs::read_to_string(ours).ok()?).ok()?;
     let plugins = list["plugins"].as_array()?;
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn other_networks_are_named_once() {
+    fn each_other_network_is_reported_once() {
         let links = ["lo", "eth0", "lxc1", "cilium_host", "cali0a", "cali0b", "tl0123456789ab", "calico-not"];
         let found = leftovers(&links.map(str::to_owned));
         let texts: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();

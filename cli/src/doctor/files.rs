@@ -1,4 +1,4 @@
-//! The agent's own files: its manifests and its store.
+//! The agent's files: its manifests and its store.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use trunkline_agent::source::kube::SourceKind;
 
 use super::Finding;
 
-/// With less room than this on its disk the store is soon full.
+/// Minimum free space on the store's disk, in octets.
 const ROOM: u64 = 32 * 1024 * 1024;
 
-/// What can be seen of them. With a running agent its answers say more than the manifests do.
+/// Checks the files. If the agent runs, its answers replace the check of the manifests.
 pub(super) fn check(config: &Config, running: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if config.source == SourceKind::Manifests && !running {
@@ -22,7 +22,7 @@ pub(super) fn check(config: &Config, running: bool) -> Vec<Finding> {
                 Finding::error(
                     "manifests",
                     fault.clone(),
-                    "mend what is named: the agent reads it when it starts",
+                    "correct the named field: the agent reads the manifests at its start",
                 )
             }));
         }
@@ -39,17 +39,17 @@ fn store(path: &Path, running: bool) -> Option<Finding> {
             return Some(Finding::error(
                 "store",
                 format!("{} has {} MiB left on its disk", path.display(), room / (1024 * 1024)),
-                "free space: without it no address can be given out, since a lost record is an address given twice",
+                "free space: without space the agent allocates no address, because a lost record would cause a duplicate address",
             ));
         }
     }
-    // A running agent has it open, and its answers say how it is.
+    // A running agent has the file open, and its answers contain the store's state.
     let read = || std::fs::File::open(path).map(drop);
     match read() {
         Err(error) if !running && error.kind() != std::io::ErrorKind::NotFound => Some(Finding::error(
             "store",
             format!("{} cannot be read: {error}", path.display()),
-            "run this as root; if it is, mend the file's owner and mode (root, 600)",
+            "run this as root; as root, correct the file's owner and mode (root, 600)",
         )),
         _ => None,
     }

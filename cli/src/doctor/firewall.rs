@@ -1,8 +1,9 @@
-//! Firewalls that drop what pods send and get.
+//! Firewalls that drop packets of pods.
 //!
-//! Every base chain of nftables at the hooks that pods' packets go through is looked at, whoever made it (`iptables-nft` is among them), and the
-//! old iptables' policy. Which rules accept what is not followed: a chain that drops by policy is a warning to look there,
-//! since what no rule accepts is lost without a word.
+//! The check reads every base chain of nftables at the hooks of pods' packets, of all programs
+//! (`iptables-nft` included), and the policy of legacy iptables. It does not evaluate rules that
+//! accept packets. So a chain with the policy drop is only a warning: packets that no rule accepts
+//! are lost without a message.
 
 use std::process::{Command, Stdio};
 
@@ -12,7 +13,7 @@ use super::Finding;
 
 const OWN_TABLES: [&str; 3] = ["trunkline", "trunkline-guard", "trunkline-probes"];
 
-/// Looks at nftables and at the old iptables.
+/// Checks nftables and legacy iptables.
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = match nftables() {
         Ok(ruleset) => dropping(&ruleset),
@@ -38,7 +39,7 @@ fn nftables() -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("nft: {error}"))
 }
 
-/// The base chains that drop by policy what is forwarded, or what comes for this node.
+/// The base chains with the policy drop for forwarded packets or for packets to this node.
 fn dropping(ruleset: &Value) -> Vec<Finding> {
     let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
@@ -50,13 +51,13 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
                 "forward" => Some(forward(&format!("nftables' chain {name}"))),
                 "input" => Some(Finding::warning(
                     "firewall",
-                    format!("nftables' chain {name} drops what comes for this node and no rule accepts"),
-                    "let a rule accept TCP port 179 (BGP), UDP ports 3784 and 4784 (BFD) from the peers, and of an overlay the tunnels' UDP port from the other nodes",
+                    format!("nftables' chain {name} drops packets to this node that no rule accepts"),
+                    "add rules that accept TCP port 179 (BGP) and UDP ports 3784 and 4784 (BFD) from the peers, and for an overlay the tunnels' UDP port from the other nodes",
                 )),
                 "prerouting" | "output" | "postrouting" => Some(Finding::warning(
                     "firewall",
-                    format!("nftables' chain {name} drops all that no rule accepts"),
-                    "let a rule accept what pods send and get, or take the chain away",
+                    format!("nftables' chain {name} drops packets that no rule accepts"),
+                    "add a rule that accepts pods' packets, or remove the chain",
                 )),
                 _ => None,
             }
@@ -67,14 +68,12 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
 fn forward(what: &str) -> Finding {
     Finding::warning(
         "firewall",
-        format!(
-            "{what} drops what is forwarded, and no rule accepts it: it drops pods' packets, because they are forwarded"
-        ),
-        "let a rule accept what comes from and goes to the pods' subnets (`trunkline status` lists them), or make its policy accept",
+        format!("{what} drops forwarded packets that no rule accepts, and pods' packets are forwarded"),
+        "add a rule that accepts packets from and to the pods' subnets (`trunkline status` lists them), or set the chain's policy to accept",
     )
 }
 
-/// The old iptables is not seen by `nft`. Where its tables were never used there is nothing to ask.
+/// `nft` does not list legacy iptables. If its tables were never used, no check is necessary.
 fn legacy() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (names, program) in
@@ -94,8 +93,8 @@ fn legacy() -> Vec<Finding> {
             Ok(output) if output.status.success() => {}
             Ok(_) | Err(_) => findings.push(Finding::warning(
                 "firewall",
-                format!("the old iptables has a filter table here, and {program} cannot list it"),
-                format!("look at it by hand, {program} -S FORWARD: what it drops, pods lose"),
+                format!("legacy iptables has a filter table here, and {program} cannot list it"),
+                format!("read it with {program} -S FORWARD: pods lose the packets that it drops"),
             )),
         }
     }
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_that_drop_are_named_whoever_made_them() {
+    fn dropping_chains_of_all_programs_are_findings() {
         let chain = |table: &str, hook: &str, policy: &str| json!({"chain": {"family": "inet", "table": table, "name": hook, "hook": hook, "policy": policy}});
         let ruleset = json!({"nftables": [
             {"metainfo": {"version": "1.0"}},

@@ -14,12 +14,12 @@ use trunkline_datapath::sysctl::file;
 use super::Finding;
 use crate::clock::is_synchronised;
 
-/// IPv6 needs as much (RFC 8200 §5).
+/// Minimum MTU of IPv6 (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
-/// Neighbour entries that the kernel keeps beside those of pods: the fabric's, and those of whoever came by.
+/// Neighbour entries besides those of pods: routers and other hosts.
 const OTHER_NEIGHBOURS: usize = 256;
 
-/// Everything that can be seen of the host.
+/// All findings about the host.
 pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(clock());
@@ -35,7 +35,7 @@ pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding
         }
         Err(error) => findings.push(Finding::error(
             "kernel",
-            format!("the kernel's links and routes cannot be asked for: {error}"),
+            format!("the kernel's links and routes cannot be read: {error}"),
             "run this as root on the host, with a kernel that has rtnetlink",
         )),
     }
@@ -48,7 +48,8 @@ fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(file(path)).ok()?.trim().to_owned())
 }
 
-/// Routes of IPv4 by a next hop of IPv6, nexthop objects of FRR's kind and the netlink checks that the agent asks for are all there.
+/// The oldest tested kernel. It has IPv4 routes with IPv6 next hops, nexthop objects as FRR uses
+/// them, and strict netlink checking.
 const OLDEST: (u32, u32) = (5, 4);
 
 fn version(release: &str) -> Option<Finding> {
@@ -95,7 +96,7 @@ const WANTED: [RequiredSysctl; 3] = [
 ];
 
 impl RequiredSysctl {
-    /// `ipv6`: whether the node has peers or Subnets of IPv6, where that is known.
+    /// `ipv6`: whether the node has IPv6 peers or Subnets; none if unknown.
     fn check(&self, found: Option<&str>, ipv6: Option<bool>) -> Option<Finding> {
         let name = self.path.replace('/', ".");
         if self.is_ipv6 && ipv6 == Some(false) {
@@ -106,10 +107,10 @@ impl RequiredSysctl {
             Some(found) => {
                 let text = format!("{name} is {found}: {}", self.otherwise);
                 let fix = format!(
-                    "sysctl -w {name}={}, and look in /etc/sysctl.d for who sets it otherwise",
+                    "sysctl -w {name}={}, and look in /etc/sysctl.d for the file that sets another value",
                     self.good
                 );
-                // Without an agent nothing says whether this host has IPv6 pods.
+                // Without an agent it is unknown whether this host has IPv6 pods.
                 let finding = if self.is_ipv6 && ipv6.is_none() { Finding::warning } else { Finding::error };
                 Some(finding("sysctl", text, fix))
             }
@@ -136,7 +137,7 @@ struct Uplinks {
     unreachable: Vec<Finding>,
 }
 
-/// The links by which the peers are reached, as the kernel\'s look-up says.
+/// The links to the peers, from the kernel's route look-up.
 fn uplinks(peers: &[Peer]) -> Result<Uplinks, Box<dyn std::error::Error>> {
     let mut connection = Connection::open()?;
     let all: BTreeMap<u32, LinkInfo> = connection
@@ -174,7 +175,7 @@ fn leads_to(
     let mut batch = Batch::new();
     batch.look_up(&Packet { destination, source: None, iif: None }, false);
     let outcome = connection.run(&mut batch)?;
-    // A refusal is the kernel\'s "network is unreachable".
+    // The kernel refuses the request if the network is unreachable.
     let found = outcome.replies.iter().find_map(|(_, _, body)| lookup::read_found(body));
     Ok(found.and_then(|found| found.hops.first().and_then(|hop| hop.ifindex)))
 }
@@ -185,7 +186,7 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
     if !link.is_up() || !link.is_running() {
         let (what, fix) = match link.is_up() {
             false => ("is down", format!("ip link set {name} up")),
-            true => ("has no carrier", "look at the cable and at the switch\'s port".to_owned()),
+            true => ("has no carrier", "check the cable and the switch's port".to_owned()),
         };
         findings.push(Finding::error("links", format!("{name}, which leads to a peer, {what}"), fix));
     }
@@ -193,13 +194,13 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
         findings.push(Finding::error(
             "mtu",
             format!("{name} has MTU {}: IPv6 needs {IPV6_MTU}", link.mtu),
-            format!("ip link set {name} mtu 1500, or whatever the switch\'s port has"),
+            format!("ip link set {name} mtu 1500, or the MTU of the switch's port"),
         ));
     }
     findings
 }
 
-/// A packet that was small enough for one uplink is lost on the other, for a flow at a time.
+/// A packet within the MTU of one uplink can be too large for the other. This affects single flows.
 fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     let mtus: BTreeSet<u32> = links.iter().map(|link| link.mtu).collect();
     (mtus.len() > 1).then(|| {
@@ -207,12 +208,12 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
         Finding::warning(
             "mtu",
             format!("the links to the peers have different MTUs: {}", each.join(", ")),
-            "make them the same: pods get the smallest, and what comes from the fabric by another way may be larger",
+            "set the same MTU on all: pods use the smallest, and packets from the fabric by another link may be larger",
         )
     })
 }
 
-/// The kernel takes the greater of the link\'s and of `all`; 1 is strict.
+/// The kernel uses the greater of the link's value and that of `all`; 1 is strict.
 fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
     let all = read("net/ipv4/conf/all/rp_filter").unwrap_or_default();
     let strict = links.iter().filter(|link| {
@@ -225,17 +226,18 @@ fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
             Finding::error(
                 "rp_filter",
                 format!(
-                    "net.ipv4.conf.{name}.rp_filter is strict: what comes by {name} and would be answered by another link is dropped"
+                    "net.ipv4.conf.{name}.rp_filter is strict: packets that arrive on {name} are dropped if the reply would leave by another link"
                 ),
                 format!(
-                    "sysctl -w net.ipv4.conf.{name}.rp_filter=2 (loose), and look in /etc/sysctl.d for who sets it otherwise"
+                    "sysctl -w net.ipv4.conf.{name}.rp_filter=2 (loose), and look in /etc/sysctl.d for the file that sets another value"
                 ),
             )
         })
         .collect()
 }
 
-/// Settings of pods' links that the agent makes, and that udev or a file in /etc/sysctl.d may rewrite when a link appears.
+/// Settings that the agent writes for pods' links. udev or a file in /etc/sysctl.d may overwrite
+/// them when a link is created.
 const POD_LINK: [(&str, &str); 4] = [
     ("net/ipv6/conf/{}/accept_ra", "0"),
     ("net/ipv6/conf/{}/accept_redirects", "0"),
@@ -243,7 +245,7 @@ const POD_LINK: [(&str, &str); 4] = [
     ("net/ipv4/conf/{}/send_redirects", "0"),
 ];
 
-/// The host's ends of pods' links.
+/// The host interfaces of pods.
 fn pod_links() -> Vec<String> {
     let links =
         Connection::open().and_then(|mut connection| connection.list(Batch::dump_links, objects::read_link));
@@ -254,7 +256,8 @@ fn pod_links() -> Vec<String> {
     links.unwrap_or_default().into_iter().filter(own).map(|link| link.name).collect()
 }
 
-/// The guard drops such packets all the same; a setting that somebody else makes is worth knowing before the guard is switched off.
+/// A warning about overwritten settings. The guard drops such packets anyway; the warning matters
+/// before an operator disables the guard.
 fn rewritten(links: &[String]) -> Vec<Finding> {
     POD_LINK
         .into_iter()
@@ -265,13 +268,13 @@ fn rewritten(links: &[String]) -> Vec<Finding> {
             let found: Vec<&String> = links.iter().filter(differs).collect();
             let first = path.replace("{}", found.first()?).replace('/', ".");
             let text = format!("{first} is not {wanted}, on {} of {} pods' links", found.len(), links.len());
-            let fix = "look in /etc/sysctl.d and in udev's rules for who writes it for new links; the agent writes it again with the next start";
+            let fix = "look in /etc/sysctl.d and in udev's rules for the writer of this setting for new links; the agent writes it again at its next start";
             Some(Finding::warning("pod-links", text, fix))
         })
         .collect()
 }
 
-/// Every pod has an entry that stays; a full table drops packets with "neighbour table overflow".
+/// Every pod has a permanent entry; a full table drops packets with "neighbour table overflow".
 fn neighbours(pods: usize) -> Option<Finding> {
     let path = "net/ipv4/neigh/default/gc_thresh3";
     let most: usize = read(path)?.parse().ok()?;
@@ -287,22 +290,22 @@ fn neighbours(pods: usize) -> Option<Finding> {
     })
 }
 
-/// Certificates, leases and logs go by the time of day.
+/// Certificates, leases and logs depend on the time of day.
 fn clock() -> Option<Finding> {
-    // Later than this program was written, and earlier than certificates last.
+    // Plausible times: after this program was written, and before certificates end.
     const SENSIBLE: std::ops::Range<i64> = 1_767_225_600..4_102_444_800;
     let now = k8s_openapi::jiff::Timestamp::now();
     if !SENSIBLE.contains(&now.as_second()) {
         return Some(Finding::error(
             "clock",
-            format!("it is {now} by this host\'s clock"),
-            "set the clock, and let chrony or systemd-timesyncd keep it: certificates of the API server are not valid at that time",
+            format!("this host's clock shows {now}"),
+            "set the clock, and run chrony or systemd-timesyncd: certificates of the API server are not valid at that time",
         ));
     }
     (is_synchronised() == Some(false)).then(|| {
         Finding::warning(
             "clock",
-            "nothing keeps this host\'s clock (the kernel calls it unsynchronised)",
+            "this host's clock is not synchronised (according to the kernel)",
             "start chrony or systemd-timesyncd: logs and events of hosts can then be compared, and certificates stay valid",
         )
     })
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_carry_too_little_or_nothing() {
+    fn links_with_low_mtu_or_no_carrier_are_findings() {
         const WELL: i32 = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP;
         assert_eq!(link(&uplink("eth0", 1500, WELL)), []);
         let checks =
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_forwarding_matters_where_there_is_ipv6() {
+    fn ipv6_forwarding_is_required_only_with_ipv6() {
         let [ipv4, forwarding, disabled] = WANTED;
         let severity =
             |wanted: &RequiredSysctl, found, ipv6| wanted.check(found, ipv6).map(|finding| finding.severity);
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_told_from_new_ones() {
+    fn old_kernels_are_a_finding() {
         for (release, old) in
             [("6.18.0-1-amd64", false), ("5.4.0", false), ("5.3.18-lp", true), ("4.19.0", true), ("x", false)]
         {

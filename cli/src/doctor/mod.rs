@@ -1,4 +1,5 @@
-//! `trunkline doctor`: what on this host keeps pods from working, or will, and what to do about it.
+//! `trunkline doctor`: finds faults of this host that affect pods, now or later, and recommends
+//! actions.
 //!
 //! ```text
 //!  configuration file ─┐
@@ -8,12 +9,13 @@
 //!  firewall ───────────┘
 //! ```
 //!
-//! It looks for itself and changes nothing. It is run on the host and needs no agent: that none answers is one of its
-//! findings, and everything that can be seen without it is looked at all the same. What the agent knows is taken from its
-//! answers and not found out a second time.
+//! The command reads the host itself and changes nothing. It runs on the host and needs no agent: a
+//! missing agent is one of the findings, and all checks without the agent still run. Facts from the
+//! agent's answers are not checked a second time.
 //!
-//! A check says nothing where all is well, so that a healthy host is silence. What a check cannot see (no `nft`, a file that only
-//! root may read) is a finding too, of what it was going to look at: silence always means "looked at, and well".
+//! A check without a fault prints nothing, so a healthy host has no output. If a check cannot read
+//! its input (no `nft`, a file for root only), this is a finding too. So no output always means
+//! "checked, and healthy".
 
 mod about;
 mod cni;
@@ -34,41 +36,41 @@ use trunkline_agent::config::Config;
 use trunkline_api::attach::DEFAULT_SOCKET;
 use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 
-use crate::arguments::{Output, Where};
+use crate::arguments::{HostArgs, Output};
 use crate::client;
 
-/// Where to look, and how to say what was found.
+/// Arguments of `trunkline doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Where to look.
+    /// The files of this host.
     #[command(flatten)]
-    pub host: Where,
-    /// How to print the findings.
+    pub host: HostArgs,
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How bad it is; also the exit code.
+/// Severity of a finding; also the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// It may become an outage, or something is not as it was meant.
+    /// It may become an outage, or a setting has no effect.
     Warning = 1,
-    /// Pods do not work, or some of them do not.
+    /// Some or all pods do not work.
     Error = 2,
 }
 
-/// Something that is not well.
+/// A fault or a risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// Which check found it: a name that stays.
+    /// Name of the check; it does not change between versions.
     pub check: String,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What is not well.
+    /// Description of the fault.
     pub text: String,
-    /// What to do.
+    /// Recommended action.
     pub fix: String,
 }
 
@@ -82,37 +84,38 @@ impl Finding {
     }
 }
 
-/// What the agent says of itself.
+/// The agent's answers.
 struct Agent {
     status: AgentStatus,
     peers: Vec<Peer>,
     pods: Vec<PodStatus>,
 }
 
-impl Where {
-    /// Looks at everything. The worst comes first, and within that the order is that of the checks.
+impl HostArgs {
+    /// Runs all checks. Errors come first; findings of equal severity are in the order of the
+    /// checks.
     pub fn examine(&self) -> Vec<Finding> {
         self.examine_within(client::TIMEOUT)
     }
 
-    /// The agent's socket, with this configuration.
+    /// The agent's socket according to this configuration.
     pub(crate) fn socket(&self, config: Option<&Config>) -> PathBuf {
         let configured = config.map(|config| config.socket.clone());
         self.socket.clone().or(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
     }
 
-    /// Likewise, with so much patience for the agent.
-    pub(crate) fn examine_within(&self, patience: Duration) -> Vec<Finding> {
+    /// Like [`Doctor::examine`], with this timeout for the agent.
+    pub(crate) fn examine_within(&self, timeout: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::read(&self.config) {
             Ok(config) => Some(config),
             Err(error) => {
-                let fix = "mend the file; `trunkline agent --check` reads it again. What runs goes on until the agent is restarted";
+                let fix = "correct the file; `trunkline agent --check` checks it. The running agent is not affected until its restart";
                 findings.push(Finding::error("config", error.to_string(), fix));
                 None
             }
         };
-        let agent = match query_agent(&self.socket(config.as_ref()), patience) {
+        let agent = match query_agent(&self.socket(config.as_ref()), timeout) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
@@ -137,20 +140,20 @@ impl Where {
     }
 }
 
-fn query_agent(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
+fn query_agent(socket: &std::path::Path, timeout: Duration) -> anyhow::Result<Agent> {
     Ok(Agent {
-        status: client::query_within(socket, Query::Agent, patience)?,
-        peers: client::query_within(socket, Query::Peers { address: None }, patience)?,
-        pods: client::query_within(socket, Query::Pods, patience)?,
+        status: client::query_within(socket, Query::Agent, timeout)?,
+        peers: client::query_within(socket, Query::Peers { address: None }, timeout)?,
+        pods: client::query_within(socket, Query::Pods, timeout)?,
     })
 }
 
-/// The exit code: 0 where all is well, 1 with warnings, 2 with errors.
+/// The exit code: 0 without findings, 1 with warnings, 2 with errors.
 pub fn exit_code(findings: &[Finding]) -> u8 {
     findings.iter().map(|finding| finding.severity as u8).max().unwrap_or(0)
 }
 
-/// For people.
+/// The findings as text for people.
 pub fn table(findings: &[Finding]) -> String {
     if findings.is_empty() {
         return "all is well\n".to_owned();
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_finding_is_the_exit_code_and_each_says_what_to_do() {
+    fn exit_code_is_the_worst_severity_and_each_has_a_fix() {
         let (warning, error) = (Finding::warning("mtu", "a", "do b"), Finding::error("agent", "c", "do d"));
         assert_eq!(exit_code(&[]), 0);
         assert_eq!(exit_code(std::slice::from_ref(&warning)), 1);

@@ -1,10 +1,10 @@
-//! What probes show, and BGP identifiers that two routers have.
+//! Faults that probes found, and duplicate BGP identifiers.
 
 use trunkline_api::control::AgentStatus;
 
 use super::Finding;
 
-/// A finding for each fault.
+/// One finding for each fault.
 pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     let faults = status.probes.iter().flat_map(|probes| &probes.routers).flat_map(|router| {
         let left_out = if router.left_out { ". Pods send by the other routers meanwhile" } else { "" };

@@ -1,5 +1,5 @@
-//! What a stopped agent means for the pods of this node, and until when: without it the routers keep the node's routes for the graceful restart time
-//! (RFC 4724), and drop them then.
+//! The effect of a stopped agent on this node's pods, and its deadline: without the agent, the
+//! routers retain the node's routes for the graceful restart time (RFC 4724) and then remove them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,13 +14,14 @@ const START: &str = "Start the agent, and look into its log for why it ended: sy
 /// The unit of the Debian package.
 const UNIT: &str = "trunkline.service";
 
-/// What to do, and by when. `store` is the agent's, if its configuration can be read.
+/// The recommended action and its deadline. `store` is the agent's store, if the configuration is
+/// valid.
 pub(super) fn fix(store: Option<&Path>) -> String {
     let run = store.and_then(|store| LastRun::read(&last_run::path_for_store(store)));
     format!("{}. {START}", deadline(run.as_ref(), exit_by_systemd(), Timestamp::now()))
 }
 
-/// When systemd saw the agent's process end, if it runs the agent.
+/// The time at which systemd saw the end of the agent's process, if systemd runs the agent.
 fn exit_by_systemd() -> Option<Timestamp> {
     let asked = ["show", UNIT, "--property=ExecMainExitTimestamp", "--value", "--timestamp=unix"];
     let output = Command::new("systemctl").args(asked).stdin(Stdio::null()).output().ok()?;
@@ -44,7 +45,7 @@ fn deadline(run: Option<&LastRun>, exit: Option<Timestamp>, now: Timestamp) -> S
         return "No BGP session was up when the agent ended: no router keeps this node's routes, and its pods are cut off from the fabric"
             .to_owned();
     }
-    // An exit from before the last start is of another run.
+    // An exit before the last start belongs to another run.
     let ended = run.stopped.or(exit.filter(|exit| *exit >= run.started));
     let mut ordered: Vec<&Retention> = sessions.iter().collect();
     ordered.sort_by_key(|session| std::cmp::Reverse(session.seconds));
@@ -86,7 +87,7 @@ fn deadline(run: Option<&LastRun>, exit: Option<Timestamp>, now: Timestamp) -> S
 }
 
 fn after(ended: Timestamp, seconds: u16) -> Timestamp {
-    // Only a clock at the end of time has no such moment.
+    // The sum overflows only at the end of the time range.
     ended.checked_add(SignedDuration::from_secs(seconds.into())).unwrap_or(ended)
 }
 
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_end_is_said_and_systemd_may_know_it() {
+    fn unknown_end_is_reported_or_read_from_systemd() {
         let killed = run(None, &[("10.1.0.1", 300)]);
         let unknown = deadline(Some(&killed), None, at("03:10:00"));
         assert!(unknown.contains("for 300 s after the agent ended"), "{unknown}");
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_differ_are_named_and_no_session_keeps_nothing() {
+    fn peers_with_other_deadlines_are_named() {
         let stopped = run(Some("03:09:07"), &[("10.1.0.1", 0), ("10.2.0.1", 60)]);
         let text = deadline(Some(&stopped), None, at("03:09:30"));
         assert!(

@@ -1,4 +1,5 @@
-//! The default routes that pods' packets take: peers that are left out, and whether the kernel has what the agent wants.
+//! The default routes of pods' packets: excluded peers, and differences between the kernel and the
+//! agent.
 
 use std::net::IpAddr;
 
@@ -9,12 +10,12 @@ use trunkline_datapath::plan::RouteTarget;
 
 use super::Finding;
 
-/// Looks at each family's default route, in the agent's answer and in the kernel.
+/// Compares each family's default route in the agent's answer and in the kernel.
 pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     let ways = status.bgp.iter().flat_map(|bgp| &bgp.ways_out);
     ways.flat_map(|way| {
         let mut findings = left_out(way);
-        // A kernel that does not answer is a finding of another check.
+        // Another check reports a kernel that does not answer.
         findings.extend(next_hops(way).ok().and_then(|there| differs(way, &there)));
         findings
     })
@@ -32,11 +33,11 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
                 others()
             ),
             format!(
-                "look at the uplinks of that router and at its default route: `trunkline routes --received {peer}` lists what it advertises"
+                "check the uplinks of that router and its default route: `trunkline routes --received {peer}` lists what it advertises"
             ),
         )
     };
-    // A fault that probes show is a finding of theirs.
+    // Faults that probes found are reported by the check of probes.
     let reported = |cause| matches!(cause, ExclusionCause::Withdrawn | ExclusionCause::NotOffered);
     let out = way.left_out.iter().filter(|out| reported(out.cause));
     out.map(|out| finding(&out.peer, &out.reason)).collect()
@@ -47,13 +48,13 @@ fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
         Finding::error(
             "way-out",
             format!(
-                "the kernel's {} default route in table {} goes by {}, the agent wants {}",
+                "the kernel's {} default route in table {} uses {}, the agent wants {}",
                 way.family,
                 way.table,
                 next_hops_in_words(there),
                 next_hops_in_words(&way.wanted)
             ),
-            "look for \"kernel\" in the agent's log; a restart of the agent writes the route anew",
+            "look for \"kernel\" in the agent's log; a restart of the agent installs the route again",
         )
     })
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_left_out_and_a_kernel_that_differs_are_findings() {
+    fn excluded_peer_and_different_kernel_route_are_findings() {
         let out = |cause| ExcludedPeer {
             peer: "10.12.0.1".to_owned(),
             cause,
@@ -106,7 +107,7 @@ mod tests {
         let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
         assert_eq!(
             differs(&way, &both).unwrap().text,
-            "the kernel's ipv4-unicast default route in table 10000 goes by 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
+            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
         );
     }
 }

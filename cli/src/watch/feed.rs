@@ -1,7 +1,9 @@
-//! What the agent tells: two threads, each with one question after the other, each answered once there is something new.
+//! The agent's answers: two threads. Each sends one request after the other, and the agent answers
+//! when there is news.
 //!
-//! An agent that does not answer is waited for without asking: the folder of the socket says when a socket is made there. A folder that is gone
-//! too (systemd removes it with the service) is waited for in the nearest one above it that exists.
+//! While the agent does not answer, no requests are sent. The threads watch the socket's folder for
+//! a new socket. If the folder does not exist either (systemd removes it with the service), they
+//! watch the nearest existing folder above it.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -19,16 +21,17 @@ use super::LoopEvent;
 use super::model::AgentUpdate;
 use crate::client;
 
-/// Between an answer and the next question: what changes without end is shown twice a second.
+/// Interval between an answer and the next request: continuous changes are shown twice a second.
 const PACE: Duration = Duration::from_millis(500);
-/// An agent that is there has answered by then, whatever happened.
-const PATIENCE: Duration = Snapshot::SILENCE.saturating_add(Duration::from_secs(5));
-/// Before an agent that listens and does not answer as it should (it stops, or is of another version) is asked again: no event tells.
+/// Timeout of a request: a running agent always answers within this time.
+const TIMEOUT: Duration = Snapshot::SILENCE.saturating_add(Duration::from_secs(5));
+/// Wait before the next request to an agent that listens and does not answer correctly (it stops,
+/// or has another version). No event ends this state.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Where the folder cannot be watched, its socket is tried so often.
+/// Interval of connection attempts if the folder cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
-/// An error if asking is of no use, whoever comes up.
+/// Checks the permission for the socket. Without it, no request can succeed.
 pub(super) fn permitted(socket: &Path) -> anyhow::Result<()> {
     match UnixStream::connect(socket) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -38,7 +41,7 @@ pub(super) fn permitted(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Starts both threads. They end when nobody hears them any more.
+/// Starts both threads. They end when the receiver is dropped.
 pub(super) fn start(socket: &Path, sender: &mpsc::Sender<LoopEvent>) -> io::Result<()> {
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     let (path, sender_of_state) = (PathBuf::from(socket), sender.clone());
@@ -52,7 +55,7 @@ fn state(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
         let answer: anyhow::Result<Snapshot> =
-            client::query_within(socket, Query::Watch { after, run }, PATIENCE);
+            client::query_within(socket, Query::Watch { after, run }, TIMEOUT);
         let (answers, at) = (answer.is_ok(), format!("{:.0}", Timestamp::now()));
         let update = match answer {
             Ok(snapshot) => {
@@ -68,14 +71,14 @@ fn state(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     }
 }
 
-/// A read that took too long is said as what it means.
+/// The error as text; a timeout has its own text.
 fn why(error: &anyhow::Error) -> String {
     let kind = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
     match kind {
         Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             format!(
-                "it listens, and said nothing for {} s: it hangs, or this machine does",
-                PATIENCE.as_secs()
+                "it listens, but did not answer for {} s: it hangs, or this host is overloaded",
+                TIMEOUT.as_secs()
             )
         }
         _ => format!("{error:#}"),
@@ -94,18 +97,18 @@ fn events(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
                 }
                 thread::sleep(PACE);
             }
-            // That it does not answer is the other thread's to say.
+            // The other thread reports that the agent does not answer.
             Err(_) if sender.is_closed() => return,
             Err(_) => wait(socket),
         }
     }
 }
 
-/// Waits until there is reason to ask again.
+/// Waits until a request may succeed.
 fn wait(socket: &Path) {
     let mut waited = false;
     loop {
-        // The watch is there before the look, so that nothing happens between them.
+        // The watch starts before the connection attempt, so no change is missed.
         let (touched, touches) = channel::channel();
         let watcher = watch(socket, touched);
         if UnixStream::connect(socket).is_ok() {
@@ -122,10 +125,10 @@ fn wait(socket: &Path) {
     }
 }
 
-/// Watches the nearest folder above the socket that exists, until the watcher is dropped.
+/// Watches the nearest existing folder above the socket, until the watcher is dropped.
 fn watch(socket: &Path, touched: channel::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |_| {
-        // Who waits no more has dropped the other end.
+        // The receiver may be dropped when the wait has ended.
         let _ = touched.send(());
     })?;
     let socket = std::path::absolute(socket).map_err(notify::Error::io)?;
@@ -141,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_comes_up_is_noticed_wherever_its_folder_was() {
+    fn new_socket_is_noticed_even_in_a_new_folder() {
         let folder = tempfile::tempdir().unwrap();
         for socket in [folder.path().join("agent.sock"), folder.path().join("gone/too/agent.sock")] {
             let (over, ended) = channel::channel();
@@ -155,7 +158,7 @@ mod tests {
             ended.recv_timeout(Duration::from_millis(50)).expect_err("there is no agent yet");
             std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
             let _listener = UnixListener::bind(&socket).unwrap();
-            // As the agent does, after it listens.
+            // The agent does the same after it listens.
             std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
             ended.recv_timeout(Duration::from_secs(60)).expect("the folder tells of it");
         }

@@ -1,4 +1,4 @@
-//! What the operator does: keys, and the window's size.
+//! Input of the operator: keys, and the window's size.
 
 use std::io;
 use std::thread;
@@ -9,15 +9,15 @@ use tokio::sync::mpsc;
 use super::LoopEvent;
 use super::model::{Action, Tab};
 
-/// What comes from the terminal.
+/// An input from the terminal.
 pub(super) enum Input {
     Key(KeyEvent),
-    /// Another size: everything is drawn anew.
+    /// The size has changed; everything is drawn again.
     Resized,
     Failed(io::Error),
 }
 
-/// Starts the thread that reads. It ends with the process.
+/// Starts the thread that reads the terminal. It ends with the process.
 pub(super) fn start(sender: mpsc::Sender<LoopEvent>) -> io::Result<()> {
     let read = move || {
         loop {
@@ -36,7 +36,7 @@ pub(super) fn start(sender: mpsc::Sender<LoopEvent>) -> io::Result<()> {
     thread::Builder::new().name("keys".to_owned()).spawn(read).map(drop)
 }
 
-/// What a key asks for; while a filter is typed, most keys are letters.
+/// The action of a key. While a filter is typed, most keys are letters.
 pub(super) fn action(key: &KeyEvent, typing: bool) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;

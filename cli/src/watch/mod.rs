@@ -6,16 +6,17 @@
 //!  SIGTERM, SIGINT, SIGHUP, each second ──────────────────────┘
 //! ```
 //!
-//! The model is a function of what it was told and when: it has no clock and no terminal. The view is a function of the model. So both are
-//! tested without either, by the text that a terminal of some size would show.
+//! The model is a function of its updates and their times; it has no clock and no terminal. The
+//! view is a function of the model. So both are tested without them, by the text on a terminal of a
+//! given size.
 //!
-//! Nothing asks whether something has changed: the agent answers when it has, and a socket that is made anew is an event of its
-//! folder. What ticks each second is only how long ago things were. ratatui writes the cells that differ, so a quiet node costs
-//! an ssh connection some ten octets a second.
+//! There is no polling: the agent answers after a change, and a new socket is an event of its
+//! folder. Each second, only the displayed ages change. ratatui writes only cells that differ, so a
+//! quiet node costs an ssh connection some ten octets per second.
 //!
-//! Awkward is the terminal, which stays as it is left: whatever ends this, an error, a panic of any thread or a signal, goes through
-//! [`screen`]. And what a peer's operator writes is shown here in a program that steers a terminal: `view` lets nothing through that is
-//! not to be seen.
+//! A terminal keeps its modes after the program's end. So every end (an error, a panic of any
+//! thread, a signal) restores it through [`screen`]. Texts of a peer's operator appear here in a
+//! program that controls a terminal, so `view` makes all control characters visible.
 
 mod feed;
 mod input;
@@ -41,18 +42,18 @@ use self::model::{AgentUpdate, Model};
 use self::screen::Screen;
 use self::view::Palette;
 
-/// Between two ticks of the times.
+/// Interval of the updates of displayed ages.
 const TICK: Duration = Duration::from_secs(1);
-/// What was told and not taken yet; who tells more waits.
+/// Capacity of the queue of events; senders wait if it is full.
 const BACKLOG: usize = 16;
 
-/// Something happened outside.
+/// An event for the loop.
 enum LoopEvent {
     Agent(AgentUpdate),
     Input(Input),
 }
 
-/// Shows the agent behind this socket until the operator has enough.
+/// Shows the agent behind this socket until the operator quits.
 pub fn watch(socket: &Path) -> anyhow::Result<()> {
     for (name, terminal) in [("input", io::stdin().is_terminal()), ("output", io::stdout().is_terminal())] {
         if !terminal {
@@ -85,14 +86,14 @@ async fn run(socket: &Path) -> anyhow::Result<()> {
     loop {
         screen.draw(|frame| view::draw(&model, &palette, frame)).context("the terminal")?;
         let first = tokio::select! {
-            happened = happened.recv() => Some(happened.context("nobody tells anything any more")?),
+            happened = happened.recv() => Some(happened.context("all senders have ended")?),
             _ = ticks.tick() => None,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
         };
         model.pass(began.elapsed());
-        // What came together is drawn together.
+        // Events that arrived together are drawn once.
         let rest = std::iter::from_fn(|| happened.try_recv().ok()).take(BACKLOG);
         for happened in first.into_iter().chain(rest) {
             match happened {

@@ -1,7 +1,9 @@
-//! What is shown: how things stood when the agent last said so, what happened, and where the operator looks. No clock, no terminal.
+//! The displayed state: the agent's last answer, events, and the operator's selection. No clock, no
+//! terminal.
 //!
-//! A row that is looked at is known by its name and not by its number, so that it stays the same row when a session goes down and moves to
-//! the top. While the agent does not answer, its times stand still: nobody knows how they go on.
+//! A selected row is identified by its name and not by its number. So the same row stays selected
+//! when a session goes down and moves to the top. While the agent does not answer, its times stand
+//! still, because they are not known.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,10 +12,10 @@ use std::time::Duration;
 
 use trunkline_api::control::{AgentStatus, Dated, Events, Peer, PodStatus, Severity, Snapshot};
 
-/// Events that are kept, those of earlier runs of the agent too.
+/// Maximum number of stored events, including those of earlier runs of the agent.
 const KEPT: usize = 2000;
 
-/// What is looked at.
+/// The displayed tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     Peers,
@@ -29,32 +31,32 @@ impl Tab {
     }
 }
 
-/// What covers the tab, if anything does.
+/// The popup over the tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Popup {
     Nothing,
-    /// Everything about the row that is chosen, from this line on.
+    /// All details of the selected row, from this line on.
     Detail(usize),
     Help,
 }
 
-/// An update of the agent, or that it does not answer.
+/// An update of the agent, or the fact that it does not answer.
 #[derive(Debug)]
 pub(super) enum AgentUpdate {
-    /// How things stand; `at`: when that came, RFC 3339.
+    /// The agent's state; `at`: time of arrival, RFC 3339.
     State {
         snapshot: Box<Snapshot>,
         at: String,
     },
     Events(Events),
-    /// It does not answer, as was found at `at`.
+    /// The agent does not answer since `at`.
     Unreachable {
         text: String,
         at: String,
     },
 }
 
-/// What the operator wants.
+/// An action of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Up,
@@ -80,15 +82,15 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) struct AgentUnreachable {
     pub(super) text: String,
-    /// When it was found, RFC 3339.
+    /// Time of detection, RFC 3339.
     pub(super) at: String,
     since: Duration,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// Counted from 1 since this view began.
+    /// Counted from 1 since the start of this program.
     pub(super) number: u64,
     pub(super) at: String,
     pub(super) warning: bool,
@@ -97,12 +99,12 @@ pub(super) struct Entry {
     pub(super) text: String,
 }
 
-/// What the view found room for, which keys that turn pages go by.
+/// The visible size, for keys that scroll by pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisibleRows {
     /// Rows of the table.
     pub(super) rows: usize,
-    /// The last line that a detail can begin with.
+    /// The last line at which the details can begin.
     pub(super) last_line: usize,
 }
 
@@ -121,9 +123,9 @@ pub(super) struct Model {
     now: Duration,
     entries: VecDeque<Entry>,
     counted: u64,
-    /// The run of the agent that the last events were of.
+    /// The run of the agent that sent the last events.
     run: Option<u64>,
-    /// The name of the row that is looked at, of each tab; the first row if none.
+    /// The name of the selected row of each tab; the first row if none.
     chosen: [Option<String>; 3],
 }
 
@@ -147,7 +149,7 @@ impl Model {
         }
     }
 
-    /// It is so long since this view began.
+    /// Sets the time since the start of this program.
     pub(super) fn pass(&mut self, now: Duration) {
         self.now = now;
     }
@@ -173,16 +175,12 @@ impl Model {
             AgentUpdate::Events(events) => {
                 if self.run.is_some_and(|run| run != events.run) {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
-                    self.note(at, false, "from here on it is another run of the agent".to_owned());
+                    self.note(at, false, "from here on, events of another run of the agent".to_owned());
                 }
                 self.run = Some(events.run);
                 if events.missed > 0 {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
-                    self.note(
-                        at,
-                        false,
-                        format!("{} more before these are not kept any more", events.missed),
-                    );
+                    self.note(at, false, format!("{} older events were dropped", events.missed));
                 }
                 for event in events.events {
                     let warning = event.severity == Severity::Warning;
@@ -204,7 +202,7 @@ impl Model {
         self.entries.push_back(Entry { number: self.counted, at, warning, kind, peer, text });
     }
 
-    /// Does what the operator wants. Break: he has enough.
+    /// Runs an action of the operator. Break: the operator quits.
     pub(super) fn act(&mut self, action: Action) -> ControlFlow<()> {
         let page = self.visible_rows.get().rows.saturating_sub(1).max(1) as isize;
         match action {
@@ -225,7 +223,7 @@ impl Model {
                     _ => Popup::Nothing,
                 }
             }
-            // One thing after the other.
+            // One step at a time.
             Action::Back if self.typing || self.popup == Popup::Nothing => {
                 self.typing = false;
                 self.filter.clear();
@@ -256,7 +254,7 @@ impl Model {
             Popup::Nothing => {
                 let names = self.names();
                 let row = self.row(&names).saturating_add_signed(rows).min(names.len().saturating_sub(1));
-                // Of events the newest stays looked at, whichever that is.
+                // If the newest event is selected, the selection stays at the newest one.
                 let newest = self.tab == Tab::Events && row == 0;
                 self.chosen[self.tab as usize] = names.into_iter().nth(row).filter(|_| !newest);
             }
@@ -276,28 +274,28 @@ impl Model {
         chosen.and_then(|chosen| names.iter().position(|name| name == chosen)).unwrap_or_default()
     }
 
-    /// The number of the row that is looked at.
+    /// The number of the selected row.
     pub(super) fn chosen(&self) -> usize {
         self.row(&self.names())
     }
 
-    /// Letters go to the filter.
+    /// Whether letters go to the filter.
     pub(super) fn is_typing(&self) -> bool {
         self.typing
     }
 
-    /// For how long the agent has not answered.
+    /// Time since the agent stopped answering.
     pub(super) fn silent_for(&self) -> Option<Duration> {
         self.unreachable.as_ref().map(|unreachable| self.now.saturating_sub(unreachable.since))
     }
 
-    /// Since the agent said how things stand, as long as that is known to go on.
+    /// Time since the agent's last state; it stands still while the agent does not answer.
     fn age(&self) -> u64 {
         let until = self.unreachable.as_ref().map_or(self.now, |unreachable| unreachable.since);
         until.saturating_sub(self.updated).as_secs()
     }
 
-    /// The agent, as it is now.
+    /// The agent's status with current times.
     pub(super) fn agent(&self) -> Option<AgentStatus> {
         let age = self.age();
         let mut agent = self.snapshot.as_ref()?.agent.clone();
@@ -309,17 +307,17 @@ impl Model {
         Some(agent)
     }
 
-    /// All peers, as they are now: those that are down first.
+    /// All peers with current times; peers that are down first.
     pub(super) fn all_peers(&self) -> Vec<Peer> {
         let age = self.age();
         let peers = self.snapshot.iter().flat_map(|snapshot| &snapshot.peers);
         let mut peers: Vec<Peer> = peers.map(|peer| aged(peer, age)).collect();
-        // The agent's order but for that.
+        // A stable sort: otherwise the agent's order.
         peers.sort_by_key(peer_health);
         peers
     }
 
-    /// Those that pass the filter.
+    /// The peers that match the filter.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let mut peers = self.all_peers();
         peers.retain(|peer| {
@@ -331,12 +329,12 @@ impl Model {
         peers
     }
 
-    /// How many pods there are.
+    /// The number of pods.
     pub(super) fn pod_count(&self) -> usize {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.pods.len())
     }
 
-    /// The pods that pass the filter, those with which something is the matter first.
+    /// The pods that match the filter, pods with faults first.
     pub(super) fn pods(&self) -> Vec<&PodStatus> {
         let pods = self.snapshot.iter().flat_map(|snapshot| &snapshot.pods);
         let mut pods: Vec<&PodStatus> = pods
@@ -355,17 +353,17 @@ impl Model {
         pods
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub(super) fn entry_count(&self) -> usize {
         self.entries.len()
     }
 
-    /// The newest events, whatever is filtered.
+    /// The newest events, without the filter.
     pub(super) fn newest(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().rev()
     }
 
-    /// The events that pass the filter, the newest first.
+    /// The events that match the filter, newest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.newest().filter(|entry| {
             self.passes(&[&entry.at, entry.kind, entry.peer.as_deref().unwrap_or_default(), &entry.text])
@@ -378,7 +376,7 @@ impl Model {
     }
 }
 
-/// A pod has an entry for each of its interfaces.
+/// The name of a row: a pod has a row for each of its interfaces.
 fn name_of(pod: &PodStatus) -> String {
     format!("{} {}", pod.container_id, pod.ifname)
 }
@@ -386,11 +384,11 @@ fn name_of(pod: &PodStatus) -> String {
 /// The health of a peer, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PeerHealth {
-    /// Somebody should look.
+    /// Down; an operator should act.
     Down,
-    /// Down, and that is meant so, or pods do without.
+    /// Down as intended, or pods do not need the peer.
     ExpectedDown,
-    /// Up, and something beside the session is not.
+    /// The session is up, but something else is faulty.
     Degraded,
     Up,
 }
@@ -410,8 +408,8 @@ pub(super) fn state(peer: &Peer) -> &str {
     if peer.shutdown { "Shutdown" } else { &peer.state }
 }
 
-/// Since when it is up, or is not, in seconds; none if an older agent does not say. Between two attempts the state changes every few seconds: what
-/// counts is when the session was lost.
+/// Seconds since the session was established or lost; none if an older agent does not report it.
+/// Between two attempts the state changes every few seconds, so the loss of the session counts.
 pub(super) fn since(peer: &Peer) -> Option<u64> {
     match peer.state.as_str() {
         "Established" => Some(peer.state_seconds),
@@ -419,7 +417,7 @@ pub(super) fn since(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// The peer, so many seconds later.
+/// The peer with its times increased by `age` seconds.
 fn aged(peer: &Peer, age: u64) -> Peer {
     let mut peer = peer.clone();
     peer.state_seconds += age;

@@ -1,7 +1,8 @@
-//! The terminal: taken, drawn on, and given back as it was, whatever happens.
+//! The terminal: its modes are changed, and restored at every end of the program.
 //!
-//! It is given back by dropping, which an error and a signal come to on their ways out, and by the panic hook before the panic is told:
-//! its words would otherwise go to the screen that is about to vanish, and those of a thread would stand amid a view that goes on.
+//! Dropping restores it, after an error or a signal too. The panic hook restores it before the panic
+//! message is printed. Otherwise the message would be on the alternate screen, which disappears, or
+//! (for another thread) in the middle of a continuing view.
 
 use std::io::{self, Stdout, Write, stdout};
 use std::panic;
@@ -16,20 +17,21 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::{Frame, Terminal};
 
-/// What Rust's own programs end with after a panic.
+/// The exit code of a Rust program after a panic.
 const PANICKED: i32 = 101;
 
-/// A terminal that is drawn on.
+/// A terminal with changed modes.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     _guard: TerminalGuard,
 }
 
-/// The terminal's state is changed; dropping it changes it back.
+/// Restores the terminal's modes when it is dropped.
 struct TerminalGuard;
 
 impl Screen {
-    /// Takes the terminal that is standard output. From here on a panic of any thread gives it back and ends the process.
+    /// Changes the modes of the terminal on standard output. From then on, a panic of any thread
+    /// restores them and ends the process.
     pub fn open() -> io::Result<Screen> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
@@ -43,7 +45,7 @@ impl Screen {
         Ok(Screen { terminal: Terminal::new(CrosstermBackend::new(stdout()))?, _guard: taken })
     }
 
-    /// Draws, and writes what differs from before.
+    /// Draws, and writes the differences to the terminal.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(draw).map(drop)
     }
@@ -55,7 +57,7 @@ impl Drop for TerminalGuard {
     }
 }
 
-/// Gives the terminal back. Each step is tried, whatever became of the one before: a terminal that is gone needs none.
+/// Restores the terminal's modes. Every step runs, even if one fails: a closed terminal needs none.
 fn restore() {
     let _ = execute!(stdout(), ResetColor, Show, LeaveAlternateScreen);
     let _ = stdout().flush();

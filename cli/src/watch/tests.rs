@@ -1,4 +1,4 @@
-//! Screens as a terminal would show them, and what keys and the agent make of them.
+//! Screens as a terminal shows them, after keys and updates of the agent.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ fn terminal(model: &Model, palette: &Palette, columns: u16, rows: u16) -> Termin
     terminal
 }
 
-/// What is on the screen, without the blanks at the ends of lines.
+/// The text on the screen, without blanks at the ends of lines.
 fn screen(model: &Model, columns: u16, rows: u16) -> String {
     let terminal = terminal(model, &Palette::plain(), columns, rows);
     let buffer = terminal.backend().buffer();
@@ -151,7 +151,7 @@ fn assert_screen(model: &Model, columns: u16, rows: u16, name: &str) {
     assert!(shown == kept(name), "screens/{name}.txt is not what is shown:\n{shown}");
 }
 
-/// A screen that was looked at.
+/// A stored, reviewed screen.
 fn kept(name: &str) -> String {
     read(&format!("src/watch/screens/{name}.txt"))
 }
@@ -174,18 +174,18 @@ fn typed(model: &mut Model, text: &str) {
 }
 
 #[test]
-fn a_session_that_is_down_is_seen_first() {
+fn peer_that_is_down_is_the_first_row() {
     assert_screen(&night(), 80, 24, "down");
 }
 
 #[test]
-fn the_picture_in_the_docs_is_one_of_these() {
+fn docs_show_one_of_the_stored_screens() {
     let picture = format!("```text\n{}```\n", kept("down"));
     assert!(read("../docs/commands.md").contains(&picture), "docs/commands.md has not:\n{picture}");
 }
 
 #[test]
-fn a_quiet_night_at_a_wide_screen() {
+fn healthy_node_on_a_wide_screen() {
     let mut model = Model::new(String::new());
     let other = peer(
         "fe80::a8c1:abff:fe12:3456",
@@ -197,11 +197,11 @@ fn a_quiet_night_at_a_wide_screen() {
 }
 
 #[test]
-fn everything_about_a_peer() {
+fn peer_details_are_shown() {
     let mut model = night();
     act(&mut model, &[Action::Open]);
     assert_screen(&model, 80, 24, "peer");
-    // It cannot be scrolled out of sight, and comes back by one key.
+    // The details cannot be scrolled out of sight, and one key returns.
     act(&mut model, &[Action::Last]);
     let end = screen(&model, 80, 24);
     assert!(end.contains("session with AS 65002"), "{end}");
@@ -212,7 +212,7 @@ fn everything_about_a_peer() {
 }
 
 #[test]
-fn pods_and_what_is_wrong_with_the_agent() {
+fn pods_and_faults_of_the_agent_are_shown() {
     let mut model = night();
     let change = json!({
         "ready": false, "notReady": ["the store cannot be used", "no peer of network rack1 is established"],
@@ -239,7 +239,7 @@ fn small_windows_keep_the_sessions() {
     assert!(small.contains("! 10.2.0.1") && small.contains("1 DOWN"), "{small}");
     let tiny = screen(&night(), 39, 8);
     assert!(tiny.contains("make this window larger") && tiny.contains("39x8"), "{tiny}");
-    // No size is too odd to draw.
+    // Every size can be drawn.
     for columns in [1, 2, 39, 40, 41, 79, 200, 500] {
         for rows in [1, 2, 9, 10, 11, 12, 13, 14, 23, 100] {
             let mut model = night();
@@ -256,7 +256,7 @@ fn small_windows_keep_the_sessions() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
+fn unreachable_agent_is_shown_and_times_stand_still() {
     let mut model = night();
     model.pass(Duration::from_secs(10));
     assert!(screen(&model, 80, 24).contains("2h10m"), "{}", screen(&model, 80, 24));
@@ -273,7 +273,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
         gone.contains("THE AGENT DOES NOT ANSWER since 03:01:10 (9m00s): no agent answers at /x"),
         "{gone}"
     );
-    // 7800 s and the 60 until it fell silent.
+    // 7800 s, and the 60 s before the agent stopped answering.
     assert!(gone.contains("2h11m") && !gone.contains("READY"), "{gone}");
     assert_eq!(gone.matches("the agent does not answer:").count(), 1, "{gone}");
     model.handle_update(update(snapshot(vec![down()], json!({}))));
@@ -286,7 +286,7 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
     let row = |text: &str| {
         back.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {back}"))
     };
-    // What was known of the run before stays, the newest on top.
+    // Events of the run before stay, the newest on top.
     let rows = [
         "the first selection",
         "another run",
@@ -300,9 +300,9 @@ fn an_agent_that_does_not_answer_is_said_and_its_times_stand_still() {
 }
 
 #[test]
-fn before_the_first_answer_there_is_a_word_of_why() {
+fn reason_is_shown_before_the_first_answer() {
     let mut model = Model::new("/run/x.sock".to_owned());
-    assert!(screen(&model, 80, 24).contains("asking the agent at /run/x.sock"));
+    assert!(screen(&model, 80, 24).contains("connecting to the agent at /run/x.sock"));
     model.handle_update(AgentUpdate::Unreachable {
         text: "no agent answers at /run/x.sock".to_owned(),
         at: "2026-11-21T03:01:10Z".to_owned(),
@@ -331,12 +331,12 @@ fn a_row_stays_chosen_when_others_move() {
     model.handle_update(many("Idle"));
     assert_eq!(model.peers()[model.chosen()].name(), "10.0.0.29");
     assert_eq!(model.peers()[0].name(), "10.0.0.20");
-    // A page is what fits.
+    // A page is the number of visible rows.
     act(&mut model, &[Action::First]);
     let rows = model.visible_rows.get().rows;
     act(&mut model, &[Action::PageDown]);
     assert_eq!(model.chosen(), rows - 1);
-    // Sessions that are meant to be down are not the first thing to see.
+    // Peers that are down as intended are not first.
     let peers = vec![
         peer("10.0.0.1", "Established", json!({})),
         peer("10.0.0.2", "Idle", json!({ "shutdown": true })),
@@ -349,7 +349,7 @@ fn a_row_stays_chosen_when_others_move() {
 }
 
 #[test]
-fn a_filter_leaves_the_rows_with_its_words() {
+fn filter_leaves_only_matching_rows() {
     let mut model = night();
     typed(&mut model, "MAINTENANCE");
     let shown = screen(&model, 80, 24);
@@ -361,13 +361,13 @@ fn a_filter_leaves_the_rows_with_its_words() {
     act(&mut model, &[Action::Back]);
     assert_eq!(model.entries().count(), 4);
     typed(&mut model, "nobody");
-    assert!(screen(&model, 80, 24).contains("nothing passes the filter"));
+    assert!(screen(&model, 80, 24).contains("no row matches the filter"));
     act(&mut model, &[Action::Open]);
     assert_eq!(model.popup, Popup::Nothing, "there is no row to open");
 }
 
 #[test]
-fn the_newest_event_is_looked_at_until_another_is_chosen() {
+fn newest_event_is_selected_until_another_is_chosen() {
     let mut model = night();
     act(&mut model, &[Action::Go(Tab::Events)]);
     let newest = |model: &Model| model.entries().nth(model.chosen()).map(|entry| entry.text.clone()).unwrap();
@@ -386,7 +386,7 @@ fn the_newest_event_is_looked_at_until_another_is_chosen() {
 }
 
 #[test]
-fn colours_repeat_what_marks_say_and_can_be_left_out() {
+fn colours_repeat_marks_and_can_be_disabled() {
     let model = night();
     for (palette, red) in [(Palette::coloured(), Color::Red), (Palette::plain(), Color::Reset)] {
         let terminal = terminal(&model, &palette, 80, 24);
@@ -402,11 +402,12 @@ fn colours_repeat_what_marks_say_and_can_be_left_out() {
     }
 }
 
-/// Clears the screen, writes the window's title, asks the terminal to type, turns the line round, by 7 and 8 bit controls.
+/// Control sequences with 7 and 8 bits: they clear the screen, set the window's title, request
+/// input from the terminal, and reverse the line.
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{90}q\u{1b}\\\u{202e}\r\u{8}\u{7f}end";
 
 #[test]
-fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
+fn no_text_of_a_peer_or_a_pod_controls_the_terminal() {
     let said = json!({ "text": HOSTILE, "secondsAgo": 1 });
     let change = json!({ "lastDown": said, "lastError": said, "rules": [HOSTILE], "interface": HOSTILE,
         "bfd": bfd(HOSTILE), "notificationReceived": { "code": 6, "subcode": 2, "text": HOSTILE, "secondsAgo": 1 } });
@@ -450,7 +451,8 @@ fn nothing_that_a_peer_or_a_pod_says_steers_the_terminal() {
     draw(&model);
 }
 
-/// Of control sequences there are those that ratatui moves, colours and hides with, and nothing else that is not to be seen.
+/// The text contains only ratatui's control sequences (cursor, colours, hiding), and no other
+/// invisible character.
 fn assert_harmless(text: &str) {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\u{1b}') {

@@ -1,14 +1,16 @@
-//! Text for cells of a terminal: what is not to be seen is made visible, what is too long is cut or wrapped.
+//! Text for cells of a terminal: invisible characters are made visible, long text is cut or
+//! wrapped.
 
 use ratatui::text::Span;
 
-/// Columns that a text takes.
+/// The number of columns of a text.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The text as it can be shown: a line, in which control characters and direction marks stand as their numbers and do nothing. What peers write
-/// comes so from the agent already; this holds for whatever comes, from a name of a pod to an agent of another version.
+/// The text as one line; control characters and direction marks are replaced by their numbers. The
+/// agent already does this with texts of peers. Here it covers all texts, such as a pod's name or
+/// texts of an agent of another version.
 pub(super) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.trim_end().chars() {
@@ -21,12 +23,12 @@ pub(super) fn plain(text: &str) -> String {
     shown
 }
 
-/// Marks that change the direction of the text around them.
+/// Whether a character changes the direction of the text around it.
 fn turns(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text in so many columns: filled with blanks, or cut with a mark that it was.
+/// The text with this number of columns: padded with blanks, or cut and marked.
 pub(super) fn fit(text: &str, columns: usize) -> String {
     let wide = width(text);
     if wide <= columns {
@@ -48,7 +50,8 @@ pub(super) fn fit(text: &str, columns: usize) -> String {
     shown + &" ".repeat(columns.saturating_sub(wide))
 }
 
-/// The text in lines of so many columns, broken at blanks where there are any; all but the first begin with `indent` blanks.
+/// The text in lines with this number of columns, broken at blanks if possible. All lines but the
+/// first begin with `indent` blanks.
 pub(super) fn wrap(text: &str, columns: usize, indent: usize) -> Vec<String> {
     let indent = if indent * 2 > columns { 0 } else { indent };
     let mut lines = Vec::new();
@@ -70,21 +73,21 @@ pub(super) fn wrap(text: &str, columns: usize, indent: usize) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Cells under headings, in columns as wide as they need to be; the last one takes what is left and is cut there, or is left out where nothing is
-/// left.
+/// Cells under headings, in columns of the necessary width. The last column gets the remaining
+/// width and is cut, or omitted if no width remains.
 #[derive(Debug)]
 pub(super) struct Grid {
     headings: Vec<Heading>,
     rows: Vec<Vec<String>>,
 }
 
-/// The head of a column.
+/// The heading of a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heading {
     text: &'static str,
-    /// Numbers stand under each other by their ends.
+    /// Numbers are aligned to the right.
     number: bool,
-    /// Where there is no room for all, columns go in this order, 1 first; those of 0 stay.
+    /// If the width is too small, columns are omitted in this order, 1 first; columns with 0 stay.
     spare: u8,
 }
 
@@ -101,12 +104,12 @@ impl Grid {
         Grid { headings: headings.to_vec(), rows: Vec::new() }
     }
 
-    /// As many cells as there are headings.
+    /// Adds a row with as many cells as headings.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
     }
 
-    /// The heading and the rows, each so many columns wide.
+    /// The heading and the rows with this number of columns.
     pub(super) fn lines(mut self, columns: usize) -> (String, Vec<String>) {
         const LEAST: usize = 10;
         let mut widths: Vec<usize> = self.headings.iter().map(|heading| width(heading.text)).collect();
@@ -147,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_filled_and_wrapped_by_what_they_take_on_a_terminal() {
+    fn texts_are_cut_padded_and_wrapped_by_their_width() {
         assert_eq!(fit("abc", 5), "abc  ");
         assert_eq!(fit("abcdef", 5), "abcd…");
         // Two columns each.
@@ -159,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_is_shown_as_its_number() {
+    fn control_characters_are_shown_as_numbers() {
         assert_eq!(plain("a\u{1b}[2Jb\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{202e}c d");
         assert_eq!(plain("\u{9b}31m\u{7}"), "\\u{9b}31m\\u{7}");
         assert_eq!(plain("Grüße, 東京"), "Grüße, 東京");
     }
 
     #[test]
-    fn a_grid_gives_up_the_columns_that_can_be_spared() {
+    fn narrow_grid_omits_spare_columns() {
         let grid = || {
             let mut grid =
                 Grid::new(&[words("PEER", 0), number("AS", 2), number("RECV", 1), words("ERROR", 3)]);

@@ -1,8 +1,8 @@
-//! The model as a terminal shows it: a function of the model and of the terminal's size.
+//! The model on a terminal: a function of the model and of the terminal's size.
 //!
-//! Lines are written from the top down and from the bottom up, and what is between is the table. Everything that is written goes through
-//! [`Page::put`], where nothing steers a terminal any more. Colours only repeat what marks and words say (`!` before what somebody should
-//! look at), for NO_COLOR and for whoever does not see them.
+//! Lines are written from the top down and from the bottom up; the table is in between. All text
+//! passes [`Page::put`], which removes control sequences. Colours only repeat marks and words (`!`
+//! before lines that need attention), because of NO_COLOR and of readers who do not see colours.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -19,12 +19,12 @@ use crate::table::duration;
 
 mod detail;
 
-/// Less than this shows nothing that is of use.
+/// Minimum size of a useful screen.
 const LEAST: (u16, u16) = (40, 10);
-/// Lines that say what is the matter with the agent, at most.
+/// Maximum number of lines with faults of the agent.
 const FAULTS: usize = 3;
 
-/// How what is said is emphasised.
+/// The styles of the screen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     bad: Style,
@@ -36,7 +36,7 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// As the terminal's user wants it: no colours where NO_COLOR is set (<https://no-color.org>).
+    /// The palette of the environment: no colours if NO_COLOR is set (<https://no-color.org>).
     pub(super) fn of_environment() -> Palette {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if unwanted { Palette::plain() } else { Palette::coloured() }
@@ -73,7 +73,7 @@ impl Palette {
     }
 }
 
-/// The lines that are still free.
+/// The free lines of the screen.
 struct Page<'a> {
     buffer: &'a mut Buffer,
     free: Rect,
@@ -85,7 +85,7 @@ impl Page<'_> {
         self.buffer.set_stringn(x, y, fit(&plain(text), columns), columns, style);
     }
 
-    /// The next line from above.
+    /// Writes the next line from above.
     fn line(&mut self, text: &str, style: Style) {
         if self.free.height > 0 {
             self.put(self.free.y, text, style);
@@ -93,7 +93,7 @@ impl Page<'_> {
         }
     }
 
-    /// The next line from below.
+    /// Writes the next line from below.
     fn last_line(&mut self, text: &str, style: Style) {
         if self.free.height > 0 {
             self.free.height -= 1;
@@ -101,7 +101,7 @@ impl Page<'_> {
         }
     }
 
-    /// What is free in so many rows, and below them.
+    /// Splits the free lines after this number of rows.
     fn split(&self, rows: usize) -> (Rect, Rect) {
         let height = self.free.height.min(u16::try_from(rows).unwrap_or(u16::MAX));
         let upper = Rect { height, ..self.free };
@@ -142,7 +142,7 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
                 let (head, lines) = event_lines(&rows, page.columns());
                 let lines =
                     lines.into_iter().zip(&rows).map(|(line, entry)| (line, entry_style(entry, palette)));
-                table(model, palette, &mut page, &head, lines.collect(), "nothing has happened yet");
+                table(model, palette, &mut page, &head, lines.collect(), "no events yet");
             }
         },
     }
@@ -161,7 +161,7 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
                 .iter()
                 .take(FAULTS)
                 .for_each(|line| page.line(line, palette.bad)),
-            None => page.line(&format!(" asking the agent at {}", model.socket), Style::new()),
+            None => page.line(&format!(" connecting to the agent at {}", model.socket), Style::new()),
         }
         tabs(model, palette, page);
         return;
@@ -175,7 +175,7 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     page.line(&format!("{left} {right}"), palette.head);
     match (unreachable, agent.ready) {
         (Some(unreachable), _) => {
-            // What follows is how it was.
+            // The following lines show the last known state.
             let emphasis = palette.bad.add_modifier(Modifier::REVERSED);
             wrap(&unreachable, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
         }
@@ -199,13 +199,13 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     tabs(model, palette, page);
 }
 
-/// What else is the matter, the worst first.
+/// Other faults, the worst first.
 fn faults(agent: &AgentStatus) -> Vec<String> {
     let mut faults = Vec::new();
     faults.extend(agent.store.fault.iter().map(|fault| format!("the store is UNUSABLE: {fault}")));
     faults.extend(agent.manifests.refused.iter().map(|fault| format!("manifests REFUSED: {fault}")));
     if let Some(cluster) = agent.cluster.as_ref().filter(|cluster| !cluster.connected) {
-        let error = cluster.last_error.as_deref().unwrap_or("not heard yet");
+        let error = cluster.last_error.as_deref().unwrap_or("no answer yet");
         let outage = cluster.outage_seconds.map(|seconds| format!(" for {}", duration(seconds)));
         faults.push(format!("the API server does not answer{}: {error}", outage.unwrap_or_default()));
     }
@@ -271,8 +271,10 @@ fn tabs(model: &Model, palette: &Palette, page: &mut Page<'_>) {
 
 fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     if model.is_typing() {
-        return page
-            .last_line(&format!("/{}_   Enter keeps the filter, Esc drops it", model.filter), palette.head);
+        return page.last_line(
+            &format!("/{}_   Enter keeps the filter, Esc removes it", model.filter),
+            palette.head,
+        );
     }
     let keys = match model.popup {
         Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
@@ -280,11 +282,11 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     };
     match model.filter.as_str() {
         "" => page.last_line(&format!(" {keys}"), palette.faint),
-        filter => page.last_line(&format!(" filter: {filter}   Esc drops it   {keys}"), palette.head),
+        filter => page.last_line(&format!(" filter: {filter}   Esc removes it   {keys}"), palette.head),
     }
 }
 
-/// The table in what is free, the row that is chosen in sight.
+/// Draws the table in the free lines; the selected row is always visible.
 fn table(
     model: &Model,
     palette: &Palette,
@@ -297,7 +299,7 @@ fn table(
     let rows = page.rows();
     model.visible_rows.set(VisibleRows { rows, last_line: 0 });
     if lines.is_empty() {
-        let text = if model.filter.is_empty() { none } else { "nothing passes the filter: Esc drops it" };
+        let text = if model.filter.is_empty() { none } else { "no row matches the filter: Esc removes it" };
         return page.line(&format!("  {text}"), palette.faint);
     }
     let chosen = model.chosen();
@@ -312,7 +314,8 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let (head, lines) = peer_lines(&shown, page.columns());
     let styles = shown.iter().map(|peer| palette.of(peer_health(peer)));
     let lines: Vec<(String, Style)> = lines.into_iter().zip(styles).collect();
-    // Beneath them, where there is room: what is wrong with the one that is chosen, networks, and what happened last.
+    // Below the table, if there is space: the fault of the selected peer, networks, and recent
+    // events.
     let mut said: Vec<String> = shown.get(model.chosen()).map(last_words).unwrap_or_default();
     said = said.iter().flat_map(|line| wrap(&plain(line), page.columns(), 4)).take(4).collect();
     let spare = page.rows().saturating_sub(1 + lines.len().clamp(1, 4));
@@ -325,7 +328,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         network_lines.truncate(3);
         network_lines.push((format!("  and {more} more among the pods: press 2"), palette.faint));
     }
-    // With a line between.
+    // With an empty line in between.
     let networks = match network_lines.len() + 2 {
         _ if network_lines.is_empty() => 0,
         needed if needed > spare => 0,
@@ -349,12 +352,12 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         page.line(&head, palette.head);
         lines.iter().zip(&newest).for_each(|(line, entry)| page.line(line, entry_style(entry, palette)));
         if newest.is_empty() {
-            page.line("  nothing has happened yet", palette.faint);
+            page.line("  no events yet", palette.faint);
         }
     }
 }
 
-/// Why the peer has no session, and what to do.
+/// The cause of the missing session, and the recommended action.
 fn last_words(peer: &Peer) -> Vec<String> {
     let name = peer.name();
     if let Some(cause) = &peer.cause {
@@ -478,7 +481,8 @@ fn network_lines(
     (head, lines.into_iter().zip(styles).collect())
 }
 
-/// ` 12% █░░░░░░░░░`: what is used, which shows as soon as it is anything and is full only when it is.
+/// ` 12% █░░░░░░░░░`: the used part. It is visible from the first address on, and full only if all
+/// addresses are in use.
 fn gauge(subnet: &SubnetStatus) -> String {
     const BAR: u64 = 10;
     let (used, total) = (u64::from(subnet.used), u64::from(subnet.total).max(1));

@@ -1,4 +1,5 @@
-//! Routers beyond a link: a network namespace with an address for each, and BGP speakers on them, well-behaved or not.
+//! Routers beyond a link: a network namespace with an address for each, and correct or faulty BGP
+//! speakers.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -22,7 +23,8 @@ use crate::namespace::{eventually, inside, ip, namespace};
 /// This host's address on the link.
 pub(crate) const HOST: &str = "10.255.0.254";
 
-/// Routers 10.255.0.1 and up in a namespace of their own, at the other end of this namespace's `up1`. They reach pods.
+/// Creates routers 10.255.0.1 and up in their own namespace, at the other end of this namespace's
+/// `up1`. They have a route to the pods.
 pub(crate) fn routers(count: u8) -> OwnedFd {
     let netns = namespace();
     let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -39,20 +41,20 @@ pub(crate) fn routers(count: u8) -> OwnedFd {
     netns
 }
 
-/// A router that speaks BGP as it should; what is wrong with it is in its configuration.
+/// A router with a correct BGP speaker; a fault is only in its configuration.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Router {
     /// The last octet of its address.
     pub(crate) number: u8,
     pub(crate) asn: u32,
     pub(crate) password: Option<&'static str>,
-    /// How many prefixes it announces.
+    /// The number of prefixes that it advertises.
     pub(crate) prefixes: u8,
-    /// It connects too; the others wait for the host.
+    /// It opens connections too; other routers wait for the host.
     pub(crate) connects: bool,
 }
 
-/// Speakers that run as long as this lives.
+/// Speakers that run until this value is dropped.
 pub(crate) struct Speakers {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -119,10 +121,11 @@ impl Drop for Speakers {
     }
 }
 
-/// A router that says these octets to whoever connects, and then nothing; it reads what it is told until the end.
+/// A router that sends these octets to each connection, and then nothing. It reads until the end of
+/// the connection.
 pub(crate) fn scripted(netns: &OwnedFd, number: u8, says: Vec<u8>) {
     let listener = inside(netns, || TcpListener::bind((Ipv4Addr::new(10, 255, 0, number), 179)).unwrap());
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             let (mut connection, says) = (connection.unwrap(), says.clone());

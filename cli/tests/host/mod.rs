@@ -1,4 +1,4 @@
-//! A host: an agent as a process with its files, and the requests that a runtime and an operator make of it.
+//! A host: an agent as a process with its files, and the requests of a runtime and an operator.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -30,7 +30,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `peer` is what the one peer says besides its AS and address.
+    /// `peer`: further fields of the one peer besides its AS and address.
     pub(crate) fn new(peer: &str) -> Host {
         let host = Host { folder: tempfile::tempdir().unwrap(), agent: None };
         fs::create_dir(host.path("manifests")).unwrap();
@@ -52,7 +52,7 @@ impl Host {
         self.manifests(&manifests(&format!("{{asn: 65000, address: 10.255.0.1{peer}}}"), cidr));
     }
 
-    /// Replaces the file of manifests as an editor or kubectl would: never half a file.
+    /// Replaces the manifest file atomically, as an editor or kubectl does.
     pub(crate) fn manifests(&self, text: &str) {
         fs::write(self.path("new"), text).unwrap();
         fs::rename(self.path("new"), self.path("manifests/rack1.yaml")).unwrap();
@@ -65,7 +65,7 @@ impl Host {
         command
     }
 
-    /// Starts the agent, and does not wait for it.
+    /// Starts the agent without waiting for it.
     pub(crate) fn launch(&mut self) {
         let mut command = self.command();
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
@@ -85,7 +85,7 @@ impl Host {
         agent.wait().unwrap();
     }
 
-    /// Sends a request; whoever drops the stream has given up.
+    /// Sends a request. A dropped stream cancels it.
     pub(crate) fn request(&self, command: Command, netns: Option<&OwnedFd>) -> io::Result<UnixStream> {
         let mut stream = UnixStream::connect(self.path("agent.sock"))?;
         let line = encode(&Request::new(command)).unwrap();
@@ -129,7 +129,7 @@ impl Host {
         self.ask(Query::Agent).unwrap()
     }
 
-    /// What an operator's command prints.
+    /// The output of an operator's command.
     pub(crate) fn prints(&self, command: &str) -> String {
         let mut process = Process::new(env!("CARGO_BIN_EXE_trunkline"));
         process.args(command.split_whitespace()).arg("--socket").arg(self.path("agent.sock"));
@@ -138,7 +138,7 @@ impl Host {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// GC as a runtime asks for it: only these are valid.
+    /// Sends GC as a runtime does: only these attachments are valid.
     pub(crate) fn gc(&self, valid: &[&str]) {
         let valid = valid.iter().copied().map(interface).collect();
         self.call::<Done>(Command::Gc(Gc { conf_name: "pods".to_owned(), valid }), None).unwrap();
@@ -174,7 +174,7 @@ impl Drop for Host {
     }
 }
 
-/// A network with these peers (each on a line of its own), and a subnet of it.
+/// A network with these peers (each on its own line), and a subnet of it.
 pub(crate) fn manifests(peers: &str, cidr: &str) -> String {
     let peers: String = peers.lines().map(|peer| format!("    - {peer}\n")).collect();
     format!(
@@ -187,7 +187,7 @@ pub(crate) fn manifests(peers: &str, cidr: &str) -> String {
 
 pub(crate) const OPTIONAL: &str = ", allowNotEstablished: true";
 
-/// ADD's request.
+/// The request of ADD.
 pub(crate) fn attach(container_id: &str) -> Command {
     Command::Attach(Box::new(Attach {
         interface: interface(container_id),
@@ -212,6 +212,6 @@ pub(crate) fn link_exists(container_id: &str) -> bool {
 }
 
 pub(crate) fn pod_routes() -> usize {
-    // Of all tables, since one that is empty does not exist.
+    // From the list of all tables, because an empty table does not exist.
     ip("route show table all").lines().filter(|line| line.contains("table 39999")).count()
 }

@@ -1,23 +1,27 @@
-//! A pod's bandwidth limits, at the host's end of its pair, where the pod cannot take them away.
+//! A pod's bandwidth limits, at its host interface, where the pod cannot remove them.
 //!
-//! What goes **to** the pod leaves the host by that end: a token bucket (`tbf`) as its queue. What comes **from** the pod comes in there,
-//! and is led over an `ifb` device with the same kind of queue ([`tc`](crate::netlink::tc) says why), which shows its packets to the rest of the host as
-//! having come by the pair: policy rules, reverse path and captures see no difference.
+//! Packets **to** the pod leave the host by that interface: its queue is a token bucket (`tbf`).
+//! Packets **from** the pod arrive there and are redirected through an `ifb` device with the same
+//! kind of queue ([`tc`](crate::netlink::tc) has the reason). The rest of the host sees these
+//! packets as received by the pair: policy rules, reverse path checks and captures do not change.
 //!
-//! Where the request says no burst it is what the rate carries in `BURST_TIME`, and no less than `LEAST_BURST`, below which TCP does not
-//! get a fast link filled. The queue holds what the rate carries in `WAIT` beyond the burst, as with the reference plugin.
+//! If the request has no burst, the burst is the rate times `BURST_TIME`, and at least
+//! `LEAST_BURST`. With less, TCP cannot fill a fast link. The queue holds the burst and the rate
+//! times `WAIT`, as with the reference plugin.
 //!
-//! What others take away is put back: the kernel tells of queues and filters, and the attach flow (`Pods::keep_limits` of the agent)
-//! looks after the pair that is named. It hears of what an ADD does, too, and finds it right.
+//! The agent repairs limits that other programs remove: the kernel sends notifications about qdiscs
+//! and filters, and the attach flow (`Pods::keep_limits` of the agent) checks the pair of the
+//! notification. Changes of an ADD cause notifications too, and the check finds no fault.
 //!
-//! The `ifb` device has the pair's name with `tb` in front. It does not go with the pair, so whoever deletes that deletes both.
+//! The `ifb` device has the pair's name with the prefix `tb`. The kernel does not delete it with
+//! the pair, so DEL deletes both.
 
 use std::time::Duration;
 
 use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 
 use super::device::{DeviceError, Step};
-use super::veth::{find, first_link, own};
+use super::veth::{check_owner, find, first_link};
 use crate::naming::ifb_name;
 use crate::netlink::objects::LinkInfo;
 use crate::netlink::tc::{TokenBucket, read_redirect, read_token_bucket_rate};
@@ -26,7 +30,7 @@ use crate::netlink::{Batch, Connection, Refusal};
 const BURST_TIME: Duration = Duration::from_millis(50);
 const LEAST_BURST: u64 = 128 << 10;
 const WAIT: Duration = Duration::from_millis(25);
-/// Ethernet's header, which the kernel counts too.
+/// Length of the Ethernet header, which the kernel counts too.
 const HEADER: u32 = 14;
 
 /// The queue for a limit on a link with this MTU.
@@ -37,13 +41,13 @@ fn bucket(limit: &RateLimit, mtu: u32) -> TokenBucket {
         u64::try_from(octets).unwrap_or(u64::MAX)
     };
     let burst = limit.burst.map_or_else(|| carried(BURST_TIME).max(LEAST_BURST), |bits| bits / 8);
-    // A packet that is larger than the burst would never go.
+    // A packet larger than the burst would never be sent.
     let burst = burst.max(u64::from(mtu) + u64::from(HEADER));
     let narrow = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
     TokenBucket { rate, burst: narrow(burst), limit: narrow(burst.saturating_add(carried(WAIT))) }
 }
 
-/// Puts the limits of a pair in place; `alias` is the pair's. The same again changes nothing.
+/// Installs the limits of a pair; `alias` is the pair's. A repeated call changes nothing.
 pub(super) fn limit(
     host: &mut Connection,
     link: &LinkInfo,
@@ -53,11 +57,11 @@ pub(super) fn limit(
     let mut batch = Batch::new();
     if let Some(limit) = &bandwidth.ingress {
         batch.put_token_bucket(link.index, &bucket(limit, link.mtu));
-        let outcome = host.run(&mut batch).step("limit what goes to the pod")?.check(&[]);
-        outcome.map_err(|refusal| missing(refusal, "sch_tbf")).step("limit what goes to the pod")?;
+        let outcome = host.run(&mut batch).step("limit packets to the pod")?.check(&[]);
+        outcome.map_err(|refusal| missing(refusal, "sch_tbf")).step("limit packets to the pod")?;
     }
     let (Some(limit), Some(name)) = (&bandwidth.egress, ifb_name(&link.name)) else { return Ok(()) };
-    const STEP: &str = "limit what comes from the pod";
+    const STEP: &str = "limit packets from the pod";
     batch.clear();
     batch.create_ifb(&name);
     batch.get_link(&name);
@@ -66,9 +70,9 @@ pub(super) fn limit(
         return Err(missing(refusal.clone(), "ifb")).step(STEP);
     }
     let Some(ifb) = first_link(&outcome) else {
-        return Err(DeviceError::Check(vec![format!("{name} was gone as soon as it was made")]));
+        return Err(DeviceError::Check(vec![format!("{name} disappeared at once")]));
     };
-    own(&ifb)?;
+    check_owner(&ifb)?;
     let modules = ["ifb", "ifb", "sch_tbf", "sch_ingress", "cls_u32 and act_mirred"];
     batch.clear();
     batch.set_alias(ifb.index, alias);
@@ -85,7 +89,7 @@ pub(super) fn limit(
     Ok(())
 }
 
-/// Names the module where the kernel says that it does not know what it is asked for.
+/// Adds the name of the missing module to a refusal for an unknown qdisc, filter or device.
 fn missing(refusal: Refusal, module: &str) -> Refusal {
     match refusal.errno {
         libc::ENOENT | libc::EOPNOTSUPP => {
@@ -95,7 +99,7 @@ fn missing(refusal: Refusal, module: &str) -> Refusal {
     }
 }
 
-/// Looks whether the limits of a pair are in place.
+/// Checks that the limits of a pair are installed.
 pub(super) fn check(
     host: &mut Connection,
     link: &LinkInfo,
@@ -105,18 +109,18 @@ pub(super) fn check(
     if let Some(limit) = &bandwidth.ingress
         && !is_limited(host, link, limit)?
     {
-        faults.push(format!("{} does not limit what goes to the pod", link.name));
+        faults.push(format!("{} does not limit packets to the pod", link.name));
     }
     let (Some(limit), Some(name)) = (&bandwidth.egress, ifb_name(&link.name)) else { return Ok(()) };
     match find(host, &name)? {
-        None => faults.push(format!("{name}, which limits what comes from the pod, is gone")),
+        None => faults.push(format!("{name}, which limits packets from the pod, does not exist")),
         Some(ifb) if !ifb.is_up() => faults.push(format!("{name} is down")),
         Some(ifb) => {
             if !is_limited(host, &ifb, limit)? {
-                faults.push(format!("{name} does not limit what comes from the pod"));
+                faults.push(format!("{name} does not limit packets from the pod"));
             }
             if redirect(host, link.index)? != Some(ifb.index) {
-                faults.push(format!("{} does not lead what comes from the pod over {name}", link.name));
+                faults.push(format!("{} does not redirect packets from the pod to {name}", link.name));
             }
         }
     }
@@ -126,14 +130,14 @@ pub(super) fn check(
 fn is_limited(host: &mut Connection, link: &LinkInfo, limit: &RateLimit) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
     batch.get_root_qdisc(link.index);
-    let outcome = host.run(&mut batch).step("look for the limits")?;
+    let outcome = host.run(&mut batch).step("read the limits")?;
     let rate = outcome.replies.iter().find_map(|(_, _, body)| read_token_bucket_rate(body));
     Ok(rate == Some(bucket(limit, link.mtu).rate))
 }
 
 fn redirect(host: &mut Connection, index: u32) -> Result<Option<u32>, DeviceError> {
     let filters = |batch: &mut Batch| batch.dump_ingress_filters(index);
-    Ok(host.list(filters, read_redirect).step("look for the limits")?.pop())
+    Ok(host.list(filters, read_redirect).step("read the limits")?.pop())
 }
 
 #[cfg(test)]
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_holds_at_least_a_packet_and_at_most_what_the_kernel_counts() {
+    fn queue_size_is_within_one_packet_and_the_kernels_limit() {
         let bucket = |rate, burst, mtu| bucket(&RateLimit { rate, burst }, mtu);
         let ten_megabit = bucket(10_000_000, None, 1500);
         assert_eq!(ten_megabit, TokenBucket { rate: 1_250_000, burst: 131_072, limit: 131_072 + 31_250 });
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_missing_is_named() {
+    fn missing_module_is_named() {
         let refused = |errno| missing(Refusal { index: 0, errno, note: None }, "ifb").to_string();
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
             assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));

@@ -1,4 +1,4 @@
-//! CHECK: every part of an attachment is looked for, and all that is missing is named at once.
+//! CHECK: looks for every part of an attachment, and reports all missing parts at once.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
 use crate::netlink::{Batch, Connection};
 use crate::plan::{Attachment, Hop, Ipvlan, Neighbour, POD_TABLE, RouteTarget};
 
-/// Looks at both ends; the error lists what is not as it should be.
+/// Checks both ends; the error lists all faults.
 pub(super) fn check_device(
     host: &mut Connection,
     pod: &mut Connection,
@@ -22,7 +22,7 @@ pub(super) fn check_device(
 ) -> Result<Device, DeviceError> {
     let name = host_ifname(&spec.container_id, &spec.ifname);
     let Some(link) = veth::find(host, &name)? else {
-        return Err(DeviceError::Check(vec![format!("the host's end {name} is gone")]));
+        return Err(DeviceError::Check(vec![format!("the host interface {name} does not exist")]));
     };
     let absent = |name: &str| DeviceError::Check(vec![format!("{name} is not in the pod's namespace")]);
     let pair_name = spec.pair_name();
@@ -56,13 +56,13 @@ pub(super) fn check_device(
 }
 
 fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, second: bool, faults: &mut Vec<String>) {
-    if !veth::belongs(link, end) {
+    if !veth::are_pair(link, end) {
         faults.push(format!("{} is not the other end of {}", end.name, link.name));
     }
     for link in [link, end] {
         check_up(link, faults);
     }
-    // One that was a second interface once keeps the mark.
+    // The mark of a second interface stays when the interface is no longer a second one.
     if link.alias.as_deref() != Some(&spec.alias(second || veth::alias(link).second)) {
         faults.push(format!("{} has lost its alias", link.name));
     }
@@ -149,7 +149,7 @@ fn check_host(
     Ok(())
 }
 
-/// All addresses, by index of their interface.
+/// All addresses, with the index of their interface.
 fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceError> {
     let mut found = Vec::new();
     for family in IpFamily::ALL {
@@ -179,20 +179,20 @@ fn has_neighbour(
 ) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
     batch.get_neighbour(ifindex, address);
-    let outcome = connection.run(&mut batch).step("look for a neighbour")?;
+    let outcome = connection.run(&mut batch).step("read a neighbour entry")?;
     let wanted = NeighbourEntry::Permanent(Neighbour { ifindex, address, mac });
     let mut found = outcome.replies.iter().filter_map(|(_, _, body)| objects::read_neighbour(body));
     Ok(found.any(|found| found.entry == wanted))
 }
 
-/// The route that a packet to `destination` takes: its table, and where it leads.
+/// The table and the target of the route for a packet to `destination`.
 fn route(
     connection: &mut Connection,
     destination: IpAddr,
 ) -> Result<Option<(u32, RouteTarget)>, DeviceError> {
     let mut batch = Batch::new();
     batch.get_route(destination);
-    let outcome = connection.run(&mut batch).step("look for a route")?;
+    let outcome = connection.run(&mut batch).step("read a route")?;
     let route = outcome.replies.iter().find_map(|(_, _, body)| objects::read_route(body));
     Ok(route.and_then(|route| Some((route.key.table, route.target?))))
 }

@@ -1,4 +1,4 @@
-//! The words of an attachment: what is to be made, and what was made.
+//! The types of an attachment: the specification of a device, and the created device.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,36 +11,38 @@ use crate::naming::{Alias, default_mac, host_ifname};
 use crate::netlink::{NetlinkError, Refusal};
 use crate::plan::Attachment;
 
-/// What pods send IPv4 to: on no interface, answered for by proxy ARP.
+/// The pods' IPv4 gateway. No interface has this address; proxy ARP answers for it.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// What pods send IPv6 to: on no interface either, the EUI-64 of [`HOST_MAC`].
+/// The pods' IPv6 gateway. No interface has this address; it is the EUI-64 of [`HOST_MAC`].
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
-/// MAC of every host end.
+/// MAC address of every host interface.
 pub const HOST_MAC: [u8; 6] = [0xee; 6];
 
-/// What to make.
+/// The specification of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// The container, as the runtime names it.
+    /// The container ID.
     pub container_id: String,
-    /// The interface in the pod.
+    /// Name of the interface in the pod.
     pub ifname: String,
     /// The pod's addresses: at least one.
     pub addresses: Vec<IpAddr>,
-    /// MAC of the pair's end in the pod; one derived from container and interface if none. (A slave has its parent's.)
+    /// MAC address of the pair's pod interface; derived from container ID and interface name if
+    /// none. (A slave has its parent's.)
     pub mac: Option<[u8; 6]>,
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
-    /// How fast it may be.
+    /// The bandwidth limits.
     pub bandwidth: Bandwidth,
-    /// How it is joined.
+    /// The kind of attachment.
     pub attachment: Attachment,
-    /// The subnets of its Network: what a second interface of a pod is for.
+    /// The subnets of its Network: the destinations of a second interface.
     pub destinations: Vec<IpNet>,
 }
 
 impl DeviceSpec {
-    /// Name of the pair's end in the pod: the interface itself, or beside a slave the same name as on the host.
+    /// Name of the pair's pod interface: the interface itself, or beside a slave the same name as
+    /// on the host.
     pub(super) fn pair_name(&self) -> String {
         match self.attachment {
             Attachment::Veth => self.ifname.clone(),
@@ -48,12 +50,12 @@ impl DeviceSpec {
         }
     }
 
-    /// MAC of the pair's end in the pod.
+    /// MAC address of the pair's pod interface.
     pub(super) fn pair_mac(&self) -> [u8; 6] {
         self.mac.unwrap_or_else(|| default_mac(&self.container_id, &self.ifname))
     }
 
-    /// Alias of the links. `second`: of an interface that leaves a default route to another.
+    /// Alias of the links. `second`: the interface leaves a default route to another interface.
     pub(super) fn alias(&self, second: bool) -> String {
         let kind = match self.attachment {
             Attachment::Veth => AttachmentKind::Veth,
@@ -63,32 +65,33 @@ impl DeviceSpec {
     }
 }
 
-/// What was made.
+/// A created device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The host's end.
+    /// Name of the host interface.
     pub host_ifname: String,
-    /// Its index.
+    /// Index of the host interface.
     pub host_ifindex: u32,
-    /// Its MAC.
+    /// MAC address of the host interface.
     pub host_mac: [u8; 6],
-    /// MAC of the interface in the pod.
+    /// MAC address of the interface in the pod.
     pub mac: [u8; 6],
-    /// MAC of the pair's end in the pod: that of the interface, or beside a slave another.
+    /// MAC address of the pair's pod interface: that of the interface, or another one beside a
+    /// slave.
     pub pair_mac: [u8; 6],
     /// MTU of the interface in octets.
     pub mtu: u32,
-    /// The pod's routes by it, each with its gateway.
+    /// The pod's routes through the device, with their gateways.
     pub routes: Vec<(IpNet, IpAddr)>,
 }
 
-/// Why a device could not be made, deleted, or is not whole.
+/// The reason why a device cannot be created or deleted, or is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The pod's namespace cannot be entered.
     #[error("the pod's network namespace cannot be entered: {0}")]
     Namespace(#[source] io::Error),
-    /// Somebody else's interface has the name.
+    /// The name belongs to an interface of another program.
     #[error(
         "interface {ifname} is already in the pod's network namespace and is not Trunkline's: choose another CNI_IFNAME or remove it"
     )]
@@ -96,9 +99,9 @@ pub enum DeviceError {
         /// The name.
         ifname: String,
     },
-    /// A link with an own name that does not look like one of ours.
+    /// A link with an own name that Trunkline did not create.
     #[error(
-        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is left alone; rename or delete it"
+        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is not changed: rename or delete it"
     )]
     Foreign {
         /// The name.
@@ -109,9 +112,9 @@ pub enum DeviceError {
     /// The kernel refused a step.
     #[error("{step}: {error}")]
     Step {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// The reason.
+        /// The kernel's error.
         #[source]
         error: NetlinkError,
     },
@@ -123,39 +126,39 @@ pub enum DeviceError {
         /// The interface.
         ifname: String,
     },
-    /// The slave cannot be made on its parent.
-    #[error("{ifname} cannot be made on {parent}: {}", .error.as_ref().map_or("it was gone at once".to_owned(), ToString::to_string))]
+    /// The slave cannot be created on its parent.
+    #[error("{ifname} cannot be created on {parent}: {}", .error.as_ref().map_or("it disappeared at once".to_owned(), ToString::to_string))]
     Parent {
         /// The interface.
         ifname: String,
-        /// The device that would carry it.
+        /// Name of the parent device.
         parent: String,
-        /// The reason; none where it was made and not found.
+        /// The kernel's refusal; none if the slave was created and then not found.
         error: Option<Refusal>,
     },
-    /// A setting of the pod's namespace cannot be made.
+    /// A setting of the pod's namespace cannot be written.
     #[error("{path} in the pod's namespace cannot be written: {error}")]
     Setting {
         /// The file.
         path: String,
-        /// The reason.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// A check found things missing.
-    #[error("the attachment is not whole: {}", .0.join("; "))]
+    /// A check found faults.
+    #[error("the attachment is incomplete: {}", .0.join("; "))]
     Check(Vec<String>),
-    /// No thread could be had.
-    #[error("no thread for the attachment: {0}")]
+    /// No thread could be started.
+    #[error("the thread for the attachment cannot be started: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// A step's name for its error.
+/// Adds a step's name to an error.
 pub trait Step<T> {
     /// Names the step that failed.
     ///
     /// # Errors
-    /// The error that it is called on, with the name.
+    /// The original error, with the step's name.
     fn step(self, step: &'static str) -> Result<T, DeviceError>;
 }
 
@@ -165,7 +168,7 @@ impl<T, E: Into<NetlinkError>> Step<T> for Result<T, E> {
     }
 }
 
-/// The gateways of the families that the pod has addresses in.
+/// The gateways of the pod's IP families.
 pub(super) fn gateways(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(GATEWAY_V4));
     let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(IpAddr::V6(GATEWAY_V6));

@@ -1,20 +1,26 @@
-//! A pod's IPVLAN slave: made or found again, looked for, deleted; always by way of the pair that stands beside it.
+//! A pod's IPVLAN slave: created or found again, checked, deleted; always through the veth pair
+//! beside it.
 //!
-//! **Why a pair beside it.** A slave and the device that carries it do not hear each other: what a slave sends goes out to the wire, even
-//! to an address of its own host. So what is for the host, for pods of the host that are joined otherwise, and for Services goes by
-//! the pair, and so does what the host sends to the pod. For the rest of the agent such a pod is a pod with a pair like any other: a
-//! route in table 39999 leads to it, its end tells of the pod's end.
+//! **Reason for the pair.** A slave and its parent device do not receive each other's packets: a
+//! slave's packets go to the wire, even to an address of its own host. So packets to the host, to
+//! pods of the host with other attachments, and to Services use the pair, and so do packets of the
+//! host to the pod. For the rest of the agent such a pod is a pod with a pair like any other: a
+//! route in table 39999 uses the pair, and its host interface leads to its pod interface.
 //!
-//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC, the address with the subnet's prefix length and a default
-//! route through the real gateway. The pair's end has the same name as on the host, and no address: packets leave by it from the slave's,
-//! and the host's neighbour entry is permanent, since IPv6 would not answer for an address of another link. Both links have a loose
-//! `rp_filter`, and the slave accepts no router advertisement: addresses and gateway are the subnet's affair.
+//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address, the address
+//! with the subnet's prefix length, and a default route through the real gateway. The pod interface
+//! of the pair has the same name as on the host, and no address: packets leave by it with the
+//! slave's address. The host's neighbour entry is permanent, because the pod would not answer
+//! solicitations for an IPv6 address of another link. Both links have a loose `rp_filter`, and the
+//! slave accepts no router advertisement: the Subnet defines addresses and gateway.
 //!
-//! **Found by the pair.** A slave has no name on the host, so DEL, which may come without a namespace, asks the pair for the number of
-//! its other end's namespace, and looks and deletes there. The mark in the pair's alias says that there is something to look for. The
-//! alias is set before the slave is made; and a namespace that is gone has taken slave and pair along.
+//! **Found by the pair.** A slave has no name on the host. DEL may come without a namespace. So DEL
+//! reads the ID of the pod's namespace from the pair, and finds and deletes the slave in that
+//! namespace. The mark in the pair's alias shows that there is a slave. The alias is set before the
+//! slave is created. If the namespace was deleted, slave and pair were deleted with it.
 //!
-//! **Whose it is.** The slave's own alias. Between creation and alias it is down, which is how one is told from somebody else's.
+//! **Owner.** The slave has its own alias. Between creation and alias it is down; this
+//! distinguishes it from a slave of another program.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -27,9 +33,9 @@ use crate::netlink::{Batch, Connection};
 use crate::plan::Ipvlan;
 use crate::sysctl;
 
-/// Makes the slave, or finds what an earlier attempt left of it; it may still have its [`first_name`]. `pair`: the host's end of the
-/// pair beside it.
-pub(super) fn make(
+/// Creates the slave, or finds the slave of an earlier attempt, which may still have its
+/// [`first_name`]. `pair`: the host interface of the pair beside it.
+pub(super) fn create(
     host: &mut Connection,
     netns: BorrowedFd<'_>,
     pair: &LinkInfo,
@@ -43,7 +49,7 @@ pub(super) fn make(
     for link in find(host, netns_id, &pair.name, &spec.ifname)? {
         match (is_own(&link), link.peer == Some(ipvlan.parent)) {
             (true, true) => return Ok(link),
-            (true, false) => batch.delete_link_in(netns_id, link.index), // of another VLAN than now
+            (true, false) => batch.delete_link_in(netns_id, link.index), // of the previous VLAN
             (false, _) => return Err(taken()),
         }
     }
@@ -65,29 +71,29 @@ pub(super) fn make(
     }
 }
 
-/// What a slave is called until it gets its name in the pod. Kernels before 6.14 look for a new link's name in the namespace that asks for
-/// it, and `eth0` is likely there.
+/// The slave's name before it gets its name in the pod. Kernels before 6.14 check a new link's name
+/// in the requesting namespace, where `eth0` probably exists.
 fn first_name(pair: &str) -> String {
     format!("{pair}-")
 }
 
-/// What there is in the pod under the slave's name and under its first one.
+/// The links in the pod with the slave's name or its first name.
 fn find(
     host: &mut Connection,
     netns_id: i32,
     pair: &str,
     ifname: &str,
 ) -> Result<Vec<LinkInfo>, DeviceError> {
-    const STEP: &str = "look for the IPVLAN slave";
+    const STEP: &str = "find the IPVLAN slave";
     let mut batch = Batch::new();
     batch.get_link_in(netns_id, ifname);
     batch.get_link_in(netns_id, &first_name(pair));
-    // EINVAL: no namespace has the number any more.
+    // EINVAL: the namespace with this ID does not exist any more.
     let outcome = host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV, libc::EINVAL]).step(STEP)?;
     Ok(links(&outcome).collect())
 }
 
-/// Adds the requests that delete the slave beside `pair`, if there is one.
+/// Adds the requests that delete the slave beside `pair`, if it exists.
 pub(super) fn delete(
     host: &mut Connection,
     pair: &LinkInfo,
@@ -101,15 +107,16 @@ pub(super) fn delete(
     Ok(())
 }
 
-/// Whether a pod's interface is a slave of ours.
+/// Whether a pod's interface is an own slave.
 pub(super) fn is_own(link: &LinkInfo) -> bool {
     let half_made = link.alias.is_none() && !link.is_up();
     let alias = link.alias.as_deref().unwrap_or_default();
     link.kind.as_deref() == Some("ipvlan") && (half_made || alias.starts_with(ALIAS_PREFIX))
 }
 
-/// The VLAN's routers advertise to every host there; a pod has what its subnet says. The calling thread is in the pod's namespace. Without
-/// IPv6 there is nothing to write.
+/// Disables router advertisements: the VLAN's routers send them to all hosts, but the Subnet
+/// defines the pod's addresses and routes. The calling thread is in the pod's namespace. Without
+/// IPv6 the file does not exist.
 pub(super) fn refuse_advertisements(slave: &LinkInfo) -> Result<(), DeviceError> {
     let path = sysctl::file(&format!("net/ipv6/conf/{}/accept_ra", slave.name));
     match fs::write(&path, "0") {

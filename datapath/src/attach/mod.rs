@@ -1,11 +1,12 @@
-//! Attaching a pod: what happens in its network namespace and at the host's end of its link.
+//! The attachment of a pod: its network namespace, and the host interface of its veth pair.
 //!
-//! [`workers`] runs ADD, CHECK and DEL on threads that enter the pod's namespace. Every pod has a veth pair (`veth`): its host's end is
-//! what the rest of the agent knows a pod by, its name and alias say whose it is, and its queues limit how fast the pod may be
-//! ([`bandwidth`]). In a VLAN the interface itself may be a slave of the VLAN's device (`ipvlan`), and the pair stands beside it. What
-//! the namespace should have (addresses, neighbours,
-//! routes) is a value, `namespace::NamespaceConfig`: ADD puts it there and [`check`](self) looks for the same value, so that the two cannot
-//! differ.
+//! [`workers`] runs ADD, CHECK and DEL on threads that enter the pod's namespace. Every pod has a
+//! veth pair (`veth`). The rest of the agent identifies a pod by its host interface: the name and
+//! the alias contain the owner, and the queues limit the pod's bandwidth ([`bandwidth`]). In a
+//! VLAN, the pod's interface may be an IPVLAN slave of the VLAN device (`ipvlan`), with a veth pair
+//! beside it. The wanted configuration of the namespace (addresses, neighbour entries, routes) is a
+//! value, `namespace::NamespaceConfig`. ADD installs it and [`check`](self) looks for the same
+//! value, so the two cannot differ.
 
 pub mod bandwidth;
 mod check;

@@ -1,4 +1,4 @@
-//! What a pod's network namespace should have, as a value.
+//! The wanted configuration of a pod's network namespace, as a value.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -11,24 +11,26 @@ use crate::netlink::Batch;
 use crate::netlink::objects::{MAIN_TABLE, OnlinkRoute};
 use crate::plan::{Ipvlan, Neighbour, OnLink, Rule, default_prefix};
 
-/// Preference of the rules, between the local table and the main one; as on the host.
+/// Preference of the rules, between the local and the main table; the same as on the host.
 const PREFERENCE: u32 = 1100;
 
-/// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
+/// Addresses, neighbour entries, routes and rules in the pod. ADD installs them, and CHECK looks
+/// for them.
 #[derive(Debug, Default)]
 pub(super) struct NamespaceConfig {
-    /// By index of the interface.
+    /// Addresses with the index of their interface.
     pub(super) addresses: Vec<(u32, IpNet)>,
-    /// Permanent ones.
+    /// Permanent neighbour entries.
     pub(super) neighbours: Vec<Neighbour>,
-    /// In the main table, and in that of a second interface.
+    /// Routes in the main table, and in the table of a second interface.
     pub(super) routes: Vec<OnlinkRoute>,
-    /// Of a second interface: what is from its addresses takes its table.
+    /// Rules of a second interface: packets from its addresses use its table.
     pub(super) rules: Vec<Rule>,
 }
 
 impl NamespaceConfig {
-    /// A pod whose only link is the pair: everything goes to the host, so the addresses connect nobody else.
+    /// A pod that has only the veth pair: all packets go to the host, so the addresses have no
+    /// connected prefix.
     pub(super) fn veth(spec: &DeviceSpec, ifindex: u32) -> NamespaceConfig {
         let mut inside = NamespaceConfig::default();
         inside.addresses.extend(spec.addresses.iter().map(|address| (ifindex, IpNet::from(*address))));
@@ -38,8 +40,9 @@ impl NamespaceConfig {
         inside
     }
 
-    /// A pod with a slave: its subnet and its gateway are there, and some destinations are the host's all the same. These leave by the
-    /// pair from the slave's address, since the pair has none.
+    /// A pod with a slave: its subnet and its gateway are on the slave's link, but the destinations
+    /// `by_host` use the host. Packets to these leave by the pair with the slave's address, because
+    /// the pair has no address.
     pub(super) fn ipvlan(ipvlan: &Ipvlan, slave: u32, pair: u32) -> NamespaceConfig {
         let mut inside = NamespaceConfig::default();
         for OnLink { address, gateway } in &ipvlan.on_link {
@@ -62,7 +65,8 @@ impl NamespaceConfig {
         inside
     }
 
-    /// `destination` goes to the host, by the pair's end with this index. Its gateway is a permanent neighbour.
+    /// Adds a route for `destination` through the host, by the pod interface of the pair with this
+    /// index. The gateway is a permanent neighbour entry.
     fn by_host(&mut self, gateway: IpAddr, ifindex: u32, destination: IpNet, source: Option<IpAddr>) {
         let neighbour = Neighbour { ifindex, address: gateway, mac: HOST_MAC };
         if !self.neighbours.contains(&neighbour) {
@@ -71,7 +75,7 @@ impl NamespaceConfig {
         self.routes.push(OnlinkRoute { destination, gateway, ifindex, source, table: MAIN_TABLE, metric: 0 });
     }
 
-    /// The families of its addresses.
+    /// The IP families of the addresses.
     pub(super) fn families(&self) -> impl Iterator<Item = IpFamily> + use<> {
         let mut families: Vec<IpFamily> =
             self.addresses.iter().map(|(_, address)| IpFamily::of(address)).collect();
@@ -79,23 +83,24 @@ impl NamespaceConfig {
         families.into_iter()
     }
 
-    /// Destinations of the main table and their gateways.
+    /// Destinations and gateways of the routes in the main table.
     pub(super) fn main(&self) -> Vec<(IpNet, IpAddr)> {
         let main = self.routes.iter().filter(|route| route.table == MAIN_TABLE);
         main.map(|route| (route.destination, route.gateway)).collect()
     }
 
-    /// Whether it is a further interface's.
+    /// Whether this is the configuration of a second interface.
     pub(super) fn is_second(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// Whether one of its links has this index.
+    /// Whether a route uses the link with this index.
     pub(super) fn has(&self, ifindex: u32) -> bool {
         self.routes.iter().any(|route| route.ifindex == ifindex)
     }
 
-    /// The same where another interface has the default route of these families: see [`super::second`].
+    /// The configuration if another interface has the default routes of these families: see
+    /// [`super::second`].
     pub(super) fn second(
         mut self,
         families: &[IpFamily],
@@ -124,13 +129,13 @@ impl NamespaceConfig {
         self
     }
 
-    /// Adds the requests that put it in place, and says which of them may find what they ask for there already: rules are added,
-    /// all else is replaced.
+    /// Adds the requests that install the configuration. Returns the range of the rule requests,
+    /// which fail if the rule exists; all other requests replace.
     pub(super) fn put(&self, batch: &mut Batch) -> Range<usize> {
         for (index, address) in &self.addresses {
             batch.put_address(*index, *address);
-            // An IPv6 address gets its own local route only when a worker of the kernel has its turn; until then the pod would drop
-            // what is sent to it.
+            // The kernel adds the local route of an IPv6 address in a worker, later. Until then the
+            // pod would drop received packets. So this code adds the route itself.
             if let IpAddr::V6(address) = address.addr() {
                 batch.put_local_route(address, *index);
             }
@@ -149,7 +154,7 @@ impl NamespaceConfig {
     }
 }
 
-/// Everything of the gateway's family.
+/// The default route of the gateway's family.
 fn default_route(gateway: IpAddr) -> IpNet {
     default_prefix(IpFamily::of(&gateway.into()))
 }

@@ -1,8 +1,9 @@
-//! Entering a pod's network namespace, and never coming back.
+//! Entering a pod's network namespace, without return.
 //!
-//! A namespace belongs to a thread. Work for a pod runs on a thread of its own that enters, works and ends: there is no way home that could
-//! fail, and no thread of the runtime is ever in a pod's namespace. A thread costs some tens of microseconds; sockets that were opened before
-//! the step stay in the host's namespace.
+//! A namespace belongs to a thread. Work for a pod runs on its own thread, which enters the
+//! namespace, works and ends. So no return can fail, and no thread of the runtime is ever in a
+//! pod's namespace. A thread costs some tens of microseconds. Sockets that were opened before
+//! `enter` stay in the host's namespace.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ pub fn current() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread for good.
+/// Moves the calling thread into a network namespace. It cannot return.
 pub fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?)
 }

@@ -1,22 +1,29 @@
-//! A pod's further interfaces: what one gets where another, Trunkline's or anybody's, has the default route.
+//! Second interfaces of a pod: their configuration if another interface, of Trunkline or not, has
+//! the default route.
 //!
-//! The first interface has it. One that comes later, for a family in which somebody has it, leaves it there and gets:
+//! The first interface has the default route. A later interface, for a family that already has a
+//! default route, does not replace it. It gets:
 //!
-//! - **routes to the subnets of its Network**, so that its pods are reached by it without further ado. Their metric is the number of
-//!   the table below, which lets any other route to the same subnet go first;
-//! - **a table of its own** with everything that it would have had as the first, and a rule by which packets from its address take that:
-//!   whoever is asked at an address answers from it, by the interface that has it.
+//! - **routes to the subnets of its Network**, so the pod reaches the other pods of this Network
+//!   through it. Their metric is the number of the table below, so any other route to the same
+//!   subnet is preferred.
+//! - **its own table** with all routes that it would have as the first interface, and a rule that
+//!   sends packets from its address to this table. So a reply leaves by the interface with the
+//!   address of the request.
 //!
-//! So the order of ADDs decides, family by family: a pod whose first interface is IPv4 alone has the second one's IPv6 default
-//! route. When the first interface goes its default route goes with it, and no other takes it over: connections would change their source.
+//! So the order of ADDs decides, for each family: if a pod's first interface has only IPv4, the
+//! second one gets the IPv6 default route. If the first interface is deleted, its default route is
+//! deleted too, and no other interface replaces it: connections would change their source.
 //!
-//! **The kernel knows all of this**, and so it is not recorded. An interface is a second one where somebody else has the default route, and
-//! stays one as long as its rule is there; ADD and CHECK ask the same question. A pair that was just made can have no rule and no route
-//! yet, so its ADD asks for the main table alone: of the pod's namespace, where it is empty for the first interface.
+//! **The kernel is the only record.** An interface is a second one if another interface has the
+//! default route, and as long as its rule exists; ADD and CHECK test the same condition. A new pair
+//! cannot have a rule or a route yet, so its ADD lists only the main table of the pod's namespace,
+//! which is empty for the first interface.
 //!
-//! The rule is the one thing that does not go with the interface. The mark `:second` in the pair's alias, which is there before the rule
-//! is, tells DEL to enter the pod and take it; no other DEL does. Where DEL comes without the namespace, and that lives on, the rule leads to
-//! an empty table, which is as good as none.
+//! Only the rule is not deleted with the interface. The mark `:second` in the pair's alias is
+//! written before the rule is added. It makes DEL enter the pod and delete the rule; other DELs do
+//! not enter the pod. If DEL has no namespace and the namespace continues to exist, the rule refers
+//! to an empty table and has no effect.
 
 use ipnet::IpNet;
 
@@ -27,20 +34,21 @@ use crate::netlink::objects::{self, MAIN_TABLE, PROTOCOL};
 use crate::netlink::{Batch, Connection};
 use crate::plan::{Hop, RouteTarget, Rule};
 
-/// Plus the index of the pair's end in the pod: the interface's table there. Far from the host's, should a runtime take the host's namespace
-/// for a pod's.
+/// Table of a second interface in the pod, minus the index of its pod interface. The numbers differ
+/// from the host's tables, in case a runtime passes the host's namespace as a pod's.
 const FIRST_TABLE: u32 = 1_160_000;
 
-/// The pair's end in the pod.
+/// The pod interface of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
-    /// Its index.
+    /// Interface index.
     pub(super) index: u32,
-    /// It was just made.
+    /// Whether it was just created.
     pub(super) new: bool,
 }
 
-/// What an interface should have where it may not be the first. `destinations`: the subnets of its Network.
+/// The configuration of an interface that may be a second one. `destinations`: the subnets of its
+/// Network.
 pub(super) fn settle(
     pod: &mut Connection,
     inside: NamespaceConfig,
@@ -62,7 +70,7 @@ pub(super) fn settle(
     Ok(if second.is_empty() { inside } else { inside.second(&second, table, destinations) })
 }
 
-/// Where the default routes of the main table lead.
+/// Targets of the default routes in the main table.
 fn default_routes(pod: &mut Connection, family: IpFamily) -> Result<Vec<RouteTarget>, DeviceError> {
     let read = |body: &[u8]| {
         let route = objects::read_route(body)?;
@@ -71,8 +79,9 @@ fn default_routes(pod: &mut Connection, family: IpFamily) -> Result<Vec<RouteTar
     pod.list(|batch| batch.dump_main_routes(family), read).step("list the routes")
 }
 
-/// Takes away what would not go with the pair, whose end in the pod has this index.
-pub(super) fn forget(pod: &mut Connection, pair: u32) -> Result<(), DeviceError> {
+/// Deletes the rules of the pair with this index in the pod. The kernel does not delete them with
+/// the pair.
+pub(super) fn delete_rules(pod: &mut Connection, pair: u32) -> Result<(), DeviceError> {
     let mut batch = Batch::new();
     for family in IpFamily::ALL {
         for rule in rules(pod, family, FIRST_TABLE + pair)? {
@@ -83,7 +92,7 @@ pub(super) fn forget(pod: &mut Connection, pair: u32) -> Result<(), DeviceError>
     Ok(())
 }
 
-/// Own rules that lead to a table.
+/// Own rules that refer to a table.
 pub(super) fn rules(pod: &mut Connection, family: IpFamily, table: u32) -> Result<Vec<Rule>, DeviceError> {
     let own = |body: &[u8]| {
         let info = objects::read_rule(body)?;

@@ -1,15 +1,19 @@
-//! Threads that enter a pod's namespace and do ADD, CHECK or DEL there.
+//! Threads that enter a pod's namespace and run ADD, CHECK or DEL there.
 //!
-//! **Cost.** One ADD is four `send`s: create the pair (the other end is directly in the pod's namespace), set up the host's end,
-//! set up the pod's, wait for the host's; and one more for each family, which asks the pod for a default route that somebody else has
-//! (`second`). Of the host nothing is listed, so that it costs nearly the same with 1,000 pods there. Limits, a slave and a second
-//! interface cost more to whoever has them. One DEL is two `send`s: find the pair and what limits it, delete what is there.
+//! **Cost.** One ADD needs four `send` calls: create the pair (with the pod interface directly in
+//! the pod's namespace), configure the host interface, configure the pod, wait for the host
+//! interface. One more call for each family looks for a default route of another interface in the
+//! pod (`second`). ADD lists nothing on the host, so it costs nearly the same with 1,000 pods. Only
+//! pods with bandwidth limits, a slave or a second interface need more calls. One DEL needs two
+//! `send` calls: find the pair and its `ifb` device, and delete them.
 //!
-//! The order within them is what keeps it so. Each time a link that is up changes its state, the kernel walks through every IPv6 route of the
-//! namespace; so asking for the link (which settles the news that it has no carrier yet) and the settings come first, then up
-//! without carrier, and the one walk that remains is when the pod's end gives it carrier. (Tried, and not worth it: `disable_ipv6` on
-//! the link of a pod without IPv6, which costs a walk of its own; taking out the ff00::/8 that the kernel adds for each link, which is one more
-//! request and gains nothing that can be measured.)
+//! The order of the requests limits the cost. Each time a link that is up changes its state, the
+//! kernel goes through every IPv6 route of the namespace. So ADD first requests the link (the
+//! kernel then processes the pending event that the link has no carrier) and changes its settings.
+//! Then it sets the link up without carrier. One pass remains, when the pod interface gives the
+//! link carrier. (Two measures gave no gain: `disable_ipv6` on the link of a pod without IPv6 costs
+//! a pass of its own; deleting the ff00::/8 route that the kernel adds for each link costs one more
+//! request.)
 
 use std::io;
 use std::net::IpAddr;
@@ -29,23 +33,25 @@ use crate::netlink::{Batch, Connection};
 use crate::plan::Attachment;
 use crate::sysctl;
 
-/// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.
+/// Creates, checks and deletes devices, each on its own thread. Cheap to clone.
 #[derive(Clone)]
 pub struct DeviceWorkers {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// How many at once: the kernel does most of it one by one, so that more would only wait there.
+    /// Limits the number of threads. The kernel serializes most of the work, so more threads would
+    /// only wait.
     slots: Semaphore,
-    /// The host's network namespace.
+    /// The network namespace of the host.
     home: OwnedFd,
-    /// Sockets of the host's namespace that are not in use.
+    /// Unused sockets in the host's namespace.
     idle: Mutex<Vec<Connection>>,
 }
 
 impl DeviceWorkers {
-    /// For at most `threads` attachments at once. The host's side is the network namespace of the calling thread.
+    /// Creates workers for at most `threads` attachments at once. The host's side is the network
+    /// namespace of the calling thread.
     pub fn spawn(threads: usize) -> Result<DeviceWorkers, DeviceError> {
         let shared = Shared {
             slots: Semaphore::new(threads.max(1)),
@@ -55,21 +61,21 @@ impl DeviceWorkers {
         Ok(DeviceWorkers { shared: Arc::new(shared) })
     }
 
-    /// Looks at a pod from both sides: the host's socket, and one of the pod's namespace.
-    pub async fn look<T: Send + 'static>(
+    /// Runs `inspect` with two sockets: one in the host's namespace and one in the pod's.
+    pub async fn inspect<T: Send + 'static>(
         &self,
         netns: OwnedFd,
-        look: impl FnOnce(&mut Connection, &mut Connection) -> Result<T, DeviceError> + Send + 'static,
+        inspect: impl FnOnce(&mut Connection, &mut Connection) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         self.run(move |host| {
             netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
             let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-            look(host, &mut pod)
+            inspect(host, &mut pod)
         })
         .await
     }
 
-    /// Makes the device of `spec`, or completes what is there of it.
+    /// Creates the device of `spec`, or completes an existing one.
     pub async fn attach(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
         self.run(move |host| {
             netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
@@ -79,12 +85,14 @@ impl DeviceWorkers {
         .await
     }
 
-    /// Deletes a device; in the pod, if its namespace is still there, also what does not go with it. False: there was none.
+    /// Deletes a device and its rules in the pod, if the pod's namespace still exists. Returns
+    /// false if there was no device.
     pub async fn detach(&self, host_ifname: String, netns: Option<OwnedFd>) -> Result<bool, DeviceError> {
         self.run(move |host| detach_device(host, &host_ifname, netns)).await
     }
 
-    /// Whose device this is: container and interface, where its alias has them whole.
+    /// The owner of a device: container ID and interface name. None if the alias has only a part of
+    /// the container ID.
     pub async fn owner(&self, host_ifname: String) -> Result<Option<(String, String)>, DeviceError> {
         self.run(move |host| {
             let link = veth::find(host, &host_ifname)?;
@@ -96,8 +104,8 @@ impl DeviceWorkers {
         .await
     }
 
-    /// Puts the limits of a device in place again where they are not. What was wrong; nothing is with a device that is gone.
-    pub async fn mend_limits(
+    /// Restores missing limits of a device. Returns the faults; none if the device is deleted.
+    pub async fn repair_limits(
         &self,
         host_ifname: String,
         limits: Bandwidth,
@@ -105,7 +113,7 @@ impl DeviceWorkers {
         self.run(move |host| {
             let mut faults = Vec::new();
             let Some(link) = veth::find(host, &host_ifname)? else { return Ok(faults) };
-            veth::own(&link)?;
+            veth::check_owner(&link)?;
             bandwidth::check(host, &link, &limits, &mut faults)?;
             if !faults.is_empty() {
                 bandwidth::limit(host, &link, link.alias.as_deref().unwrap_or(ALIAS_PREFIX), &limits)?;
@@ -115,16 +123,17 @@ impl DeviceWorkers {
         .await
     }
 
-    /// Looks whether the device of `spec` is whole, the host's routes and neighbours included.
+    /// Checks that the device of `spec` is complete, including the host's routes and neighbour
+    /// entries.
     pub async fn check(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
-        self.look(netns, move |host, pod| check::check_device(host, pod, &spec)).await
+        self.inspect(netns, move |host, pod| check::check_device(host, pod, &spec)).await
     }
 
     async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let gone = || DeviceError::Thread(io::Error::other("it ended without an answer"));
+        let gone = || DeviceError::Thread(io::Error::other("the thread ended without an answer"));
         let _slot = self.shared.slots.acquire().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.shared);
         let (reply, answer) = oneshot::channel();
@@ -134,25 +143,27 @@ impl DeviceWorkers {
                 let idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let host = match idle {
                     Some(host) => Ok(host),
-                    // The caller's thread may be anywhere; home is where the workers were made.
+                    // The calling thread can be in any namespace, so the new thread enters the
+                    // host's namespace.
                     None => netns::enter(shared.home.as_fd())
                         .map_err(DeviceError::Namespace)
                         .and_then(|()| Connection::open().step("open a socket")),
                 };
                 let result = host.and_then(|mut host| {
                     let result = job(&mut host);
-                    // After a lost answer the socket is still good: answers are matched by number.
+                    // The socket is still usable after a lost answer, because answers are matched
+                    // by sequence number.
                     shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(host);
                     result
                 });
-                let _ = reply.send(result); // nobody waits any more: the device is there, and GC's matter
+                let _ = reply.send(result); // if the caller does not wait any more, GC deletes the device
             })
             .map_err(DeviceError::Thread)?;
         answer.await.map_err(|_| gone())?
     }
 }
 
-/// Makes the device, or completes it.
+/// Creates the device, or completes it.
 fn attach_device(
     host: &mut Connection,
     pod: &mut Connection,
@@ -172,14 +183,17 @@ fn attach_device(
         enable_ipv6();
     }
 
-    let (link, new) = veth::make(host, pod, netns, &veth)?;
+    let (link, new) = veth::create(host, pod, netns, &veth)?;
     let was_second = veth::alias(&link).second;
     let alias = spec.alias(was_second);
 
     let mut batch = Batch::new();
     batch.set_host_end(link.index, &alias);
     batch.set_up(link.index);
-    host.run(&mut batch).step("set up the host's end")?.check(&[]).step("set up the host's end")?;
+    host.run(&mut batch)
+        .step("configure the host interface")?
+        .check(&[])
+        .step("configure the host interface")?;
     bandwidth::limit(host, &link, &alias, &spec.bandwidth)?;
 
     let pair = link.peer.unwrap_or_default();
@@ -187,7 +201,7 @@ fn attach_device(
     let (inside, mac, mtu) = match &spec.attachment {
         Attachment::Veth => (NamespaceConfig::veth(spec, pair), pair_mac, link.mtu),
         Attachment::Ipvlan(ipvlan) => {
-            let slave = ipvlan::make(host, netns, &link, spec, ipvlan)?;
+            let slave = ipvlan::create(host, netns, &link, spec, ipvlan)?;
             ipvlan::refuse_advertisements(&slave)?;
             if slave.name != spec.ifname {
                 batch.rename(slave.index, &spec.ifname);
@@ -205,14 +219,18 @@ fn attach_device(
         mark_second(host, link.index, spec)?;
     }
     let rules = inside.put(&mut batch);
-    let outcome = pod.run(&mut batch).step("set up the pod's side")?.without(rules, libc::EEXIST);
-    outcome.check(&[]).step("set up the pod's side")?;
+    let outcome = pod.run(&mut batch).step("configure the pod")?.without(rules, libc::EEXIST);
+    outcome.check(&[]).step("configure the pod")?;
 
     batch.clear();
-    // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
-    // the link makes the kernel (6.8 and later) do that first, so that the first packet to the pod is not lost.
+    // The host interface was up before it had carrier. It sends nothing until the kernel's link
+    // watch runs. A request for the link makes the kernel (6.8 and later) run the link watch first,
+    // so the first packet to the pod is not lost.
     batch.get_link_at(link.index);
-    host.run(&mut batch).step("wait for the host's end")?.check(&[]).step("wait for the host's end")?;
+    host.run(&mut batch)
+        .step("wait for the host interface")?
+        .check(&[])
+        .step("wait for the host interface")?;
     Ok(Device {
         host_ifname: host_name,
         host_ifindex: link.index,
@@ -224,16 +242,17 @@ fn attach_device(
     })
 }
 
-/// Says in the alias that there is something to take out of the pod, before it is put there.
+/// Writes the mark of a second interface into the alias, before the rules are added in the pod.
 fn mark_second(host: &mut Connection, index: u32, spec: &DeviceSpec) -> Result<(), DeviceError> {
-    const STEP: &str = "mark the host's end of a second interface";
+    const STEP: &str = "write the mark of a second interface";
     let mut batch = Batch::new();
     batch.set_alias(index, &spec.alias(true));
     host.run(&mut batch).step(STEP)?.check(&[]).step(STEP)?;
     Ok(())
 }
 
-/// Deletes the device, and the one that limits it; takes out of the pod what does not go with them. False: there was none.
+/// Deletes the pair and its `ifb` device, and removes rules from the pod. Returns false if there
+/// was no device.
 fn detach_device(
     host: &mut Connection,
     host_ifname: &str,
@@ -241,30 +260,32 @@ fn detach_device(
 ) -> Result<bool, DeviceError> {
     let limiting = ifb_name(host_ifname);
     let names: Vec<&str> = std::iter::once(host_ifname).chain(limiting.as_deref()).collect();
-    // Both are asked for at once. The one that limits the pair outlives it where the pod's namespace goes first.
+    // Both are requested at once. If the pod's namespace is deleted first, the `ifb` device
+    // outlives the pair.
     let links = veth::find_all(host, &names)?;
     let mut deleted = false;
     for link in &links {
-        veth::own(link)?;
+        veth::check_owner(link)?;
         if let (true, Some(pair), Some(netns)) = (veth::alias(link).second, link.peer, &netns)
-            && let Err(error) = forget(pair, netns.as_fd())
+            && let Err(error) = delete_rules(pair, netns.as_fd())
         {
-            tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
+            tracing::debug!(device = host_ifname, %error, "the policy rules in the pod were not deleted");
         }
         deleted |= veth::delete(host, link)?;
     }
     Ok(deleted)
 }
 
-/// Takes a second interface's rules out of the pod. The calling thread enters the pod's namespace.
-fn forget(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
+/// Removes a second interface's rules from the pod. The calling thread enters the pod's namespace.
+fn delete_rules(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
     netns::enter(netns).map_err(DeviceError::Namespace)?;
     let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-    second::forget(&mut pod, pair)
+    second::delete_rules(&mut pod, pair)
 }
 
-/// Runtimes switch IPv6 off in namespaces where they gave no IPv6 address. `/proc/sys/net` is that of the calling thread's namespace;
-/// where it cannot be written, adding the address says why.
+/// Enables IPv6 in the pod's namespace: runtimes disable it if they configured no IPv6 address.
+/// `/proc/sys/net` shows the namespace of the calling thread. A write error is ignored, because the
+/// request that adds the address then fails with a reason.
 fn enable_ipv6() {
     for scope in ["default", "all"] {
         let path = sysctl::file(&format!("net/ipv6/conf/{scope}/disable_ipv6"));

@@ -1,11 +1,17 @@
-//! Notifications: what somebody else did to links, their queues, addresses, routes and rules, and to nftables.
+//! Notifications about changes of links, qdiscs, addresses, routes, rules and nftables by other
+//! programs.
 //!
-//! They are hints. Each names one object, and the owner looks after that one; when the kernel had to drop some (ENOBUFS) the owner scans.
-//! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
-//! buffer: what the owner's own requests cause (100,000 learned routes are 100,000 notifications), and other people's
-//! routes (a routing daemon's full table), except where one replaces another, which might be ours, and default routes, of which the link is
-//! the one that VLANs are expected on; and other people's neighbours, except where one goes, which might be ours, and where it is in a
-//! forwarding database.
+//! A notification is a hint. It names one object, and the owner checks this object. If the kernel
+//! dropped notifications (ENOBUFS), the owner scans. Filters prevent a busy host from waking the
+//! agent. They are socket filters in the kernel, so dropped notifications do not fill the buffer.
+//! They drop:
+//!
+//! - notifications caused by the owner's own requests: 100,000 learned routes cause 100,000
+//!   notifications;
+//! - routes of other programs (a routing daemon's full table), except replacements, which may
+//!   replace an own route, and default routes, because the default route's link carries the VLANs;
+//! - neighbour entries of other programs, except deletions, which may be of an own entry, and FDB
+//!   entries.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,23 +26,23 @@ use crate::netlink::message::{self, Message};
 use crate::netlink::objects::PROTOCOL;
 use crate::sockets::{self, OwnsDescriptor};
 
-/// The listening socket.
+/// A notification socket.
 pub(super) struct Events {
     socket: Socket,
     buffer: Vec<u8>,
 }
 
-/// What a read gave.
+/// The result of a read.
 pub(super) enum ReadResult {
     /// A datagram, in [`Events::messages`].
     Message,
-    /// Nothing more for now.
+    /// No notification is pending.
     WouldBlock,
-    /// Some were lost.
+    /// Notifications were lost.
     Overrun,
 }
 
-/// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
+/// `NFNLGRP_NFTABLES`: all changes of the nftables ruleset.
 const NFTABLES: u32 = 7;
 
 const GROUPS: [u32; 10] = [
@@ -53,14 +59,15 @@ const GROUPS: [u32; 10] = [
 ];
 
 impl Events {
-    /// Listens in the calling thread's network namespace; what `own_port` asked for is left out.
+    /// Listens in the calling thread's network namespace. Notifications caused by `own_port` are
+    /// dropped.
     pub(super) fn open(own_port: u32) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_ROUTE)?;
         SockRef::from(&socket).attach_filter(&filter(own_port))?;
         Events::listen(socket, &GROUPS)
     }
 
-    /// Listens for changes of the nftables rule set; what `own_port` asked for is left out.
+    /// Listens for changes of the nftables ruleset. Notifications caused by `own_port` are dropped.
     pub(super) fn open_nftables(own_port: u32) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_NETFILTER)?;
         let filter = [bpf::load_word(12), bpf::equal(own_port.to_be(), 1, 0), bpf::KEEP, bpf::DROP];
@@ -78,7 +85,7 @@ impl Events {
         Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })
     }
 
-    /// Joins the runtime that is running.
+    /// Registers the socket with the current runtime.
     pub(super) fn register(self) -> io::Result<AsyncFd<Events>> {
         sockets::register(self)
     }
@@ -95,13 +102,13 @@ impl Events {
         }
     }
 
-    /// The messages of the datagram that was read last.
+    /// The messages of the last datagram.
     pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         message::messages(&self.buffer)
     }
 }
 
-// The socket is never replaced.
+// The socket is never replaced, as `OwnsDescriptor` requires.
 impl OwnsDescriptor for Events {}
 
 impl AsRawFd for Events {
@@ -110,23 +117,24 @@ impl AsRawFd for Events {
     }
 }
 
-/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5),
-/// and of `ndmsg` (family 16); BPF loads in network order, so that host-order constants are swapped here.
+/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12),
+/// of `rtmsg` (destination length 16 + 1, protocol 16 + 5), and of `ndmsg` (family 16). BPF loads
+/// in network byte order, so constants in host byte order are swapped here.
 fn filter(own_port: u32) -> [SockFilter; 16] {
     let half = |value: u16| u32::from(value.to_be());
     [
         bpf::load_word(12),
-        bpf::equal(own_port.to_be(), 13, 0), // own: drop
+        bpf::equal(own_port.to_be(), 13, 0), // own request: drop
         bpf::load_half(4),
-        bpf::equal(half(libc::RTM_DELROUTE), 3, 0), // to the length
-        bpf::equal(half(libc::RTM_NEWROUTE), 0, 6), // no route: to the neighbours
+        bpf::equal(half(libc::RTM_DELROUTE), 3, 0), // jump to the destination length
+        bpf::equal(half(libc::RTM_NEWROUTE), 0, 6), // not a route: jump to the neighbours
         bpf::load_half(6),
         bpf::any_bit(half(libc::NLM_F_REPLACE as u16), 7, 0),
         bpf::load_octet(17),
         bpf::equal(0, 5, 0), // a default route: keep
         bpf::load_octet(21),
         bpf::equal(u32::from(PROTOCOL), 3, 4),
-        bpf::equal(half(libc::RTM_NEWNEIGH), 0, 2), // no neighbour that came or changed: keep
+        bpf::equal(half(libc::RTM_NEWNEIGH), 0, 2), // not a new or changed neighbour: keep
         bpf::load_octet(16),
         bpf::equal(libc::AF_BRIDGE as u32, 0, 1),
         bpf::KEEP,

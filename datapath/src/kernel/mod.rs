@@ -1,4 +1,5 @@
-//! The kernel's side of the plan: what is there is compared with what should be, and only what differs is changed.
+//! The kernel owner: it compares the wanted objects with the found ones, and changes only the
+//! differences.
 //!
 //! ```text
 //!   reconcile ── set_plan, learned, release ──►┐ commands            ┌─► HostChanged ──► reconcile
@@ -10,12 +11,15 @@
 //!                                    rtnetlink ─────┘
 //! ```
 //!
-//! One thread owns the picture of what is installed. It scans once, at start, changes nothing before it has a plan, and from then on knows
-//! what it did; notifications tell it what others did. What carries the own protocol number and is not wanted is swept, but only once
-//! everything that could want it has spoken: pods' routes after [`KernelHandle::set_pods`], a family's network tables after
-//! [`KernelHandle::release`]. That is how a restart of the agent loses no route. What does not carry the number is never deleted.
+//! One thread owns the record of installed objects. It scans once at start, and changes nothing
+//! before it has a plan. From then on it records its own changes, and notifications report the
+//! changes of other programs. Objects with the own protocol number that no source wants are swept,
+//! but only after all sources have sent their state: pods' routes after [`KernelHandle::set_pods`],
+//! a family's network tables after [`KernelHandle::release`]. So a restart of the agent loses no
+//! route. Objects without the number are never deleted.
 //!
-//! The thread blocks in netlink and nothing else waits for it: pods overtake large tables between two batches.
+//! The thread blocks in netlink calls, and no other task runs on it. Requests for pods overtake
+//! large tables between two batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,33 +38,33 @@ mod topology;
 
 pub use owner::repairs::{RepairKind, Repairs};
 
-/// How the kernel's side starts.
+/// The start configuration of the kernel owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelConfig {
-    /// Families whose routes of the last run stay until [`KernelHandle::release`].
+    /// Families with routes of the last run that stay until [`KernelHandle::release`].
     pub hold: BTreeSet<IpFamily>,
 }
 
-/// Why the kernel could not be brought to what was asked.
+/// The reason why a change of the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The conversation with the kernel.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// One pod's routes or neighbours.
+    /// A pod's routes or neighbour entries.
     #[error("pod device {host_ifname}: {what}: {error}")]
     Pod {
-        /// Host end of its link.
+        /// Name of the pod's host interface.
         host_ifname: String,
-        /// The route or neighbour.
+        /// The route or neighbour entry.
         what: String,
-        /// The kernel's reason.
+        /// The kernel's refusal.
         #[source]
         error: Refusal,
     },
-    /// New pods wait for the guard.
+    /// The guard is not installed; new pods wait for it.
     #[error(
-        "the guard against spoofed packets is not in force: {0}: repair that, or set `guard: {{ enabled: false }}` in agent.yaml and let rules of your own hold it"
+        "the guard against spoofed packets is not in force: {0}: correct the cause, or set `guard: {{ enabled: false }}` in agent.yaml and use your own rules"
     )]
     Guard(String),
     /// The owner thread has ended.
@@ -71,113 +75,117 @@ pub enum KernelError {
     Thread(#[source] std::io::Error),
 }
 
-/// What came of a plan.
+/// The result of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Changes made to the kernel.
+    /// Number of changes in the kernel.
     pub changed: usize,
-    /// The table of learned routes has changed: hand over all of them again by [`KernelHandle::learned`].
+    /// The table of learned routes has changed: send all of them again with
+    /// [`KernelHandle::learned`].
     pub relearn: bool,
-    /// What could not be done, in words; everything else was.
+    /// The changes that failed, as text; all others succeeded.
     pub faults: Vec<String>,
 }
 
-/// A pod that could not be taken over at start.
+/// A pod that could not be restored at start.
 #[derive(Debug)]
 pub struct PodFault {
-    /// Host end of its link.
+    /// Name of its host interface.
     pub host_ifname: String,
-    /// Why.
+    /// The error.
     pub error: KernelError,
-    /// Its link has gone, and with it whatever led to the pod. Otherwise the pod keeps what it has.
+    /// The link does not exist any more, and so the pod has no routes. Otherwise the pod keeps its
+    /// routes.
     pub gone: bool,
 }
 
-/// An own device, as it was found.
+/// An own device that the scan found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnDevice {
-    /// Name of the host's end.
+    /// Name of the host interface.
     pub ifname: String,
-    /// Its index.
+    /// Index of the host interface.
     pub ifindex: u32,
-    /// Its alias.
+    /// Alias of the host interface.
     pub alias: String,
-    /// Addresses that the last run routed to it and that nobody asked for yet.
+    /// Addresses with a route of the last run to the device that no source has claimed yet.
     pub addresses: Vec<IpAddr>,
-    /// Permanent neighbours on it.
+    /// Permanent neighbour entries on the device.
     pub neighbours: BTreeSet<Neighbour>,
 }
 
-/// For `trunkline status` and the metrics.
+/// The status of the kernel owner, for `trunkline status` and the metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelStatus {
-    /// Things that somebody else deleted or changed, and that were put back.
+    /// Objects that other programs deleted or changed, and that were repaired.
     pub repairs: u64,
-    /// Whole scans after the first one.
+    /// Scans after the first one.
     pub rescans: u64,
-    /// Own routes that are wanted.
+    /// Wanted own routes.
     pub routes: usize,
-    /// Of these, the ones that are installed.
+    /// Installed own routes.
     pub installed: usize,
-    /// What the kernel refused since the start, by reason: the name of its error number, or who refused.
+    /// Refused changes since the start, by reason: the name of the error number, or the part of the
+    /// kernel.
     pub errors: BTreeMap<&'static str, u64>,
-    /// Routes of the last run that nobody has asked for yet.
+    /// Routes of the last run that no source has claimed yet.
     pub stale_routes: usize,
     /// Own rules.
     pub rules: usize,
-    /// Forwarding entries of VXLAN devices.
+    /// FDB entries of VXLAN devices.
     pub forwarding: Forwarding,
     /// Pods.
     pub pods: usize,
-    /// What went wrong last, in words.
+    /// Text of the last error.
     pub last_error: Option<String>,
     /// The guard.
     pub guard: GuardStatus,
-    /// The plan has alternate paths.
+    /// Whether the plan has alternate paths.
     pub alternate_paths: bool,
-    /// The next hops of the BGP network's default routes as they are installed, each with the table.
+    /// The next hops of the BGP network's installed default routes, with the table.
     pub ways_out: BTreeMap<IpFamily, (u32, Vec<Hop>)>,
-    /// The plan counts what is for no pod here.
+    /// Whether the plan counts packets to unassigned addresses.
     pub unassigned: bool,
 }
 
-/// How the guard stands.
+/// The state of the guard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardStatus {
-    /// The configuration has it switched on.
+    /// Whether the guard is enabled in the configuration.
     pub enabled: bool,
-    /// Its rules hold.
+    /// Whether its rules are installed.
     pub in_force: bool,
-    /// Put back because somebody else had changed it.
+    /// Repairs after changes by other programs.
     pub repairs: u64,
-    /// Why it is not in force.
+    /// The reason why it is not installed.
     pub fault: Option<String>,
 }
 
-/// How the forwarding entries of own VXLAN devices stand: as they were seen last, which is after every change of them.
+/// The state of the FDB entries of own VXLAN devices, after the last change of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
-    /// In the plan.
+    /// Entries in the plan.
     pub wanted: usize,
-    /// Of these, there.
+    /// Installed entries of the plan.
     pub installed: usize,
-    /// Put back or removed, because somebody else had removed or added them.
+    /// Entries that were restored or removed after changes by other programs.
     pub repairs: u64,
 }
 
-/// What the kernel's side tells on its own.
+/// An event of the kernel owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelEvent {
-    /// Links or addresses of the host have changed: ask for [`KernelHandle::host`] and plan again. Coalesced.
+    /// Links or addresses of the host have changed: request [`KernelHandle::host`] and plan again.
+    /// Coalesced.
     HostChanged,
-    /// A pod's link has vanished without [`KernelHandle::remove_pod`]; its routes are gone with it.
+    /// A pod's link disappeared without [`KernelHandle::remove_pod`], and its routes with it.
     DeviceGone {
-        /// Host end of the link.
+        /// Name of the pod's host interface.
         host_ifname: String,
     },
 }
 
-/// The events, for one consumer.
+/// The events, for one receiver.
 pub struct KernelEvents {
     host: watch::Receiver<u64>,
     devices: mpsc::UnboundedReceiver<String>,
@@ -185,13 +193,13 @@ pub struct KernelEvents {
 }
 
 impl KernelEvents {
-    /// Host ends of pods' links whose queues, filters or limiting devices somebody has changed, be it an ADD of ours. To be taken once, by
-    /// who looks after them.
+    /// The channel with the host interfaces of pods whose qdiscs, filters or `ifb` devices have
+    /// changed, by own ADDs too. The attach flow takes it once.
     pub fn take_limits(&mut self) -> Option<mpsc::UnboundedReceiver<String>> {
         self.limits.take()
     }
 
-    /// The next event; none once the owner thread has ended.
+    /// The next event; none after the end of the owner thread.
     pub async fn next(&mut self) -> Option<KernelEvent> {
         tokio::select! {
             host_ifname = self.devices.recv() => {
@@ -204,26 +212,27 @@ impl KernelEvents {
 
 type Reply<T> = oneshot::Sender<T>;
 
-/// What waits its turn.
+/// Commands that are handled in order.
 enum Command {
     Host(Reply<KernelHost>),
     SetPlan(Box<KernelPlan>, Reply<Result<Applied, KernelError>>),
     SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
     Learned(Vec<LearnedRoute>, Reply<Result<(), KernelError>>),
-    KeepLearned(Reply<()>),
+    RetainLearned(Reply<()>),
     Release(IpFamily, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
     Nat(Reply<NatRules>),
     Resync(Reply<Result<usize, KernelError>>),
 }
 
-/// What overtakes.
+/// Commands that overtake the others.
 enum Urgent {
     AddPod(PodPlan, Reply<Result<(), KernelError>>),
     RemovePod(String, Reply<Result<(), KernelError>>),
 }
 
-/// The kernel's side, for everyone else. Cheap to clone; the owner thread ends when the last clone is dropped.
+/// A handle of the kernel owner. Cheap to clone. The owner thread ends when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct KernelHandle {
     commands: mpsc::UnboundedSender<Command>,
@@ -233,7 +242,7 @@ pub struct KernelHandle {
 }
 
 impl KernelHandle {
-    /// Scans what is there in the calling thread's network namespace, and starts the owner thread. Changes nothing.
+    /// Scans the calling thread's network namespace, and starts the owner thread. Changes nothing.
     pub fn spawn(config: KernelConfig) -> Result<(KernelHandle, KernelEvents), KernelError> {
         let (commands, command_queue) = mpsc::unbounded_channel();
         let (urgent, urgent_queue) = mpsc::unbounded_channel();
@@ -262,68 +271,71 @@ impl KernelHandle {
         ))
     }
 
-    /// The host as the planner wants it. From memory.
+    /// The host as input of the planner, from the owner's record.
     pub async fn host(&self) -> Result<KernelHost, KernelError> {
         self.request(Command::Host).await
     }
 
-    /// Brings rules, routes, NAT and sysctls to the plan.
+    /// Brings the kernel to the plan: rules, routes, NAT and sysctls.
     pub async fn set_plan(&self, plan: KernelPlan) -> Result<Applied, KernelError> {
         self.request(|reply| Command::SetPlan(Box::new(plan), reply)).await?
     }
 
-    /// All pods there are, once at start; until then no pod's route of the last run is removed.
+    /// Sends all existing pods, once at start. Before this call, no pod route of the last run is
+    /// removed.
     pub async fn set_pods(&self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
         self.request(|reply| Command::SetPods(pods, reply)).await?
     }
 
-    /// One more pod: its neighbours and then its routes. The last step of an attachment; idempotent.
+    /// Adds a pod: its neighbour entries and then its routes. The last step of an attachment;
+    /// idempotent.
     pub async fn add_pod(&self, pod: PodPlan) -> Result<(), KernelError> {
         self.request_urgent(|reply| Urgent::AddPod(pod, reply)).await?
     }
 
-    /// One pod less. The first step of a detachment; one that is not there is no error.
+    /// Removes a pod. The first step of a detachment; an unknown pod is no error.
     pub async fn remove_pod(&self, host_ifname: &str) -> Result<(), KernelError> {
         self.request_urgent(|reply| Urgent::RemovePod(host_ifname.to_owned(), reply)).await?
     }
 
-    /// Learned routes that have changed.
+    /// Sends changed learned routes.
     pub async fn learned(&self, changes: Vec<LearnedRoute>) -> Result<(), KernelError> {
         self.request(|reply| Command::Learned(changes, reply)).await?
     }
 
-    /// The speaker is replaced, and hands over all its best routes again. Those that it does not hand over again stay until
-    /// [`Self::release`].
-    pub async fn keep_learned(&self) -> Result<(), KernelError> {
-        self.request(Command::KeepLearned).await
+    /// Marks all learned routes as retained, because a new speaker replaces the old one and sends
+    /// all its best routes again. Routes that it does not send stay until [`Self::release`].
+    pub async fn retain_learned(&self) -> Result<(), KernelError> {
+        self.request(Command::RetainLearned).await
     }
 
-    /// The family has converged, and all its learned routes were handed over: what the last run left is swept now.
+    /// Ends the retention of a family after it has converged and all its learned routes were sent:
+    /// sweeps the routes of the last run.
     pub async fn release(&self, family: IpFamily) -> Result<(), KernelError> {
         self.request(|reply| Command::Release(family, reply)).await?
     }
 
-    /// Own devices, by their alias.
+    /// Own devices, identified by their alias.
     pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
         self.request(Command::Devices).await
     }
 
-    /// What is masqueraded.
+    /// The masquerading rules of the plan.
     pub async fn nat(&self) -> Result<NatRules, KernelError> {
         self.request(Command::Nat).await
     }
 
-    /// Scans, compares and repairs. How much had to be repaired.
+    /// Scans, compares and repairs. Returns the number of repairs.
     pub async fn resync(&self) -> Result<usize, KernelError> {
         self.request(Command::Resync).await?
     }
 
-    /// Counts and the last error.
+    /// The counters and the last error.
     pub fn status(&self) -> KernelStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What others changed and was put back, now and whenever there is more.
+    /// The repairs so far, with notification of later ones.
     pub fn repairs(&self) -> watch::Receiver<Repairs> {
         self.repaired.clone()
     }

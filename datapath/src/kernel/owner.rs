@@ -1,14 +1,19 @@
-//! The owner thread: it knows what is wanted and what it has installed, and closes the gap.
+//! The owner thread: it compares the wanted objects with the installed ones, and changes the kernel
+//! accordingly.
 //!
-//! Three sources want routes: the plan, the pods, the fabric (learned). [`Owner::wanted`] says for a key what the three together want,
-//! [`Owner::settle`] compares that with what is installed and puts the difference into the batch, and [`Owner::flush`] sends the batch and
-//! believes only what the kernel did not refuse. Everything goes this one way, repairs included.
+//! Routes have three sources: the plan, the pods, and the fabric (learned routes).
+//! [`Owner::wanted`] combines plan and fabric for a key. [`Owner::settle`] compares the result with
+//! the installed route and adds requests for the difference to the batch. [`Owner::flush`] sends
+//! the batch and records only the requests that the kernel did not refuse. All changes take this
+//! path, repairs included.
 //!
-//! **What was found at start** stands in `found` until somebody wants it (then it is taken over without a word to the kernel) or
-//! until it may be swept. A key can be both wanted and found only inside `settle`.
+//! **Routes found at start** stay in `found` until a source wants them (they are then recorded as
+//! installed without a request) or until they may be swept. Only inside `settle` can a key be both
+//! wanted and found.
 //!
-//! **A link that goes down** takes routes with it, IPv4 ones without a notification. What is installed over such a link is
-//! forgotten, and settled again when the link or its address is back.
+//! **A link that goes down** loses its routes; for IPv4 the kernel sends no notification. The owner
+//! forgets the routes that were installed over such a link, and installs them again when the link
+//! or its address is back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -49,10 +54,11 @@ pub(super) mod repairs;
 mod routes;
 mod ways_out;
 
-/// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
+/// Maximum number of requests in one `send`: enough for a low cost per request, few enough for a
+/// short wait of a pod.
 const BATCH: usize = 512;
 
-/// Where the owner's own words go.
+/// The channels for the owner's events and status.
 pub(super) struct OwnerChannels {
     pub(super) host_changed: watch::Sender<u64>,
     pub(super) device_gone: mpsc::UnboundedSender<String>,
@@ -61,7 +67,7 @@ pub(super) struct OwnerChannels {
     pub(super) repairs: watch::Sender<Repairs>,
 }
 
-/// A request in the batch, for its answer.
+/// The kind of a request in the batch; it interprets the answer.
 enum Request {
     Put(RouteKey),
     DeleteRoute,
@@ -75,9 +81,9 @@ enum Request {
 pub(super) struct Owner {
     connection: Connection,
     events: Option<Events>,
-    /// A new listener for nftables, until [`Owner::run`] takes it.
+    /// A new nftables listener, until [`Owner::run`] takes it.
     nftables: Option<Events>,
-    /// Somebody else has a NAT chain, or had one.
+    /// Another program has, or had, a NAT chain.
     translates: bool,
     pod_settings: PodSettings,
     nat: nft::Table,
@@ -90,34 +96,35 @@ pub(super) struct Owner {
     used_tables: BTreeSet<u32>,
 
     plan: KernelPlan,
-    /// A plan was given.
+    /// A plan was received.
     planned: bool,
-    /// A plan is wanted as a whole: routes and rules that it does not name may be swept.
+    /// A plan was processed completely: routes and rules that are not in it may be swept.
     settled: bool,
     pods: HashMap<String, PodPlan>,
-    /// All pods were given.
+    /// All pods were received.
     populated: bool,
     pod_names: FxHashMap<u32, String>,
     learned: FxHashMap<RouteKey, Arc<RouteTarget>>,
-    /// Of these, the ones that a former speaker learned and this one has not handed over yet.
-    kept: FxHashSet<RouteKey>,
+    /// The learned routes of a former speaker that the new speaker has not sent yet.
+    retained: FxHashSet<RouteKey>,
     hold: BTreeSet<IpFamily>,
 
     routes: WantedRoutes,
-    /// Equal targets are one allocation: a table of 100,000 routes has a handful.
+    /// Equal targets share one allocation: a table of 100,000 routes has only a few different
+    /// targets.
     targets: HashMap<RouteTarget, Arc<RouteTarget>>,
     rules: BTreeSet<Rule>,
     found: Routes,
     found_rules: BTreeSet<Rule>,
     found_neighbours: Neighbours,
-    /// Why links of the plan are not there as it wants them.
+    /// Faults of the plan's links, as text, by name.
     link_faults: BTreeMap<String, String>,
     default_link: Option<u32>,
-    /// Next hops of the default routes in the main table, each with its link.
+    /// Next hops of the default routes in the main table, with their links.
     gateways: BTreeSet<(IpFamily, Hop)>,
-    /// Wanted routes that others changed, until all that is to be heard was heard.
+    /// Wanted routes that others changed, until all pending notifications are read.
     broken: BTreeSet<RouteKey>,
-    /// Gateways on no connected network, as the kernel's tables lead to them.
+    /// Gateways that are on no connected network, with the next hop from the kernel's tables.
     farther: HashMap<IpAddr, Option<Hop>>,
 
     batch: Batch,
@@ -129,14 +136,14 @@ pub(super) struct Owner {
     faults: Vec<String>,
     last_error: Option<String>,
     errors: BTreeMap<&'static str, u64>,
-    /// Answers or notifications were lost.
+    /// Answers or notifications were lost; a scan is necessary.
     unsure: bool,
 }
 
 impl Owner {
     pub(super) fn open(config: KernelConfig, channels: OwnerChannels) -> Result<Owner, KernelError> {
         let mut connection = Connection::open()?;
-        // Listening starts before the scan, so that nothing falls between them.
+        // The listener is opened before the scan, so no change between the two is missed.
         let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
         let Scan { topology, routes, rules, neighbours, used_tables, gateways } =
             scan::scan(&mut connection, true)?;
@@ -161,7 +168,7 @@ impl Owner {
             populated: false,
             pod_names: FxHashMap::default(),
             learned: FxHashMap::default(),
-            kept: FxHashSet::default(),
+            retained: FxHashSet::default(),
             hold: config.hold,
             routes: WantedRoutes::default(),
             targets: HashMap::new(),
@@ -187,7 +194,7 @@ impl Owner {
         })
     }
 
-    /// Works until every handle is gone.
+    /// Runs until the last handle is dropped.
     pub(super) fn run(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
@@ -239,8 +246,8 @@ impl Owner {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
                             Ok(ReadResult::Message) => {
                                 let messages = || ready.get_inner().messages();
-                                tables_changed |= messages().any(|message| nft::concerns(&message));
-                                translates |= messages().any(|message| nft::is_others_nat(&message));
+                                tables_changed |= messages().any(|message| nft::is_own_table(&message));
+                                translates |= messages().any(|message| nft::is_foreign_nat(&message));
                             }
                             Ok(ReadResult::Overrun) => (tables_changed, translates) = (true, nft::has_nat()),
                             Ok(ReadResult::WouldBlock) => {
@@ -249,7 +256,7 @@ impl Owner {
                                     self.follow_translation();
                                 }
                                 if std::mem::take(&mut tables_changed) {
-                                    self.mend_tables();
+                                    self.repair_tables();
                                 }
                             }
                             Err(error) => {
@@ -286,7 +293,7 @@ impl Owner {
                 let is_added = result.is_ok();
                 let _ = reply.send(result);
                 if is_added {
-                    self.permit_pod(&name);
+                    self.add_pod_addresses(&name);
                 }
             }
             Urgent::RemovePod(host_ifname, reply) => {
@@ -297,7 +304,7 @@ impl Owner {
         }
     }
 
-    // Replies that nobody waits for any more are dropped: what was asked is done all the same.
+    // A command is executed even if its caller does not wait any more; the reply is then dropped.
     fn handle_command(&mut self, command: Command, urgent: &mut mpsc::UnboundedReceiver<Urgent>) {
         match command {
             Command::Host(reply) => {
@@ -318,13 +325,13 @@ impl Owner {
                 self.report();
                 let _ = reply.send(result);
             }
-            Command::KeepLearned(reply) => {
-                self.keep_learned();
+            Command::RetainLearned(reply) => {
+                self.retain_learned();
                 let _ = reply.send(());
             }
             Command::Release(family, reply) => {
                 self.hold.remove(&family);
-                let result = self.forget_kept(family).and_then(|()| self.sweep());
+                let result = self.remove_retained(family).and_then(|()| self.sweep());
                 self.report();
                 let _ = reply.send(result);
             }
@@ -408,7 +415,7 @@ impl Owner {
         if relearn {
             keys.extend(self.learned.drain().map(|(key, _)| key));
         }
-        // Routes before rules: a rule that leads to a table that is still empty would let packets out by the main table.
+        // Routes before rules: a rule for an empty table would let packets use the main table.
         for key in keys {
             self.settle(key)?;
         }
@@ -425,7 +432,7 @@ impl Owner {
         }
         self.rules = rules;
         self.flush()?;
-        // Not before: after an error above, not all that the plan wants is known as wanted.
+        // Set only here: after an error above, some wanted routes are not recorded yet.
         self.settled = true;
         self.sweep()?;
         Ok(Applied { changed: self.changed - before, relearn, faults: self.faults.clone() })
@@ -451,7 +458,7 @@ impl Owner {
         Ok(faults)
     }
 
-    /// A pod of an ADD: all of it, or nothing.
+    /// Adds the pod of an ADD completely, or not at all.
     fn add_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
         let name = pod.host_ifname.clone();
         let outcome = self.put_pod(pod);
@@ -505,7 +512,7 @@ impl Owner {
         self.pod_names.remove(&pod.host_ifindex);
         self.unguard_pod(&pod);
         for key in pod.routes.keys() {
-            // Another pod may have taken the address over already.
+            // Another pod may already have the address.
             let own = pod.routes.get(key);
             if self.routes.get(key).is_some_and(|entry| Some(&**entry.wanted()) == own) {
                 self.settle_to(*key, None)?;
@@ -521,7 +528,7 @@ impl Owner {
         if let Some(target) = self.targets.get(&target) {
             return Arc::clone(target);
         }
-        // Targets that nobody uses any more go when there are many.
+        // Removes unused targets if the map is large.
         if self.targets.len() > 1024 {
             self.targets.retain(|_, target| Arc::strong_count(target) > 1);
         }
@@ -530,7 +537,8 @@ impl Owner {
         shared
     }
 
-    /// What plan and fabric want for a key. (Pods' keys are in a table of their own, and settled by themselves.)
+    /// The target for a key from plan and fabric. Keys of pods are in their own table and are
+    /// handled separately.
     fn wanted(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
         if let Some(target) = self.learned.get(key) {
             return Some(Arc::clone(target));
@@ -544,7 +552,7 @@ impl Owner {
         self.settle_to(key, wanted)
     }
 
-    /// Puts into the batch what is missing between what is installed and what is wanted.
+    /// Adds the request that changes the installed route into the wanted one.
     fn settle_to(&mut self, key: RouteKey, wanted: Option<Arc<RouteTarget>>) -> Result<(), KernelError> {
         let Some(wanted) = wanted else {
             if self.routes.remove(&key).is_some() {
@@ -556,7 +564,8 @@ impl Owner {
         let resolved = self.resolve(&wanted);
         let installed = self.routes.take_installed(&key);
         let installed = match (resolved, installed) {
-            // No way there: what is in the way is taken out, or packets would follow a next hop that is no more.
+            // No usable next hop: the installed route is deleted. Otherwise packets would use a
+            // next hop that does not exist any more.
             (None, Some(_)) => {
                 self.batch.delete_route(&key, 0);
                 self.requests.push(Request::DeleteRoute);
@@ -597,13 +606,13 @@ impl Owner {
     fn flush_if_full(&mut self) -> Result<(), KernelError> {
         if self.requests.len() >= BATCH {
             self.flush()?;
-            // A full table takes seconds, and who asks how it stands is to see it grow.
+            // A large table takes seconds; the status must show the progress.
             self.report();
         }
         Ok(())
     }
 
-    /// Sends the batch. The first request that failed, in words.
+    /// Sends the batch. Returns the first failed request as text, with its refusal.
     fn flush(&mut self) -> Result<Option<(String, Refusal)>, KernelError> {
         let requests = std::mem::take(&mut self.requests);
         let outcome = self.connection.run(&mut self.batch);
@@ -620,7 +629,7 @@ impl Owner {
         for refusal in outcome.refusals {
             let Some(request) = requests.get(refusal.index) else { continue };
             let what = match (request, refusal.errno) {
-                // Gone already: that is what was wanted.
+                // The object is already deleted.
                 (Request::DeleteRoute | Request::DeleteRule | Request::DeleteNeighbour, _) => continue,
                 (Request::AddRule(_), libc::EEXIST) => continue,
                 (Request::AddRule(rule), _) => {
@@ -642,7 +651,7 @@ impl Owner {
         Ok(first)
     }
 
-    /// Removes what the last run left and nobody wants, as far as everybody has spoken.
+    /// Removes unwanted objects of the last run, limited to the sources that have sent their state.
     fn sweep(&mut self) -> Result<(), KernelError> {
         self.flush()?;
         let (settled, populated, hold) = (self.settled, self.populated, self.hold.clone());
@@ -655,7 +664,8 @@ impl Owner {
             self.found.iter().filter(|(key, _)| may(key)).map(|(key, (_, metric))| (*key, *metric)).collect();
         for (key, metric) in stale {
             self.found.remove(&key);
-            // A wanted route of the same key with the default metric stays: the metric names the other one.
+            // A wanted route with the same key and the default metric stays: the metric selects the
+            // other route.
             if metric != 0 || !self.routes.is_installed(&key) {
                 self.batch.delete_route(&key, metric);
                 self.requests.push(Request::DeleteRoute);
@@ -675,7 +685,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Scans, compares and repairs. How much had to be repaired.
+    /// Scans, compares and repairs. Returns the number of repairs.
     fn rescan(&mut self) -> Result<usize, KernelError> {
         self.unsure = false;
         self.rescans += 1;
@@ -745,7 +755,7 @@ impl Owner {
         self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
-            self.mend_device(index);
+            self.repair_device(index);
         }
         self.sweep()?;
         if gateways_changed || links != self.topology.links() {
@@ -756,7 +766,7 @@ impl Owner {
     }
 }
 
-/// The listener, once it has something; never if there is none.
+/// Waits until the listener is readable; waits for ever without a listener.
 async fn readable(
     events: &mut Option<AsyncFd<Events>>,
 ) -> Option<io::Result<AsyncFdReadyMutGuard<'_, Events>>> {
@@ -766,7 +776,7 @@ async fn readable(
     }
 }
 
-/// The hop that the kernel's tables lead to a gateway by.
+/// The next hop for a gateway in the kernel's tables.
 fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
     let mut batch = Batch::new();
     batch.get_route(gateway);

@@ -1,4 +1,4 @@
-//! Listing what is there.
+//! Lists of the kernel's objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,17 +10,17 @@ use crate::netlink::objects::{self, LinkInfo, NeighbourEntry, NeighbourInfo, PRO
 use crate::netlink::{Batch, Connection, NetlinkError};
 use crate::plan::{Hop, MAIN_TABLE, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
-/// Own routes: where each leads, and its metric (0: the family's default).
+/// Own routes with target and metric (0: the family's default).
 pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
 
 /// Neighbour entries.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    /// Permanent ones, others' too.
+    /// Permanent entries, of other programs too.
     pub(super) permanent: HashSet<Neighbour>,
-    /// Own ones among them.
+    /// Own permanent entries.
     pub(super) own: HashSet<Neighbour>,
-    /// Own proxies.
+    /// Own proxy entries.
     pub(super) proxies: HashSet<Proxy>,
 }
 
@@ -37,23 +37,24 @@ impl Neighbours {
     }
 }
 
-/// Everything the owner compares with.
+/// All objects that the owner compares.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) topology: Topology,
-    /// Own routes of all tables.
+    /// Own routes in all tables.
     pub(super) routes: Routes,
     /// Own rules.
     pub(super) rules: BTreeSet<Rule>,
     /// Neighbours.
     pub(super) neighbours: Neighbours,
-    /// Tables that others' rules, routes or VRFs use.
+    /// Tables that rules, routes or VRFs of other programs use.
     pub(super) used_tables: BTreeSet<u32>,
-    /// Next hops of the default routes in the main table, each with its link; with others' routes only.
+    /// Next hops of the default routes in the main table, with their links; only if foreign routes
+    /// were listed.
     pub(super) gateways: BTreeSet<(IpFamily, Hop)>,
 }
 
-/// The routers of a default route in the main table, each with its link.
+/// The routers of a default route in the main table, with their links.
 pub(super) fn gateways(route: &objects::RouteInfo) -> impl Iterator<Item = (IpFamily, Hop)> {
     let is_default = route.key.table == MAIN_TABLE && route.key.prefix.prefix_len() == 0;
     let hops = route.target.as_ref().filter(|_| is_default).map_or(&[][..], RouteTarget::hops);
@@ -61,7 +62,7 @@ pub(super) fn gateways(route: &objects::RouteInfo) -> impl Iterator<Item = (IpFa
     of_link.map(|hop| (IpFamily::of(&route.key.prefix), Hop { source: None, ..*hop }))
 }
 
-/// Lists everything; others' routes too (their tables only) if `foreign` says so.
+/// Lists all objects. With `foreign`, also the tables of other programs' routes.
 pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, NetlinkError> {
     let mut scan = Scan::default();
     let links = connection.list(Batch::dump_links, objects::read_link)?;
@@ -106,7 +107,7 @@ fn routes(
     foreign: bool,
     scan: &mut Scan,
 ) -> Result<(), NetlinkError> {
-    // Not through `dump`: a full foreign table should not be held in memory to learn one number of it.
+    // Not with `list`: a full foreign table must not be kept in memory for its number only.
     let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new(), BTreeSet::new()));
     let mut batch = Batch::new();
     batch.dump_routes(family, !foreign);

@@ -1,4 +1,4 @@
-//! The links and addresses of the host, and by which of them a next hop is reached.
+//! The links and addresses of the host, and the selection of a link for a next hop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(super) struct LinkState {
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     pub(super) links: BTreeMap<u32, LinkState>,
-    /// Indices of those that a plan asked for. They stay own when somebody takes their alias away.
+    /// Indices of the links of a plan. They stay own if another program removes their alias.
     pub(super) planned: BTreeSet<u32>,
 }
 
@@ -28,10 +28,10 @@ fn has_own_alias(info: &LinkInfo) -> bool {
     info.alias.as_deref().is_some_and(|alias| alias.starts_with(ALIAS_PREFIX))
 }
 
-/// Whether a link is the host's end of a pod's pair, or limits one.
+/// Whether a link is a pod's host interface or its `ifb` device.
 pub(super) fn is_pods(info: &LinkInfo) -> bool {
     let by_alias = has_own_alias(info) && info.planned_kind().is_none();
-    // Between its creation and its alias a link only has its name.
+    // Between its creation and its alias, a link has only its name.
     let prefix = match info.kind.as_deref() {
         Some("veth") => "tl",
         Some("ifb") => "tb",
@@ -42,7 +42,7 @@ pub(super) fn is_pods(info: &LinkInfo) -> bool {
 }
 
 impl LinkState {
-    /// Whether packets can leave by it now.
+    /// Whether packets can leave by the link now.
     pub(super) fn is_usable(&self) -> bool {
         self.info.is_up() && self.info.is_running()
     }
@@ -63,24 +63,24 @@ impl LinkState {
 }
 
 impl Topology {
-    /// The links as the planner sees them: without those of pods.
+    /// The links for the planner: without those of pods.
     pub(super) fn links(&self) -> Vec<Link> {
         self.links.keys().filter_map(|index| self.link(*index)).collect()
     }
 
-    /// One link as the planner sees it.
+    /// One link for the planner.
     pub(super) fn link(&self, index: u32) -> Option<Link> {
         let link = self.links.get(&index).filter(|link| !is_pods(&link.info))?;
         Some(link.link(self.is_planned(&link.info)))
     }
 
-    /// Whether a plan asked for the link, in this life or an earlier one.
+    /// Whether a plan of this or an earlier run created the link.
     pub(super) fn is_planned(&self, info: &LinkInfo) -> bool {
         let marked = has_own_alias(info) && info.planned_kind().is_some();
         marked || self.planned.contains(&info.index)
     }
 
-    /// The link of this name.
+    /// The link with this name.
     pub(super) fn named(&self, name: &str) -> Option<&LinkInfo> {
         self.links.values().map(|link| &link.info).find(|info| info.name == name)
     }
@@ -90,13 +90,14 @@ impl Topology {
         self.links.get(&index).is_some_and(LinkState::is_usable)
     }
 
-    /// Whether a route may lead to the link itself. To a pod's always: it was just made, and the notification of it may not have been
-    /// heard yet.
+    /// Whether a route may use the link directly. Always true for a pod's link: it is new, and its
+    /// notification may not have arrived yet.
     pub(super) fn may_carry(&self, index: u32) -> bool {
         self.links.get(&index).is_none_or(|link| is_pods(&link.info) || link.is_usable())
     }
 
-    /// The link that an address is directly connected by: the longest prefix of an address of a link that has carrier.
+    /// The link of a directly connected address: the longest prefix among the addresses of usable
+    /// links.
     pub(super) fn connected(&self, address: IpAddr) -> Option<u32> {
         self.links
             .values()
@@ -107,9 +108,9 @@ impl Topology {
             .map(|(_, index)| index)
     }
 
-    /// The target with a link for each hop; routers that cannot be reached (the link has lost its carrier, say: no need to wait for the
-    /// session to notice) are left out. None: there is no way. `farther` says by which hop a gateway is reached that is on no
-    /// connected network.
+    /// The target with a link for each hop. Routers that are not reachable are omitted (for example
+    /// after a loss of carrier, before the session ends). None: no hop is left. `farther` returns
+    /// the next hop of a gateway that is on no connected network.
     pub(super) fn resolve(
         &self,
         target: &RouteTarget,

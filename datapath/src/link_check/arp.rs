@@ -1,28 +1,34 @@
-//! ARP (RFC 826) for IPv4 on Ethernet, as the checks need it.
+//! ARP (RFC 826) for IPv4 on Ethernet: the packets of the checks.
 //!
-//! Three uses of one packet: a *request* asks who has an address; a *probe* is a request whose sender address is 0.0.0.0, so that it
-//! changes nobody's table (RFC 5227 §1.1); an *announcement* is a request or a reply whose sender and target are the same
-//! address. Done of RFC 5227: probes (§2.1.1), announcements (§2.3). Not: its times (see [`super::check`]), and the defence of an
-//! address later on (§2.4), which is for the kernel that has it.
+//! One packet has three uses:
+//!
+//! - A *request* asks for the holder of an address.
+//! - A *probe* is a request with the sender address 0.0.0.0. It changes no ARP entry (RFC 5227
+//!   §1.1).
+//! - An *announcement* is a request or a reply with the same sender and target address.
+//!
+//! Implemented of RFC 5227: probes (§2.1.1), announcements (§2.3). Not implemented: its times (see
+//! [`super::check`]), and the later defence of an address (§2.4), which the kernel of the holder
+//! does.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::frame::{self, AddressClaim, BROADCAST, ClaimKind, Mac};
 
-/// Ethernet's type of ARP.
+/// Ethernet type of ARP.
 pub(super) const ETHER_TYPE: u16 = 0x0806;
 
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const PREAMBLE: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// What a packet is for.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Request,
     Reply,
 }
 
-/// A packet's four addresses.
+/// A packet with its four addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) operation: Operation,
@@ -32,15 +38,15 @@ pub(super) struct Packet {
     pub(super) target: Ipv4Addr,
 }
 
-/// The frame that asks everybody who has `target`; from 0.0.0.0 it is a probe.
+/// A broadcast request for `target`. With the sender 0.0.0.0 it is a probe.
 pub(super) fn request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let packet =
         Packet { operation: Operation::Request, sender_mac: mac, sender, target_mac: [0; 6], target };
     frame::encode(BROADCAST, mac, ETHER_TYPE, &encode(&packet))
 }
 
-/// The frames that tell everybody who has `address`: a request, as RFC 5227 §3 wants it, and a reply, because there are devices that
-/// learn from one kind only.
+/// The frames that announce `address`: a request, as RFC 5227 §3 recommends, and a reply, because
+/// some devices learn from only one of the two.
 pub(super) fn announcements(mac: Mac, address: Ipv4Addr) -> [Vec<u8>; 2] {
     let reply = Packet {
         operation: Operation::Reply,
@@ -52,7 +58,8 @@ pub(super) fn announcements(mac: Mac, address: Ipv4Addr) -> [Vec<u8>; 2] {
     [request(mac, address, address), frame::encode(BROADCAST, mac, ETHER_TYPE, &encode(&reply))]
 }
 
-/// What a frame says of an address; `None` if it is no ARP of IPv4 on Ethernet, or says nothing of any.
+/// The claim of a frame about an address; `None` if the frame is not ARP for IPv4 on Ethernet, or
+/// is a reply from 0.0.0.0.
 pub(super) fn parse(frame: &[u8]) -> Option<AddressClaim> {
     let (destination, _, payload) = frame::decode(frame, ETHER_TYPE)?;
     let packet = decode(payload)?;
@@ -79,7 +86,7 @@ fn encode(packet: &Packet) -> [u8; 28] {
     octets
 }
 
-/// Frames are padded to 60 octets on the way, so that more may follow.
+/// Ethernet pads frames to 60 octets, so octets may follow the packet.
 fn decode(payload: &[u8]) -> Option<Packet> {
     let octets: &[u8; 28] = payload.first_chunk()?;
     let operation = match (&octets[..6], &octets[6..8]) {
@@ -111,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_the_octets_of_rfc_5227() {
+    fn probe_has_the_octets_of_rfc_5227() {
         let probe = request(MAC, Ipv4Addr::UNSPECIFIED, ip("10.10.0.7"));
         #[rustfmt::skip]
         let octets = [
@@ -124,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn what_each_packet_says() {
-        let said = |operation, sender: &str, target: &str| {
+    fn each_packet_gives_its_claim() {
+        let claim_of = |operation, sender: &str, target: &str| {
             let packet = Packet {
                 operation,
                 sender_mac: OTHER,
@@ -137,10 +144,10 @@ mod tests {
                 .map(|claim| (claim.address.to_string(), claim.kind))
         };
         let is = |address: &str, kind| Some((address.to_owned(), kind));
-        assert_eq!(said(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", ClaimKind::Reply));
-        assert_eq!(said(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", ClaimKind::Use));
-        assert_eq!(said(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", ClaimKind::Probe));
-        assert_eq!(said(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
+        assert_eq!(claim_of(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", ClaimKind::Reply));
+        assert_eq!(claim_of(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", ClaimKind::Use));
+        assert_eq!(claim_of(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", ClaimKind::Probe));
+        assert_eq!(claim_of(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
         let whom: Vec<_> = announcements(MAC, ip("10.10.0.7"))
             .iter()
             .map(|frame| parse(frame).unwrap())
@@ -154,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_arp_of_ipv4_on_ethernet_says_nothing() {
+    fn frames_other_than_arp_for_ipv4_give_no_claim() {
         let good = request(OTHER, ip("10.10.0.9"), ip("10.10.0.1"));
         assert!(parse(&good).is_some());
         let padded = [good.as_slice(), &[0; 18]].concat();
@@ -162,7 +169,7 @@ mod tests {
         for length in 0..good.len() {
             assert_eq!(parse(&good[..length]), None, "{length} octets");
         }
-        // Ethernet's type, hardware and protocol type, both lengths, an operation that is neither.
+        // Ethernet type, hardware type, protocol type, both lengths, an unknown operation.
         for place in [12, 13, 14, 15, 16, 17, 18, 19, 20, 21] {
             let mut bad = good.clone();
             bad[place] ^= 0x80;
@@ -178,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn encoded_packet_is_decoded_unchanged(
             reply: bool, sender_mac: Mac, sender: u32, target_mac: Mac, target: u32,
         ) {
             let packet = Packet {

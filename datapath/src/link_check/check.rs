@@ -1,23 +1,29 @@
-//! One check as a state machine, without a socket and without a clock: what is heard and the time go in, frames and an outcome come out.
+//! One check as a state machine without socket and clock. Inputs: claims and the time. Outputs:
+//! frames and an outcome.
 //!
 //! ```text
 //!  0                  wait/2               wait                                  timeout
-//!  ├─ who has it? ────┼─ who has it? ──────┤ it is free
-//!  ├─ router? (asked from no address) ─────┼─ router? (from the pod's own) ─┬─ … ─┤ no answer
+//!  ├─ probe ──────────┼─ probe ────────────┤ the address is free
+//!  ├─ router? (from no address) ───────────┼─ router? (from the pod's own) ─┬─ … ─┤ no answer
 //! ```
 //!
-//! Two questions run at the same time. *Has anybody got the address?* is asked twice, because frames get lost, and silence is the answer that is
-//! wanted; it is over after `wait`, and whoever claims the address until the check ends is heard all the same. *Is the router there?* is over
-//! with its first answer, and is asked again every [`AGAIN`] until then.
+//! Two requests run at the same time. *Does another host have the address?* is sent twice, because
+//! frames can be lost. No answer is the good result. This part ends after `wait`, but a claim of
+//! the address ends the check with a failure at any time. *Does the router answer?* ends with the
+//! first answer, and is sent again every [`RETRY_INTERVAL`] until then.
 //!
-//! **No question may harm who has the address.** A neighbour learns from the sender of an ARP request and from the source of a solicitation, so
-//! before the address is known to be free it is neither. ARP then asks from 0.0.0.0, as RFC 5227 has it. Neighbour Discovery has no
-//! such thing for the router's address: a solicitation from :: would make a router that is just starting give up its own address (RFC 4862 §5.4.3),
-//! so it is asked from the device's link-local address, or where there is none once the own address is free.
+//! **No request may harm the holder of the address.** A neighbour learns from the sender of an ARP
+//! request and from the source of a solicitation. So the check does not use the address as sender
+//! or source before `wait` is over. Until then it sends ARP requests from 0.0.0.0, as RFC 5227
+//! requires. Neighbour Discovery has no equivalent for the router's address: a solicitation from ::
+//! would make a starting router give up its own address (RFC 4862 §5.4.3). So the source of this
+//! solicitation is the device's link-local address. If there is none, the check waits until its own
+//! address is free.
 //!
-//! **Two kinds of owner.** A host that has the address answers a probe from 0.0.0.0. A Linux host that only stands in for it (proxy
-//! ARP: a pod on another node, of Trunkline or hybridnet) does not: it takes such a probe for somebody's own start and keeps silent. So each
-//! probe is followed by the same question from [`NO_HOST`]. In Neighbour Discovery the one probe reaches both.
+//! **Two kinds of holders.** A host that has the address answers a probe from 0.0.0.0. A Linux host
+//! that answers as a proxy (proxy ARP: a pod on another node, of Trunkline or hybridnet) does not:
+//! it takes the probe for duplicate address detection and ignores it. So each probe is followed by
+//! a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -27,55 +33,56 @@ use tokio::time::Instant;
 use super::frame::{AddressClaim, ClaimKind, Mac};
 use super::{CheckTimeouts, arp, nd};
 
-/// A sender address that no host has: the first 256 link-local addresses are given to nobody (RFC 3927 §2.1). Who answers it may remember it, which
-/// harms no one.
+/// A sender address that no host has: the first 256 link-local addresses are reserved (RFC 3927
+/// §2.1). A host that answers may create an ARP entry for it, which is harmless.
 const NO_HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 
-/// Between questions to a router that does not answer; half of RFC 4861's RETRANS_TIMER, as there are only some seconds in all.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Interval of requests to a router that does not answer. Half of RETRANS_TIMER (RFC 4861), because
+/// a check has only a few seconds.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is asked.
+/// The parameters of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddressQuery {
-    /// The address that should be nobody's.
+    /// The address that no other host may have.
     pub(super) address: IpAddr,
     /// The router that should answer.
     pub(super) gateway: IpAddr,
     /// The device's MAC address.
     pub(super) mac: Mac,
-    /// The device's own address that a router may be asked from at any time.
+    /// The device's own address, a valid source for requests to a router at any time.
     pub(super) link_local: Option<Ipv6Addr>,
 }
 
-/// What came out, other than good.
+/// The result of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Somebody has the address, or is about to take it.
+    /// Another host has the address, or is about to use it.
     InUse(Mac),
     /// The router did not answer.
     NoAnswer,
 }
 
-/// What to do next.
+/// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CheckStep {
-    /// Send these, and come back at this time, or when something is heard.
+    /// Send these frames. Call `poll` again at this time, or after a claim.
     Wait { send: Vec<Vec<u8>>, until: Instant },
-    /// It is over.
+    /// The check is complete.
     Done(Result<(), Fault>),
 }
 
-/// A check that is under way.
+/// A running check.
 pub(super) struct Check {
     query: AddressQuery,
-    /// From here on, silence means that the address is free.
+    /// From this time on, the address is free if no claim was received.
     free_at: Instant,
-    /// The next questions go out then.
+    /// Time of the next requests.
     send_at: Instant,
-    /// The router has until then.
+    /// Time limit for the router.
     ends_at: Instant,
     half: Duration,
-    router_is_there: bool,
+    router_answered: bool,
     owner: Option<Mac>,
 }
 
@@ -86,13 +93,13 @@ impl Check {
             send_at: now,
             ends_at: now + times.gateway_timeout,
             half: times.duplicate_wait / 2,
-            router_is_there: false,
+            router_answered: false,
             owner: None,
             query,
         }
     }
 
-    /// Handles a claim. A frame of our own that a switch sends back is not somebody else's.
+    /// Handles a claim. A frame of this host that a switch returned is ignored.
     pub(super) fn handle_claim(&mut self, claim: &AddressClaim) {
         if claim.mac == self.query.mac {
             return;
@@ -100,25 +107,26 @@ impl Check {
         if claim.address == self.query.address {
             self.owner = Some(claim.mac);
         }
-        // An answer to us alone: that the router talks to others does not say that it hears this node.
+        // Only an answer to this host counts. An answer to another host does not prove that the
+        // router receives this node's frames.
         if claim.address == self.query.gateway
             && claim.kind == ClaimKind::Reply
             && claim.destination == self.query.mac
         {
-            self.router_is_there = true;
+            self.router_answered = true;
         }
     }
 
-    /// What to do now.
+    /// The next action at the time `now`.
     pub(super) fn poll(&mut self, now: Instant) -> CheckStep {
         let free = now >= self.free_at;
         if let Some(owner) = self.owner {
             return CheckStep::Done(Err(Fault::InUse(owner)));
         }
-        if free && self.router_is_there {
+        if free && self.router_answered {
             return CheckStep::Done(Ok(()));
         }
-        if !self.router_is_there && now >= self.ends_at {
+        if !self.router_answered && now >= self.ends_at {
             return CheckStep::Done(Err(Fault::NoAnswer));
         }
         let mut send = Vec::new();
@@ -126,13 +134,13 @@ impl Check {
             if !free {
                 send.extend(self.probes());
             }
-            if !self.router_is_there {
+            if !self.router_answered {
                 send.extend(self.router_query(free));
             }
-            self.send_at = if free { now + AGAIN } else { (now + self.half).min(self.free_at) };
+            self.send_at = if free { now + RETRY_INTERVAL } else { (now + self.half).min(self.free_at) };
         }
-        // While the address is in question the next probe is never after `free_at`.
-        let until = if self.router_is_there { self.send_at } else { self.send_at.min(self.ends_at) };
+        // Before `free_at`, the next probe is never after `free_at`.
+        let until = if self.router_answered { self.send_at } else { self.send_at.min(self.ends_at) };
         CheckStep::Wait { send, until }
     }
 
@@ -188,11 +196,11 @@ mod tests {
         AddressClaim { address: address.parse().unwrap(), mac, kind, destination }
     }
 
-    /// A millisecond, and the frames that went out then.
+    /// A time in milliseconds, and the frames that were sent then.
     type Sent = (u64, Vec<Vec<u8>>);
 
-    /// Runs a check on virtual time with what is heard at which millisecond; gives each millisecond with what was sent then, and the outcome
-    /// with its time.
+    /// Runs a check on virtual time, with claims at the given milliseconds. Returns the sent frames
+    /// with their times, and the outcome with its time.
     fn run(
         query: AddressQuery,
         times: CheckTimeouts,
@@ -224,7 +232,7 @@ mod tests {
     }
 
     fn senders(frames: &[Vec<u8>]) -> Vec<String> {
-        // The sender of ARP at 28, the source of IPv6 at 22.
+        // Offset of the ARP sender: 28. Offset of the IPv6 source: 22.
         let sender = |frame: &Vec<u8>| match frame[12..14] {
             [8, 6] => Ipv4Addr::from(*frame[28..].first_chunk::<4>().unwrap()).to_string(),
             _ => Ipv6Addr::from(*frame[22..].first_chunk::<16>().unwrap()).to_string(),
@@ -233,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_and_the_router_does() {
+    fn check_succeeds_if_only_the_router_answers() {
         let at_once = [(3, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &at_once);
         assert_eq!((took, outcome), (200, Ok(())));
@@ -247,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_router_is_asked_from_the_own_address_once_that_is_free() {
+    fn requests_use_the_own_address_after_it_is_free() {
         let late = [(1500, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &late);
         assert_eq!((took, outcome), (1500, Ok(())));
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_asks_from_no_address_that_may_be_somebody_elses() {
+    fn ipv6_requests_use_no_unverified_source_address() {
         let probes = |query| {
             let (sent, _, _) = run(query, TIMES, &[]);
             sent.iter().map(|(at, frames)| (*at, senders(frames).join(" "))).take(4).collect::<Vec<_>>()
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_the_address_or_wants_it_ends_the_check() {
+    fn any_claim_of_the_address_ends_the_check() {
         for (at, kind) in
             [(1, ClaimKind::Reply), (150, ClaimKind::Use), (199, ClaimKind::Probe), (2000, ClaimKind::Reply)]
         {
@@ -287,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_changes_nothing() {
+    fn irrelevant_claims_are_ignored() {
         let claims = [
-            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // sent back by a switch
+            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // returned by a switch
             (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
-            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to somebody else
+            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to another host
             (4, AddressClaim { destination: BROADCAST, ..claim("10.10.0.1", ROUTER, ClaimKind::Reply) }),
         ];
         let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &claims);
@@ -299,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_their_own() {
+    fn each_time_limit_works_alone() {
         let answer = [(1, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let asks = query("10.10.0.7", "10.10.0.1");
         let no_wait = CheckTimeouts { duplicate_wait: Duration::ZERO, ..TIMES };

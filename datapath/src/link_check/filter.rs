@@ -1,7 +1,9 @@
-//! Which frames the kernel hands to a socket: those that speak of an address that is being checked, and no others.
+//! The BPF filter of a link-check socket. It passes only frames about an address under check.
 //!
-//! A link may carry a flood of IPv6 and, in a large VLAN, a constant murmur of ARP; neither should wake the agent because a pod comes up. What
-//! passes is looked at again ([`super::arp`], [`super::nd`]): the filter compares but the last 32 bits of IPv6 addresses, and checks nothing else.
+//! A link can carry much IPv6 traffic, and a large VLAN always has ARP traffic. Without the filter,
+//! each of these frames would wake the agent during a check. [`super::arp`] and [`super::nd`]
+//! validate each passed frame, because the filter compares only the last 32 bits of an IPv6
+//! address.
 
 use std::net::IpAddr;
 
@@ -12,30 +14,33 @@ use super::{arp, nd};
 use crate::bpf;
 use crate::family::IpFamily;
 
-/// Where a frame's kind (to us, to all, to others, our own) is found: no offset in the frame, but what `linux/filter.h` calls
-/// ancillary data.
+/// The packet type (to this host, broadcast, to another host, or sent by this host). It is not in
+/// the frame; it is ancillary data (`linux/filter.h`).
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 
-/// Whether the frame has a VLAN tag, and so is another device's; of the same kind (`SKF_AD_VLAN_TAG_PRESENT`, not in libc).
+/// Ancillary data: whether the frame has a VLAN tag (`SKF_AD_VLAN_TAG_PRESENT`, which libc lacks).
+/// A tagged frame is for a VLAN device and not for this interface.
 const TAGGED: u32 = (libc::SKF_AD_OFF + 48) as u32;
 
 /// Offset of the frame's type.
 const ETHER_TYPE: u32 = (HEADER - 2) as u32;
 
-/// Offsets of ARP's sender and target address.
+/// Offsets of the sender and target addresses of ARP.
 const ARP_SENDER: u32 = (HEADER + 14) as u32;
 const ARP_TARGET: u32 = (HEADER + 24) as u32;
 
-/// Offsets in IPv6: Next Header; the last word of the source, and of a solicitation's or advertisement's target.
+/// Offsets in IPv6: Next Header; the last word of the source, and of a solicitation's or
+/// advertisement's target.
 const NEXT_HEADER: u32 = (HEADER + 6) as u32;
 const SOURCE: u32 = (HEADER + 8 + 12) as u32;
 const MESSAGE_TYPE: u32 = (HEADER + nd::IPV6_HEADER) as u32;
 const TARGET: u32 = (HEADER + nd::IPV6_HEADER + 8 + 12) as u32;
 
-/// Most addresses that are looked for one by one: the kernel takes 4096 instructions, and each address is four of them.
-const MOST: usize = 1000;
+/// Maximum number of addresses in a filter: the kernel accepts 4096 BPF instructions, and each
+/// address needs four.
+const MAX_ADDRESSES: usize = 1000;
 
-/// A filter for one family's frames about these addresses.
+/// The filter for the frames of one family about these addresses.
 pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter> {
     let ether_type = match family {
         IpFamily::V4 => arp::ETHER_TYPE,
@@ -43,7 +48,7 @@ pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter>
     };
     let mut program = vec![
         bpf::load_octet(PACKET_TYPE),
-        bpf::at_least(u32::from(libc::PACKET_OTHERHOST), 0, 1), // another host's, or our own
+        bpf::at_least(u32::from(libc::PACKET_OTHERHOST), 0, 1), // to another host, or sent by this host
         bpf::DROP,
         bpf::load_octet(TAGGED),
         bpf::equal(0, 1, 0),
@@ -70,14 +75,15 @@ pub(super) fn program(family: IpFamily, addresses: &[IpAddr]) -> Vec<SockFilter>
             bpf::DROP,
         ]);
     }
-    if words.len() > MOST {
+    if words.len() > MAX_ADDRESSES {
         program.push(bpf::KEEP);
         return program;
     }
     match family {
         IpFamily::V4 => {
             any_of(&mut program, ARP_SENDER);
-            // The target says something of itself only in a probe.
+            // The target address counts only in an ARP probe, where the sender address is 0.0.0.0
+            // (RFC 5227).
             program.extend([bpf::equal(0, 1, 0), bpf::DROP]);
             any_of(&mut program, ARP_TARGET);
         }
@@ -110,7 +116,7 @@ mod tests {
 
     const MAC: Mac = [2, 0, 0, 0, 0, 9];
 
-    /// Lets the kernel itself run the filter, on a pair of sockets.
+    /// Runs the filter in the kernel, on a pair of sockets.
     fn passes(filter: &[SockFilter], frame: &[u8]) -> bool {
         let (from, to) = UnixDatagram::pair().unwrap();
         to.set_nonblocking(true).unwrap();
@@ -128,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn arp_that_speaks_of_an_address_passes() {
+    fn filter_passes_arp_about_an_address() {
         let addresses = ["10.10.0.7", "10.10.0.1"].map(|address| address.parse().unwrap());
         let filter = program(IpFamily::V4, &addresses);
         for (sender, target, expected) in [
             ("10.10.0.7", "10.10.0.9", true),
             ("10.10.0.1", "10.10.0.9", true),
             ("0.0.0.0", "10.10.0.7", true),
-            ("10.10.0.9", "10.10.0.1", false), // the murmur: somebody asks for the router
+            ("10.10.0.9", "10.10.0.1", false), // normal traffic: a request for the router
             ("0.0.0.0", "10.10.0.9", false),
             ("169.254.0.1", "10.10.0.7", false),
         ] {
@@ -146,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbour_discovery_that_speaks_of_an_address_passes_and_traffic_does_not() {
+    fn filter_passes_nd_about_an_address_and_no_traffic() {
         let filter = program(IpFamily::V6, &["fd00:10::7".parse().unwrap()]);
         assert!(passes(&filter, &nd::solicitation(MAC, v6("::"), v6("fd00:10::7"))));
         assert!(passes(&filter, &nd::solicitation(MAC, v6("fd00:10::7"), v6("fd00:10::1"))));
@@ -162,8 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_are_still_a_program_that_the_kernel_takes() {
-        for count in [0, 1, MOST, MOST + 1] {
+    fn filter_for_many_addresses_is_accepted_by_the_kernel() {
+        for count in [0, 1, MAX_ADDRESSES, MAX_ADDRESSES + 1] {
             for family in IpFamily::ALL {
                 let address = |number: usize| match family {
                     IpFamily::V4 => IpAddr::V4(Ipv4Addr::from(0x0a0a_0000 + number as u32)),
@@ -176,12 +182,13 @@ mod tests {
                     IpAddr::V6(address) => nd::announcement(MAC, address),
                 };
                 assert_eq!(passes(&filter, &last), count > 0, "{count} addresses");
-                // Of too many, all of the protocol pass; nothing of other protocols.
+                // With more than `MAX_ADDRESSES` addresses, the filter passes all frames of the
+                // protocol and no other frame.
                 let nobody = match family {
                     IpFamily::V4 => arp::request(MAC, v4("192.0.2.1"), v4("10.0.0.1")),
                     IpFamily::V6 => nd::announcement(MAC, v6("2001:db8::ffff:1")),
                 };
-                assert_eq!(passes(&filter, &nobody), count > MOST, "{count} addresses");
+                assert_eq!(passes(&filter, &nobody), count > MAX_ADDRESSES, "{count} addresses");
                 let mut other = nobody;
                 other[ETHER_TYPE as usize] = 0x90;
                 assert!(!passes(&filter, &other), "another protocol");

@@ -1,37 +1,37 @@
-//! Frames of Ethernet, and what one of them says of an address, whichever protocol it is of.
+//! Ethernet frames, and the claim of a frame about an address, for both protocols.
 
 use std::net::IpAddr;
 
 /// A MAC address.
 pub(super) type Mac = [u8; 6];
 
-/// The address of everybody on the link.
+/// The broadcast address.
 pub(super) const BROADCAST: Mac = [0xff; 6];
 
 /// Octets of an Ethernet header.
 pub(super) const HEADER: usize = 14;
 
-/// What a frame of another host says of an address.
+/// A claim of another host about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressClaim {
     /// The address.
     pub(super) address: IpAddr,
-    /// The sender: the MAC address that the message itself gives, else that of the frame.
+    /// The sender: the MAC address in the message, otherwise the source of the frame.
     pub(super) mac: Mac,
-    /// In which way.
+    /// The kind of claim.
     pub(super) kind: ClaimKind,
-    /// Whom the frame was for.
+    /// Destination of the frame.
     pub(super) destination: Mac,
 }
 
-/// In which way a frame speaks of an address.
+/// The kind of a claim about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimKind {
-    /// "I have it": an ARP reply, a Neighbour Advertisement.
+    /// An answer of the holder: an ARP reply or a Neighbour Advertisement.
     Reply,
-    /// It is the sender of another message.
+    /// The address is the sender of another message.
     Use,
-    /// "Has anybody got it? I would take it."
+    /// A probe: another host wants to use the address.
     Probe,
 }
 

@@ -1,7 +1,9 @@
-//! The socket of one link and one family, shared by all checks that are under way on it.
+//! The socket of one link and one family. All checks on the link share it.
 //!
-//! A packet socket ([`crate::sockets`]), which the filter makes one for one protocol, on one interface. It is made by the first check and closed after the last one; each check says which
-//! addresses it listens for, which is the socket's filter ([`super::filter`]), and gets what is said of those and of no others.
+//! A packet socket ([`crate::sockets`]) on one interface. Its filter passes only one protocol. The
+//! first check opens the socket, and it is closed after the last check. Each check registers its
+//! addresses in the socket's filter ([`super::filter`]), and receives only the claims about these
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,19 +18,20 @@ use super::{arp, filter, nd};
 use crate::family::IpFamily;
 use crate::sockets::PacketSocket;
 
-/// Octets that are read of a frame: ARP and Neighbour Discovery are shorter.
-const LONGEST: usize = 1514;
+/// Length of the receive buffer in octets. ARP and Neighbour Discovery messages are shorter.
+const BUFFER_OCTETS: usize = 1514;
 
-/// What a check has not yet read. More is lost as on the wire.
-const BACKLOG: usize = 32;
+/// Length of the queue of each check, in claims. If the queue is full, new claims are dropped, as a
+/// network can drop frames.
+const QUEUE_LENGTH: usize = 32;
 
-/// One link, heard by one protocol.
+/// A socket that listens to one protocol on one link.
 pub(super) struct LinkSocket {
     shared: Arc<Shared>,
     reader: JoinHandle<()>,
 }
 
-/// What the reader and the checks have in common.
+/// State that the reader and the checks share.
 struct Shared {
     family: IpFamily,
     socket: PacketSocket,
@@ -58,14 +61,14 @@ impl LinkSocket {
         self.shared.socket.mac()
     }
 
-    /// Whether there is nothing more to be heard: the interface went down or away.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether the socket has failed because the interface is down or deleted.
+    pub(super) fn has_failed(&self) -> bool {
         self.reader.is_finished()
     }
 
-    /// Listens for these addresses from now on.
+    /// Subscribes to claims about these addresses.
     pub(super) fn watch(self: &Arc<LinkSocket>, addresses: Vec<IpAddr>) -> io::Result<ClaimSubscription> {
-        let (sender, claims) = mpsc::channel(BACKLOG);
+        let (sender, claims) = mpsc::channel(QUEUE_LENGTH);
         let mut watches = self.shared.watches();
         let number = watches.next;
         watches.next += 1;
@@ -88,7 +91,7 @@ impl Drop for LinkSocket {
     }
 }
 
-/// A check's ear; it is closed when this is dropped.
+/// The subscription of one check. It ends when this value is dropped.
 pub(super) struct ClaimSubscription {
     link: Arc<LinkSocket>,
     number: u64,
@@ -96,7 +99,8 @@ pub(super) struct ClaimSubscription {
 }
 
 impl ClaimSubscription {
-    /// The next that somebody says of one of the addresses. An error: the interface went down or away.
+    /// The next claim (ARP or ND message) about one of the addresses. An error: the interface is
+    /// down or deleted.
     pub(super) async fn receive(&mut self) -> io::Result<AddressClaim> {
         self.claims.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
     }
@@ -106,7 +110,7 @@ impl Drop for ClaimSubscription {
     fn drop(&mut self) {
         let mut watches = self.link.shared.watches();
         watches.open.remove(&self.number);
-        // A filter that is too wide is not wrong.
+        // If this fails, the filter passes too many frames, which is harmless.
         let _ = self.link.shared.listen_for(&watches);
     }
 }
@@ -123,9 +127,9 @@ impl Shared {
     }
 }
 
-/// Passes on what is heard, until the interface goes down or away.
+/// Passes received claims to the checks, until the interface is down or deleted.
 async fn read(shared: Arc<Shared>) {
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; BUFFER_OCTETS];
     loop {
         let claim = match shared.socket.receive(&mut buffer).await {
             Ok(length) => match shared.family {
@@ -149,7 +153,8 @@ async fn read(shared: Arc<Shared>) {
     }
 }
 
-/// Hears solicitations for an address as who has it must (RFC 4862 §5.4.2): in their multicast group, which switches that look into MLD are told of too.
+/// Joins the solicited-node multicast group of the address, as its owner must (RFC 4862 §5.4.2).
+/// The kernel also sends an MLD report, so switches with MLD snooping forward the solicitations.
 /// The membership lasts as long as the socket.
 pub(super) fn join_solicited_node(index: u32, address: Ipv6Addr) -> io::Result<std::net::UdpSocket> {
     let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
@@ -157,7 +162,8 @@ pub(super) fn join_solicited_node(index: u32, address: Ipv6Addr) -> io::Result<s
     Ok(socket)
 }
 
-/// The link-local address that the kernel itself would ask from, if the interface has one that may be used. Nothing is sent.
+/// The link-local address that the kernel would use as source of a solicitation. None if the
+/// interface has no usable one. Nothing is sent.
 pub(super) fn link_local(index: u32) -> Option<Ipv6Addr> {
     const NEIGHBOUR: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;

@@ -1,4 +1,5 @@
-//! What is looked at on the link before a pod straight in a VLAN is ready, and what the link is told when it is.
+//! The checks on the link before a VLAN pod is ready, and the announcement of its address
+//! afterwards.
 //!
 //! ```text
 //!  attach flow ──check──► Check (a state machine) ◄─claim── LinkSocket (a packet socket) ◄── ARP, ND
@@ -6,22 +7,32 @@
 //!              ──announce───────────────────────────────────────────►│
 //! ```
 //!
-//! A VLAN has no session whose state would say that packets arrive. So before the node stands in for an address, it asks on the VLAN whether
-//! **the subnet's router answers** (else the trunk does not carry the VLAN, or the router is down: the pod would start without a network) and
-//! whether **somebody else has the address** (else two machines would fight for it, and the one that was there would lose its
-//! connections). When the pod's routes are in place it **announces the address**, so that switches and neighbours forget at once whoever had
-//! it before.
+//! A VLAN has no session that shows whether packets arrive. So before the node answers for an
+//! address, it checks two things on the VLAN:
 //!
-//! The order matters: from the moment when the kernel has the pod's route and proxy entry, it answers for the address. Therefore a check
-//! comes before these, and costs no more than its wait, during which the pod's device is made.
+//! - **The subnet's router answers.** Otherwise the trunk does not carry the VLAN or the router is
+//!   down, and the pod would start without a network.
+//! - **No other host has the address.** Otherwise two hosts would use it, and the first one would
+//!   lose its connections.
 //!
-//! - `check`: what is asked when, and what an answer means. - `arp`, `nd`: the packets, RFC 826 with RFC 5227 and RFC 4861 with
-//!   RFC 4862. - `link`, `filter`: the socket, one for each link and family however many pods come at once, and what may wake it.
+//! When the pod's routes are installed, the node **announces the address**. Switches and neighbours
+//! then replace the entry of the previous holder at once.
 //!
-//! **Times.** RFC 5227 waits four to seven seconds for somebody to claim an address and RFC 4862 one, since they cannot know the link. Here
-//! it is a data centre's VLAN, where an owner answers from its kernel within a millisecond: [`CheckTimeouts::duplicate_wait`] is short, and a
-//! setting. An announcement goes out once, in every form that there is, and not again after 2 s (RFC 5227 §2.3): by then the pod may be
-//! gone, and the announcement would take the address from who has it next.
+//! The order matters: the kernel answers for the address as soon as it has the pod's route and
+//! proxy entry. So the check comes before both. It costs no more than its wait, and the pod's
+//! device is created during that wait.
+//!
+//! - `check`: when requests are sent, and the meaning of the answers.
+//! - `arp`, `nd`: the packets (RFC 826 with RFC 5227, RFC 4861 with RFC 4862).
+//! - `link`, `filter`: the socket and its filter. All checks of a link and a family share one
+//!   socket.
+//!
+//! **Times.** RFC 5227 waits four to seven seconds for a conflicting claim, and RFC 4862 waits one
+//! second, because they cannot know the link. In a data centre's VLAN, the kernel of a holder
+//! answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
+//! setting. The node sends an announcement once, in every form, and does not repeat it after 2 s
+//! (RFC 5227 §2.3). By then the pod may be gone, and the announcement would take the address from
+//! its next holder.
 
 mod arp;
 mod check;
@@ -44,33 +55,33 @@ use link::LinkSocket;
 use crate::family::IpFamily;
 use crate::mac::show_mac;
 
-/// What to look at for one address of a pod.
+/// The parameters of a check of one address of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkCheck {
     /// The address.
     pub address: IpAddr,
-    /// Its subnet's name.
+    /// Name of the Subnet.
     pub subnet: String,
-    /// The subnet's router.
+    /// The router of the subnet.
     pub gateway: IpAddr,
-    /// The link's name.
+    /// Name of the link.
     pub device: String,
-    /// Its index.
+    /// Index of the link.
     pub ifindex: u32,
-    /// The VLAN that the switch has to carry, 0 for untagged.
+    /// The VLAN of the link; 0 for untagged.
     pub vlan: u16,
 }
 
-/// How long things may take.
+/// The time limits of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckTimeouts {
-    /// How long somebody who has an address has to say so; zero: nobody is asked.
+    /// The wait for a claim of another host. Zero: no duplicate address detection.
     pub duplicate_wait: Duration,
-    /// How long a router has to answer.
+    /// The wait for an answer of the router.
     pub gateway_timeout: Duration,
 }
 
-/// Why a pod cannot have its address on the link.
+/// The reason why a pod cannot use its address on the link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkCheckError {
     /// The router does not answer.
@@ -79,20 +90,20 @@ pub enum LinkCheckError {
         .0.gateway, .0.subnet, subject(.0), .0.device, .1.as_secs_f64(), carries(.0)
     )]
     NoAnswer(LinkCheck, Duration),
-    /// Somebody else has the address.
+    /// Another host has the address.
     #[error(
         "{} of Subnet {} is already in use by {} on {}: remove it there, or write it into spec.range.excludeIPs of the Subnet",
         .0.address, .0.subnet, show_mac(.1), .0.device
     )]
     InUse(LinkCheck, [u8; 6]),
-    /// The link cannot be asked.
-    #[error("{device} cannot be asked about {address}: {error}")]
+    /// The check cannot send or receive on the link.
+    #[error("link check of {address} on {device}: {error}")]
     Link {
-        /// Its name.
+        /// Name of the link.
         device: String,
         /// The address.
         address: IpAddr,
-        /// The system's reason.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -110,7 +121,7 @@ fn carries(check: &LinkCheck) -> String {
 }
 
 impl LinkCheckError {
-    /// One word, for the metrics.
+    /// The label value for the metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
             LinkCheckError::NoAnswer(..) => "no_answer",
@@ -120,29 +131,30 @@ impl LinkCheckError {
     }
 }
 
-/// Asks on links. Cheap to clone.
+/// Runs checks on links. Cheap to clone.
 #[derive(Clone)]
 pub struct LinkChecker {
     times: CheckTimeouts,
     links: Arc<Mutex<Links>>,
 }
 
-/// By interface index and family; each lives as long as a check needs it.
+/// The sockets by interface index and family. A socket lives as long as a check or a verified
+/// address uses it.
 type Links = HashMap<(u32, IpFamily), Weak<LinkSocket>>;
 
-/// An address that nobody else has on its link, with its router there.
+/// An address that no other host on the link has, and whose router answered.
 pub struct VerifiedAddress {
     check: LinkCheck,
     link: Arc<LinkSocket>,
 }
 
 impl LinkChecker {
-    /// No socket is opened before the first check.
+    /// Creates a checker. The first check opens the first socket.
     pub fn new(times: CheckTimeouts) -> LinkChecker {
         LinkChecker { times, links: Arc::default() }
     }
 
-    /// Whether the router of an address answers and nobody else has the address.
+    /// Checks that the router of the address answers, and that no other host has the address.
     pub async fn check(&self, check: &LinkCheck) -> Result<VerifiedAddress, LinkCheckError> {
         let failed =
             |error| LinkCheckError::Link { device: check.device.clone(), address: check.address, error };
@@ -182,7 +194,7 @@ impl LinkChecker {
     fn link(&self, index: u32, family: IpFamily) -> io::Result<Arc<LinkSocket>> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|_, link| link.strong_count() > 0);
-        let there = links.get(&(index, family)).and_then(Weak::upgrade).filter(|link| !link.is_over());
+        let there = links.get(&(index, family)).and_then(Weak::upgrade).filter(|link| !link.has_failed());
         match there {
             Some(link) => Ok(link),
             None => {
@@ -195,7 +207,7 @@ impl LinkChecker {
 }
 
 impl VerifiedAddress {
-    /// Tells the link that this node has the address now.
+    /// Announces on the link that this node has the address.
     pub async fn announce(&self) -> Result<(), LinkCheckError> {
         let mac = self.link.mac();
         let frames = match self.check.address {

@@ -1,17 +1,23 @@
-//! Neighbour Discovery (RFC 4861) on Ethernet, as the checks need it: solicitations and advertisements with their IPv6 header.
+//! Neighbour Discovery (RFC 4861) on Ethernet: the solicitations and advertisements of the checks,
+//! with their IPv6 header.
 //!
-//! A *probe* is a Neighbour Solicitation from :: (RFC 4862 §5.4.2), which changes nobody's table; a *question* is one from an address
-//! that the link knows; an *announcement* is an unsolicited Neighbour Advertisement with the Override flag (RFC 4861 §7.2.6).
-//! What is heard is validated as §7.1.1 and §7.1.2 have it, so nothing from beyond a router (Hop Limit) is believed. Not done:
-//! nonces (RFC 7527), since a frame of our own that comes back shows by its MAC address; SEND (RFC 3971).
+//! - A *probe* is a Neighbour Solicitation from :: (RFC 4862 §5.4.2). It changes no neighbour
+//!   entry.
+//! - A *request* is a Neighbour Solicitation from an address that the link knows.
+//! - An *announcement* is an unsolicited Neighbour Advertisement with the Override flag (RFC 4861
+//!   §7.2.6).
+//!
+//! Received messages are validated as RFC 4861 §7.1.1 and §7.1.2 require. So messages that passed a
+//! router (Hop Limit) are rejected. Not implemented: nonces (RFC 7527), because a frame of this
+//! host that returns has its own MAC address; SEND (RFC 3971).
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::frame::{self, AddressClaim, ClaimKind, Mac};
 
-/// Ethernet's type of IPv6.
+/// Ethernet type of IPv6.
 pub(super) const ETHER_TYPE: u16 = 0x86dd;
-/// IPv6's Next Header of ICMPv6.
+/// Next Header value of ICMPv6.
 pub(super) const ICMPV6: u8 = 58;
 /// ICMPv6 type of a Neighbour Solicitation.
 pub(super) const SOLICITATION: u8 = 135;
@@ -22,47 +28,48 @@ pub(super) const IPV6_HEADER: usize = 40;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What is sent with another Hop Limit has passed a router.
+/// The required Hop Limit. A message with a lower value has passed a router.
 const HOP_LIMIT: u8 = 255;
 
 /// The Solicited and the Override flag of an advertisement.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Options: whose link-layer address it is.
+/// Option types: the link-layer address of the source or of the target.
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 
 /// Octets of both messages without options: Type, Code, Checksum, Reserved or flags, Target Address.
 const MESSAGE: usize = 24;
 
-/// The multicast group that hears solicitations for an address (RFC 4291 §2.7.1).
+/// The multicast group that receives solicitations for an address (RFC 4291 §2.7.1).
 pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// The frame that asks who has `target`; from :: it is a probe.
+/// A solicitation for `target`. With the source :: it is a probe.
 pub(super) fn solicitation(mac: Mac, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
-    // RFC 4861 §4.3: no source link-layer address in one from ::.
+    // RFC 4861 §4.3: a solicitation from :: has no source link-layer address.
     let option = (!source.is_unspecified()).then_some((SOURCE_LINK_LAYER, mac));
     encode(mac, source, solicited_node(target), &message(SOLICITATION, 0, target, option))
 }
 
-/// The frame that tells everybody who has `address` now.
+/// The frame that announces `address`.
 pub(super) fn announcement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     let message = message(ADVERTISEMENT, OVERRIDE, address, Some((TARGET_LINK_LAYER, mac)));
     encode(mac, address, ALL_NODES, &message)
 }
 
-/// What a frame says of an address; `None` if it is no valid solicitation or advertisement, or says nothing of any.
+/// The claim of a frame about an address; `None` if the frame is not a valid solicitation or
+/// advertisement.
 pub(super) fn parse(frame: &[u8]) -> Option<AddressClaim> {
     let (destination, from_mac, packet) = frame::decode(frame, ETHER_TYPE)?;
     let (header, rest) = packet.split_first_chunk::<IPV6_HEADER>()?;
     let address = |octets: &[u8]| Ipv6Addr::from(std::array::from_fn(|index| octets[index]));
     let (source, to) = (address(&header[8..]), address(&header[24..]));
     let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    // Frames are padded to 60 octets on the way, so that more may follow.
+    // Ethernet pads frames to 60 octets, so octets may follow the message.
     let message = rest.get(..length)?;
     let valid = header[0] >> 4 == 6
         && header[6] == ICMPV6
@@ -91,7 +98,7 @@ pub(super) fn parse(frame: &[u8]) -> Option<AddressClaim> {
     Some(AddressClaim { address: IpAddr::V6(about), mac: link_layer.unwrap_or(from_mac), kind, destination })
 }
 
-/// The two options that matter, of all that are there.
+/// The two options that the checks use.
 #[derive(Default)]
 struct Options {
     source: Option<Mac>,
@@ -99,7 +106,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None`: one of them has length 0 or is cut off (RFC 4861 §7.1.1).
+    /// `None`: an option has length 0 or is truncated (RFC 4861 §7.1.1).
     fn of(mut octets: &[u8]) -> Option<Options> {
         let mut options = Options::default();
         while let [kind, units, ..] = *octets {
@@ -128,7 +135,7 @@ fn message(kind: u8, flags: u8, target: Ipv6Addr, option: Option<(u8, Mac)>) -> 
     octets
 }
 
-/// The frame around a message, and the checksum into it.
+/// The complete frame of a message, with its checksum filled in.
 fn encode(mac: Mac, source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0];
     packet.extend((message.len() as u16).to_be_bytes());
@@ -138,18 +145,20 @@ fn encode(mac: Mac, source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> 
     packet.extend(message);
     let sum = checksum(source, destination, message).to_be_bytes();
     packet[IPV6_HEADER + 2..IPV6_HEADER + 4].copy_from_slice(&sum);
-    // RFC 2464 §7: a group is 33:33 and the last four octets of its address.
+    // RFC 2464 §7: the MAC address of a group is 33:33 and the last four octets of its address.
     let [.., a, b, c, d] = destination.octets();
     frame::encode([0x33, 0x33, a, b, c, d], mac, ETHER_TYPE, &packet)
 }
 
-/// The Internet checksum over pseudo-header and message (RFC 4443 §2.3); 0 where the message has a right one in it.
+/// The Internet checksum over pseudo-header and message (RFC 4443 §2.3); 0 if the message contains
+/// a correct checksum.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = |octets: &[u8]| -> u32 {
         let word = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
         octets.chunks(2).map(word).sum()
     };
-    // A message is shorter than 65,536 octets: neither its length nor the sum of its words can overflow.
+    // A message is shorter than 65,536 octets, so neither its length nor the sum of its words can
+    // overflow.
     let mut sum = words(&source.octets())
         + words(&destination.octets())
         + message.len() as u32
@@ -174,12 +183,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn said(frame: &[u8]) -> Option<(String, Mac, ClaimKind)> {
+    fn claim_of(frame: &[u8]) -> Option<(String, Mac, ClaimKind)> {
         parse(frame).map(|claim| (claim.address.to_string(), claim.mac, claim.kind))
     }
 
     #[test]
-    fn a_probe_is_the_octets_of_rfc_4862() {
+    fn probe_has_the_octets_of_rfc_4862() {
         let probe = solicitation(MAC, Ipv6Addr::UNSPECIFIED, ip("fd00:10::ab:cdef"));
         #[rustfmt::skip]
         let octets = [
@@ -194,37 +203,44 @@ mod tests {
     }
 
     #[test]
-    fn what_each_message_says() {
+    fn each_message_gives_its_claim() {
         let address = || "fd00:10::7".to_owned();
         assert_eq!(
-            said(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
+            claim_of(&solicitation(OTHER, Ipv6Addr::UNSPECIFIED, ip("fd00:10::7"))),
             Some((address(), OTHER, ClaimKind::Probe))
         );
         assert_eq!(
-            said(&solicitation(OTHER, ip("fd00:10::7"), ip("fd00:10::1"))),
+            claim_of(&solicitation(OTHER, ip("fd00:10::7"), ip("fd00:10::1"))),
             Some((address(), OTHER, ClaimKind::Use))
         );
-        assert_eq!(said(&announcement(OTHER, ip("fd00:10::7"))), Some((address(), OTHER, ClaimKind::Reply)));
+        assert_eq!(
+            claim_of(&announcement(OTHER, ip("fd00:10::7"))),
+            Some((address(), OTHER, ClaimKind::Reply))
+        );
         let answer = |flags, option, to| {
             encode(MAC, ip("fd00:10::1"), ip(to), &message(ADVERTISEMENT, flags, ip("fd00:10::7"), option))
         };
-        // The link-layer address of the message counts, not that of who passed it on.
+        // The link-layer address of the message counts, and not the frame's source.
         let option = Some((TARGET_LINK_LAYER, OTHER));
-        assert_eq!(said(&answer(SOLICITED, option, "fe80::7")), Some((address(), OTHER, ClaimKind::Reply)));
-        assert_eq!(said(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, ClaimKind::Reply)));
-        assert_eq!(said(&answer(SOLICITED, option, "ff02::1")), None, "RFC 4861 §7.1.2");
-        assert_eq!(said(&answer(0, option, "ff02::1")), Some((address(), OTHER, ClaimKind::Reply)));
+        assert_eq!(
+            claim_of(&answer(SOLICITED, option, "fe80::7")),
+            Some((address(), OTHER, ClaimKind::Reply))
+        );
+        assert_eq!(claim_of(&answer(SOLICITED, None, "fe80::7")), Some((address(), MAC, ClaimKind::Reply)));
+        assert_eq!(claim_of(&answer(SOLICITED, option, "ff02::1")), None, "RFC 4861 §7.1.2");
+        assert_eq!(claim_of(&answer(0, option, "ff02::1")), Some((address(), OTHER, ClaimKind::Reply)));
     }
 
     #[test]
-    fn what_is_not_valid_says_nothing() {
+    fn invalid_messages_give_no_claim() {
         let good = solicitation(OTHER, ip("fe80::9"), ip("fd00:10::7"));
         assert!(parse(&good).is_some());
         assert_eq!(parse(&[good.as_slice(), &[0; 9]].concat()), parse(&good), "padding");
         for length in 0..good.len() {
             assert_eq!(parse(&good[..length]), None, "{length} octets");
         }
-        // Every octet but MAC addresses, traffic class and flow label is under the checksum or looked at.
+        // All octets are covered by the checksum or validated, except MAC addresses, traffic class
+        // and flow label.
         for place in (12..good.len()).filter(|place| !(15..18).contains(place)) {
             let mut bad = good.clone();
             bad[place] ^= 0x10;
@@ -259,12 +275,12 @@ mod tests {
         fn no_input_is_too_much(octets in prop::collection::vec(any::<u8>(), 0..120)) {
             let _ = parse(&octets);
             let _ = parse(&frame::encode(MAC, OTHER, ETHER_TYPE, &octets));
-            // With a right header and checksum: as deep as it goes.
+            // With a correct header and checksum, the parser reads the octets as options.
             let _ = parse(&encode(OTHER, ip("fe80::9"), ip("fe80::7"), &[vec![0; 4], octets].concat()));
         }
 
         #[test]
-        fn checksums_hold(octets in prop::collection::vec(any::<u8>(), 20..120), source: u128, to: u128) {
+        fn checksum_of_a_message_with_its_checksum_is_zero(octets in prop::collection::vec(any::<u8>(), 20..120), source: u128, to: u128) {
             let (source, to) = (Ipv6Addr::from(source), Ipv6Addr::from(to));
             let octets = [vec![ADVERTISEMENT, 0, 0, 0], octets].concat();
             let frame = encode(MAC, source, to, &octets);

@@ -1,4 +1,5 @@
-//! IPVLAN slaves, which live in pods: made, looked for and deleted from the host's namespace, without entering the pod's.
+//! IPVLAN slaves in pods. The requests create, find and delete them from the host's namespace,
+//! without entering the pod's namespace.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -13,8 +14,8 @@ use super::message::Batch;
 use super::objects::{link, no_statistics};
 
 impl Batch {
-    /// Makes a slave of the link `parent` of this namespace, in L2 mode, directly in the namespace `pod`. It is down. MTU: the parent's
-    /// if none.
+    /// Creates a slave of the link `parent` of this namespace, in L2 mode, in the namespace `pod`.
+    /// It is down. MTU: the parent's if none.
     pub fn create_ipvlan(&mut self, name: &str, parent: u32, mtu: Option<u32>, pod: BorrowedFd<'_>) {
         let data = InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::L2)]);
         let mut attributes = vec![
@@ -28,14 +29,14 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
     }
 
-    /// Gives a link that is down another name.
+    /// Renames a link that is down.
     pub fn rename(&mut self, index: u32, name: &str) {
         let message = link(index, LinkFlags::empty(), vec![LinkAttribute::IfName(name.to_owned())]);
         self.push(0, RouteNetlinkMessage::SetLink(message));
     }
 
-    /// Settings of the links of a pod that has a slave: whose they are, and that what comes in by one of them may be answered by the
-    /// other.
+    /// Configures a link of a pod that has a slave: its alias, and a loose check of sources,
+    /// because the reply to a packet may leave by the other link.
     pub fn set_pod_link(&mut self, index: u32, alias: &str) {
         let mut settings = InetDevConf::default();
         settings.rp_filter = 2;
@@ -46,14 +47,14 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
-    /// Asks for a link of the namespace that this one knows by number (IFLA_LINK_NETNSID).
+    /// Requests a link in the namespace with this ID (IFLA_LINK_NETNSID).
     pub fn get_link_in(&mut self, netns_id: i32, name: &str) {
         let attributes =
             vec![LinkAttribute::IfNetnsId(netns_id), LinkAttribute::IfName(name.to_owned()), no_statistics()];
         self.push(0, RouteNetlinkMessage::GetLink(link(0, LinkFlags::empty(), attributes)));
     }
 
-    /// Deletes a link of such a namespace.
+    /// Deletes a link in the namespace with this ID.
     pub fn delete_link_in(&mut self, netns_id: i32, index: u32) {
         let message = link(index, LinkFlags::empty(), vec![LinkAttribute::IfNetnsId(netns_id)]);
         self.push(0, RouteNetlinkMessage::DelLink(message));

@@ -1,9 +1,10 @@
-//! Links that a plan asks for: 802.1Q devices, and what is the same for each kind.
+//! Links of a plan: 802.1Q devices, and the requests that all kinds share.
 //!
-//! A device is made under a name that nobody else uses and gets its alias in the same `send`, which the kernel works off as a whole
-//! even if this process is killed meanwhile: a device without alias is never left behind, and one that somebody else made
-//! under the wanted name a moment ago is never taken for ours. The wanted name comes with the next request
-//! ([`Batch::name_link`]), and if that is refused the device is deleted again.
+//! A device is created with a temporary name that no other program uses. The request for its alias
+//! is in the same `send`, and the kernel processes the whole `send` even if this process is killed
+//! meanwhile. So no device without an alias remains. A device that another program has just created
+//! with the wanted name is never taken for an own one. The next request sets the wanted name
+//! ([`Batch::name_link`]). If the kernel refuses it, the device is deleted.
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -12,7 +13,7 @@ use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, LinkAttribute, Li
 use super::message::Batch;
 use super::objects::link;
 
-/// The id in the attributes of a VLAN device.
+/// The VLAN ID in the attributes of a VLAN device.
 pub(super) fn vlan_id(settings: &[InfoVlan]) -> Option<u16> {
     settings.iter().find_map(|setting| match setting {
         InfoVlan::Id(id) => Some(*id),
@@ -21,7 +22,7 @@ pub(super) fn vlan_id(settings: &[InfoVlan]) -> Option<u16> {
 }
 
 impl Batch {
-    /// Makes an 802.1Q device on the link with index `parent`, down.
+    /// Creates an 802.1Q device on the link with index `parent`. It is down.
     pub fn create_vlan(&mut self, name: &str, parent: u32, id: u16, mtu: u32) {
         let info = vec![Info::Kind(InfoKind::Vlan), Info::Data(InfoData::Vlan(vec![InfoVlan::Id(id)]))];
         let attributes = vec![
@@ -34,14 +35,14 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
     }
 
-    /// Gives a link that is known by its name alone its alias.
+    /// Sets the alias of a link that is known only by name.
     pub fn mark_link(&mut self, name: &str, alias: &str) {
         let attributes =
             vec![LinkAttribute::IfName(name.to_owned()), LinkAttribute::IfAlias(alias.to_owned())];
         self.push(0, RouteNetlinkMessage::SetLink(link(0, LinkFlags::empty(), attributes)));
     }
 
-    /// Names a link that is down.
+    /// Renames a link that is down.
     pub fn name_link(&mut self, index: u32, name: &str) {
         let attributes = vec![LinkAttribute::IfName(name.to_owned())];
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
@@ -62,7 +63,7 @@ mod tests {
     use crate::plan::LinkKind;
 
     #[test]
-    fn a_vlan_device_is_read_as_it_was_written() {
+    fn vlan_device_is_parsed_as_encoded() {
         let mut batch = Batch::new();
         batch.create_vlan("eth0.10", 7, 10, 1500);
         let message = messages(&batch.buffer).next().unwrap();

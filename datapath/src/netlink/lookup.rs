@@ -1,7 +1,8 @@
-//! Asking the kernel what becomes of a packet: its own look-up, the rules that it goes through, neighbours in any state.
+//! Requests to the kernel about the path of a packet: the route look-up, the policy rules, and the
+//! neighbour entries in every state.
 //!
-//! Unlike what [`super::objects`] reads, nothing here is compared with a plan: it is read as completely as people need it to follow a
-//! packet, others' rules and routes included.
+//! [`super::objects`] reads objects to compare them with the plan. This module reads everything
+//! that an operator needs to follow a packet, including the rules and routes of other programs.
 
 use std::net::IpAddr;
 
@@ -18,73 +19,74 @@ use super::message::{Batch, attributes};
 use super::objects::{family_of, ip};
 use crate::plan::Hop;
 
-/// A packet, as far as routing looks at it.
+/// The fields of a packet that routing uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Where it goes.
+    /// The destination address.
     pub destination: IpAddr,
-    /// Where it is from; of one that begins here the kernel chooses if none.
+    /// The source address. None: the kernel chooses it (only for a packet that this host sends).
     pub source: Option<IpAddr>,
-    /// Index of the interface that it came in by; none if it begins here.
+    /// Index of the incoming interface. None for a locally generated packet.
     pub iif: Option<u32>,
 }
 
-/// A route that was found.
+/// The route that the kernel found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundRoute {
-    /// The table it is in.
+    /// The table of the route.
     pub table: u32,
-    /// What it covers.
+    /// The destination prefix.
     pub prefix: IpNet,
     /// `unicast`, `local`, `blackhole`, …
     pub kind: RouteType,
-    /// Where it leads.
+    /// The next hops.
     pub hops: Vec<Hop>,
-    /// The source address that a packet which begins here gets.
+    /// The source address that the kernel selects for a locally generated packet.
     pub source: Option<IpAddr>,
 }
 
-/// A rule with all that it asks for.
+/// A policy rule with all its match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnyRule {
     /// Preference.
     pub priority: u32,
-    /// In the words of `ip rule`.
+    /// The rule in the format of `ip rule`.
     pub text: String,
-    /// The table that it leads to, if that is what it does.
+    /// The table, if the rule's action is a look-up in a table.
     pub table: Option<u32>,
     from: Option<IpNet>,
     to: Option<IpNet>,
     iif: Option<String>,
     mark: Option<(u32, u32)>,
     invert: bool,
-    /// It asks for what a packet's addresses do not say, such as ports; or it is a VRF's.
-    more: bool,
+    /// The rule has conditions on other fields, such as ports, or it is an l3mdev (VRF) rule.
+    has_other_conditions: bool,
 }
 
-/// Whether a rule is for a packet.
+/// Whether a rule matches a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It is.
+    /// The rule matches.
     Yes,
-    /// It is not.
+    /// The rule does not match.
     No,
-    /// It asks for more than is known of the packet.
+    /// The rule has conditions on fields that are not known.
     Unknown,
 }
 
 impl AnyRule {
-    /// Whether it is for a packet without a mark, which came in by the interface of this name.
+    /// Whether the rule matches this packet, if the packet has no mark and arrived on the interface
+    /// `iif`.
     pub fn matches(&self, packet: &Packet, iif: Option<&str>) -> Match {
         let covers = |prefix: &Option<IpNet>, address: Option<IpAddr>| {
             prefix.is_none_or(|prefix| address.is_some_and(|address| prefix.contains(&address)))
         };
         let known = covers(&self.from, packet.source)
             && covers(&self.to, Some(packet.destination))
-            // A packet that begins here counts as one that came in by lo.
+            // The kernel uses lo as the incoming interface of a locally generated packet.
             && self.iif.as_deref().is_none_or(|name| name == iif.unwrap_or("lo"))
             && self.mark.is_none_or(|(mark, mask)| mark & mask == 0);
-        match (known, self.more, self.invert) {
+        match (known, self.has_other_conditions, self.invert) {
             (true, true, _) | (false, true, true) => Match::Unknown,
             (known, _, invert) if known != invert => Match::Yes,
             _ => Match::No,
@@ -93,7 +95,8 @@ impl AnyRule {
 }
 
 impl Batch {
-    /// Asks what becomes of a packet. `matched`: the route that it meets, with all hops, instead of the one hop that it takes.
+    /// Requests the route of a packet. `matched`: asks for the matching route with all its next
+    /// hops, instead of only the selected next hop.
     pub fn look_up(&mut self, packet: &Packet, matched: bool) {
         let mut message = RouteMessage::default();
         let full = if packet.destination.is_ipv4() { 32 } else { 128 };
@@ -105,7 +108,8 @@ impl Batch {
             message.attributes.push(RouteAttribute::Source(source.into()));
         }
         message.attributes.extend(packet.iif.map(RouteAttribute::Iif));
-        // IPv6 always names the table, and refuses to be asked for it.
+        // For IPv6, the kernel always returns the table, and it refuses the flag
+        // RTM_F_LOOKUP_TABLE.
         message.header.flags.set(RouteFlags::LookupTable, packet.destination.is_ipv4());
         message.header.flags.set(RouteFlags::FibMatch, matched);
         self.push(0, RouteNetlinkMessage::GetRoute(message));
@@ -153,7 +157,7 @@ pub fn read_found(body: &[u8]) -> Option<FoundRoute> {
     Some(FoundRoute { table, prefix, kind: header.kind, hops, source })
 }
 
-/// Reads an RTM_NEWRULE of IPv4 or IPv6 with all that it says.
+/// Reads an RTM_NEWRULE of IPv4 or IPv6 with all its conditions.
 pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
     let header = RuleHeader::parse(body).ok()?;
     if !matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6) {
@@ -168,12 +172,12 @@ pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
         iif: None,
         mark: None,
         invert: header.flags.contains(RuleFlags::Invert),
-        more: header.tos != 0,
+        has_other_conditions: header.tos != 0,
     };
     let (mut table, mut mark, mut mask, mut rest) = (u32::from(header.table), None, u32::MAX, Vec::new());
     for nla in NlasIterator::new(body.get(header.buffer_len()..)?).filter_map(Result::ok) {
         let Ok(attribute) = RuleAttribute::parse(&nla) else {
-            rule.more = true;
+            rule.has_other_conditions = true;
             continue;
         };
         match attribute {
@@ -186,23 +190,23 @@ pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
             RuleAttribute::FwMask(value) => mask = value,
             RuleAttribute::Protocol(_) | RuleAttribute::SuppressIfGroup(u32::MAX) => {}
             RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
-            // It says which of the routes found do not count, not which packets it is for.
+            // This attribute excludes some of the found routes. It is not a condition on packets.
             RuleAttribute::SuppressPrefixLen(length) => rest.push(format!("suppress_prefixlength {length}")),
             RuleAttribute::SuppressIfGroup(group) => rest.push(format!("suppress_ifgroup {group}")),
             RuleAttribute::Goto(priority) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("goto {priority}"));
             }
             RuleAttribute::L3MDev(_) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push("l3mdev".to_owned());
             }
             RuleAttribute::Oifname(name) => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("oif {name}"));
             }
             other => {
-                rule.more = true;
+                rule.has_other_conditions = true;
                 rest.push(format!("{other:?}"));
             }
         }
@@ -231,12 +235,12 @@ pub fn read_any_rule(body: &[u8]) -> Option<AnyRule> {
     Some(rule)
 }
 
-/// A kind of route as `ip` names it.
+/// The route type as `ip` prints it.
 pub fn kind_name(kind: RouteType) -> String {
     format!("{kind:?}").to_lowercase()
 }
 
-/// A table as `ip` names it where nobody has named it otherwise.
+/// The name of a table as `ip` prints it by default.
 pub fn table_name(table: u32) -> String {
     match table {
         253 => "default".to_owned(),
@@ -246,7 +250,7 @@ pub fn table_name(table: u32) -> String {
     }
 }
 
-/// Reads an RTM_NEWNEIGH: the link-layer address, if it is known, and the state in `ip`'s words.
+/// Reads an RTM_NEWNEIGH: the link-layer address, if it is known, and the state as `ip` prints it.
 pub fn read_neighbour_state(body: &[u8]) -> Option<(Option<[u8; 6]>, &'static str)> {
     let header = NeighbourHeader::parse(body).ok()?;
     let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_matched_as_the_kernel_does() {
+    fn rules_match_as_in_the_kernel() {
         let packet = |source: &str| Packet {
             destination: "192.0.2.1".parse().unwrap(),
             source: Some(source.parse().unwrap()),
@@ -315,6 +319,6 @@ mod tests {
         assert_eq!(changed(|rule| rule.invert = true), (Match::No, Match::Yes));
         assert_eq!(changed(|rule| rule.mark = Some((0x20, 0xff))), (Match::No, Match::No));
         assert_eq!(changed(|rule| rule.mark = Some((0, 0xff))), (Match::Yes, Match::No));
-        assert_eq!(changed(|rule| rule.more = true), (Match::Unknown, Match::No));
+        assert_eq!(changed(|rule| rule.has_other_conditions = true), (Match::Unknown, Match::No));
     }
 }

@@ -1,7 +1,8 @@
-//! Many messages in one buffer, and one buffer taken apart into messages.
+//! Batches of messages in one buffer, and the parsing of a received buffer.
 //!
-//! The messages themselves are `netlink-packet-route`'s and the frames `netlink-packet-core`'s. What is here is what those crates leave to
-//! the connection: a batch that grows in one reused buffer, and walks that go on after something they cannot read.
+//! `netlink-packet-route` has the messages and `netlink-packet-core` the frames. This module adds a
+//! batch that grows in one reused buffer, and iterators that continue after an unreadable
+//! attribute.
 
 use netlink_packet_core::{
     DecodeError, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NlaBuffer, NlasIterator, parse_i32,
@@ -12,7 +13,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(super) buffer: Vec<u8>,
-    /// Where each message starts.
+    /// Offset of each message.
     pub(super) starts: Vec<usize>,
 }
 
@@ -22,28 +23,28 @@ impl Batch {
         Batch::default()
     }
 
-    /// Messages in it.
+    /// Number of messages.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Whether the batch has no message.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Octets in it.
+    /// Length in octets.
     pub fn octets(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes everything out, and keeps the room.
+    /// Removes all messages, and keeps the capacity.
     pub fn clear(&mut self) {
         self.buffer.clear();
         self.starts.clear();
     }
 
-    /// One more request.
+    /// Adds a request.
     pub(super) fn push(&mut self, flags: u16, request: RouteNetlinkMessage) {
         let mut message = NetlinkMessage::from(request);
         message.header.flags = flags | NLM_F_REQUEST;
@@ -55,20 +56,20 @@ impl Batch {
     }
 }
 
-/// One message that was received.
+/// One received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// `RTM_…`, `NLMSG_…`.
     pub kind: u16,
     /// `NLM_F_…`.
     pub flags: u16,
-    /// The request that it answers.
+    /// Sequence number of the request.
     pub sequence: u32,
-    /// What follows the header.
+    /// The octets after the header.
     pub body: &'a [u8],
 }
 
-/// The messages of one datagram. A message that is cut off ends the walk.
+/// The messages of one datagram. A truncated message ends the iterator.
 pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let header = NetlinkBuffer::new_checked(datagram).ok()?;
@@ -84,8 +85,9 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in `octets` of the `wanted` kinds, each as `read` understands it. One that it does not (a kernel newer than the crate) is
-/// left out, and costs nothing but itself.
+/// The attributes in `octets` of the `wanted` kinds, as `read` parses them. An attribute that
+/// `read` cannot parse (of a kernel that is newer than the crate) is skipped; the others are still
+/// returned.
 pub fn attributes<'a, A>(
     octets: &'a [u8],
     wanted: &'static [u16],
@@ -97,8 +99,8 @@ pub fn attributes<'a, A>(
         .filter_map(move |attribute| read(&attribute).ok())
 }
 
-/// Reads an RTM_NEWNETCONF, a change of settings of one link or of all (none) that was made through sysctls: the link, if it is of IPv4 and
-/// the check of sources is among the settings.
+/// Reads an RTM_NEWNETCONF: a change of the sysctl settings of one link, or of all links (none).
+/// Returns the link if the message is for IPv4 and contains `rp_filter`.
 pub fn read_reverse_path(body: &[u8]) -> Option<Option<u32>> {
     const NETCONFA_IFINDEX: u16 = 1;
     const NETCONFA_RP_FILTER: u16 = 3;
@@ -106,7 +108,7 @@ pub fn read_reverse_path(body: &[u8]) -> Option<Option<u32>> {
     let is_v4 = i32::from(*header.first()?) == libc::AF_INET;
     attributes(settings, &[NETCONFA_RP_FILTER], |nla| parse_i32(nla.value())).next().filter(|_| is_v4)?;
     let index = attributes(settings, &[NETCONFA_IFINDEX], |nla| parse_i32(nla.value())).next()?;
-    // All and default are negative.
+    // The indexes of `all` and `default` are negative.
     Some(u32::try_from(index).ok())
 }
 
@@ -116,7 +118,7 @@ mod tests {
     use netlink_packet_core::{Nla, Parseable};
 
     #[test]
-    fn a_changed_reverse_path_names_its_link() {
+    fn rp_filter_notification_returns_its_link() {
         let body = |family: i32, settings: &[(u16, i32)]| -> Vec<u8> {
             let setting = |(kind, value): &(u16, i32)| {
                 [&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat()
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_cut_off_ends_the_walk() {
+    fn truncated_datagram_ends_the_iterator() {
         let mut batch = Batch::new();
         batch.get_link_at(7);
         batch.get_link("tl0");
@@ -149,16 +151,16 @@ mod tests {
         for length in 0..batch.starts[1] {
             assert_eq!(messages(&batch.buffer[..length]).count(), 0, "{length}");
         }
-        // An attribute that claims less than its own header must not loop for ever.
+        // An attribute length below the header length must not cause an endless loop.
         let default = |octets| attributes(octets, &[0, 1], netlink_packet_core::DefaultNla::parse).count();
         assert_eq!(default(&[3, 0, 1, 0, 0, 0, 0, 0]), 0);
         assert_eq!(default(&[0; 8]), 0);
     }
 
     #[test]
-    fn an_attribute_that_is_not_understood_costs_only_itself() {
+    fn unknown_attribute_is_skipped() {
         use netlink_packet_route::rule::RuleAttribute;
-        // A priority of three octets, and then a table.
+        // A priority of three octets, followed by a table.
         let octets = [7, 0, 6, 0, 1, 2, 3, 0, 8, 0, 15, 0, 9, 0, 0, 0];
         let read: Vec<_> =
             attributes(&octets, &[6, 15], RuleAttribute::parse).map(|rule| rule.kind()).collect();

@@ -1,13 +1,16 @@
-//! Rtnetlink, as much of it as Trunkline needs: blocking requests, dumps, and batches that are pipelined.
+//! Rtnetlink, limited to Trunkline's needs: blocking requests, dumps, and pipelined batches.
 //!
-//! The messages are those of `netlink-packet-route`, which `rtnetlink` uses too. `rtnetlink` itself is not here because an ADD is a handful of
-//! messages per namespace, and the fast way is to put all of them into one `send` and to read the answers afterwards, which its
-//! connection task, one request and one future at a time, does not do. A table of 100,000 routes is written from one reused buffer. Each
-//! request is a typed function in [`objects`].
+//! The messages are those of `netlink-packet-route`, which `rtnetlink` uses too. This module does
+//! not use `rtnetlink`. An ADD needs a few messages per namespace. The fast way is to send all of
+//! them with one `send` and then to read all answers. The connection task of `rtnetlink` sends one
+//! request at a time. A table of 100,000 routes is written from one reused buffer. Each request is
+//! a typed function in [`objects`].
 //!
-//! **How a batch is answered.** Only its last message asks for an acknowledgement; the others are answered only when they fail.
-//! The kernel handles them in order, so the last one's acknowledgement ends the batch. A reply buffer that overflows (ENOBUFS) would
-//! hide failures: [`Connection::run`] then says so ([`NetlinkError::Lost`]), and the caller looks at what is there.
+//! **Answers to a batch.** Only the last message requests an acknowledgement. The kernel answers
+//! the other messages only if they fail. It handles them in order, so the acknowledgement of the
+//! last message ends the batch. If the receive buffer overflows (ENOBUFS), errors can be lost.
+//! [`Connection::run`] then returns [`NetlinkError::Lost`], and the caller reads the kernel's state
+//! again.
 
 use std::io;
 use std::ops::Range;
@@ -29,46 +32,46 @@ pub mod vxlan;
 
 pub use message::{Batch, Message};
 
-/// Why a conversation with the kernel failed.
+/// The reason why a request to the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// The socket.
+    /// The socket failed.
     #[error("netlink: {0}")]
     Io(#[from] io::Error),
     /// The kernel refused a request.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// Answers were lost, so that it is not known which requests failed.
-    #[error("netlink: answers of the kernel were lost (its buffer overflowed)")]
+    /// Answers were lost, so the failed requests are not known.
+    #[error("netlink: answers of the kernel were lost: the receive buffer overflowed")]
     Lost,
-    /// A dump was interrupted by changes again and again.
-    #[error("netlink: what is there changes faster than it can be listed")]
-    Unsteady,
+    /// Changes interrupted a dump too many times.
+    #[error("netlink: the kernel's objects change faster than a dump can list them")]
+    DumpInterrupted,
 }
 
-/// The kernel's "no" to one request.
+/// The kernel's refusal of one request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel says {}{}", io::Error::from_raw_os_error(*errno), note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default())]
+#[error("the kernel refused the request: {}{}", io::Error::from_raw_os_error(*errno), note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default())]
 pub struct Refusal {
-    /// Which message of the batch, from 0.
+    /// Index of the message in the batch, from 0.
     pub index: usize,
     /// The error number.
     pub errno: i32,
-    /// The kernel's own words, if it gave any.
+    /// The kernel's message (extended acknowledgement), if there is one.
     pub note: Option<String>,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct BatchResult {
     /// Requests that failed, in order.
     pub refusals: Vec<Refusal>,
-    /// Answers to requests that ask for something: index in the batch, kind, body.
+    /// Answers to requests for objects: index in the batch, kind, body.
     pub replies: Vec<(usize, u16, Vec<u8>)>,
 }
 
 impl BatchResult {
-    /// The first refusal whose error number is not among these.
+    /// Returns the first refusal with an error number outside `tolerated`.
     pub fn check(self, tolerated: &[i32]) -> Result<Self, Refusal> {
         match self.refusals.iter().find(|refusal| !tolerated.contains(&refusal.errno)) {
             Some(refusal) => Err(refusal.clone()),
@@ -76,7 +79,7 @@ impl BatchResult {
         }
     }
 
-    /// The same, but for refusals of some of the messages with this error number.
+    /// Removes the refusals of these messages with this error number.
     pub fn without(mut self, messages: Range<usize>, errno: i32) -> Self {
         self.refusals.retain(|refusal| refusal.errno != errno || !messages.contains(&refusal.index));
         self
@@ -88,7 +91,7 @@ impl BatchResult {
     }
 }
 
-/// A socket to the kernel's routing family in the network namespace that the thread was in when it was opened.
+/// An rtnetlink socket in the network namespace of the thread that opened it.
 pub struct Connection {
     socket: Socket,
     port: u32,
@@ -97,22 +100,25 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens one.
+    /// Opens a socket.
     pub fn open() -> Result<Connection, NetlinkError> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         let port = socket.bind_auto()?.port_number();
         socket.connect(&SocketAddr::new(0, 0))?;
         socket.set_cap_ack(true)?;
         socket.set_ext_ack(true)?;
-        // Dumps honour their filters, and requests with unknown attributes are refused instead of half done.
+        // With strict checking, dumps apply their filters, and the kernel refuses requests with
+        // unknown attributes.
         socket.set_netlink_get_strict_chk(true)?;
-        // Room for every message of a batch to fail. Without CAP_NET_ADMIN nothing here works anyway.
+        // The receive buffer has space for an error answer to every message of a batch. It needs
+        // CAP_NET_ADMIN, as all requests of the agent do.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 4 << 20);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, 1 << 20);
         Ok(Connection { socket, port, sequence: 0, receive: Vec::with_capacity(64 << 10) })
     }
 
-    /// The number by which the kernel's notifications name who asked for a change.
+    /// The netlink port ID. A notification of the kernel contains the port ID of the socket that
+    /// caused the change.
     pub fn port(&self) -> u32 {
         self.port
     }
@@ -137,7 +143,7 @@ impl Connection {
             for message in message::messages(&self.receive) {
                 let index = message.sequence.wrapping_sub(first_sequence) as usize;
                 if index > last {
-                    continue; // an answer of an earlier batch that was given up
+                    continue; // an answer to an earlier, cancelled batch
                 }
                 if message.kind != NLMSG_ERROR {
                     outcome.replies.push((index, message.kind, message.body.to_vec()));
@@ -153,8 +159,8 @@ impl Connection {
         }
     }
 
-    /// Runs a dump request (one message in `batch`) and hands each object to `each`. Starts over when the kernel says that what it listed
-    /// changed meanwhile; `restart` is called before each try.
+    /// Runs a dump request (one message in `batch`) and passes each object to `each`. Starts again
+    /// if the kernel reports a change during the dump. Calls `restart` before each try.
     pub fn dump(
         &mut self,
         batch: &mut Batch,
@@ -179,7 +185,7 @@ impl Connection {
                         NLMSG_DONE => return Ok(()),
                         NLMSG_ERROR => {
                             return match refusal(0, &message) {
-                                // A table that has no route yet does not exist for a filtered dump.
+                                // For a filtered dump, a table without routes does not exist.
                                 Some(refusal) if refusal.errno == libc::ENOENT => Ok(()),
                                 Some(refusal) => Err(refusal.into()),
                                 None => Ok(()),
@@ -190,10 +196,10 @@ impl Connection {
                 }
             }
         }
-        Err(NetlinkError::Unsteady)
+        Err(NetlinkError::DumpInterrupted)
     }
 
-    /// Runs a dump request, and collects what `read` makes of each object.
+    /// Runs a dump request, and collects the objects that `read` returns.
     pub fn list<T>(
         &mut self,
         request: impl FnOnce(&mut Batch),
@@ -230,13 +236,13 @@ impl AsFd for Connection {
 fn refusal(index: usize, message: &Message<'_>) -> Option<Refusal> {
     let answer = ErrorBuffer::new_checked(message.body).ok()?;
     let errno = answer.code()?.get().wrapping_neg();
-    // The request's header follows (capped), then attributes; 1 is NLMSGERR_ATTR_MSG.
+    // The request's header follows (NETLINK_CAP_ACK), then attributes; 1 is NLMSGERR_ATTR_MSG.
     let notes = answer.payload().get(NetlinkHeader::default().buffer_len()..).unwrap_or_default();
     let note = message::attributes(notes, &[1], |nla| parse_string(nla.value())).next();
     Some(Refusal { index, errno, note })
 }
 
-/// Again after a signal.
+/// Repeats a call that a signal interrupted.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -1,10 +1,13 @@
-//! The rtnetlink objects: links, addresses, neighbours, routes and rules, each with its request and its reading.
+//! The rtnetlink objects (links, addresses, neighbours, routes and rules) with their requests and
+//! parsers.
 //!
-//! Layouts are `netlink-packet-route`'s affair; here stands which of its messages Trunkline sends and what it takes from those it gets. What is
-//! made carries [`PROTOCOL`], and deletions name it too, so that the kernel itself refuses to delete what is not ours.
+//! `netlink-packet-route` knows the layouts. This module selects the messages that Trunkline sends
+//! and the fields that it reads. Objects of Trunkline carry [`PROTOCOL`]. Deletions carry it too,
+//! so the kernel refuses to delete objects of other programs.
 //!
-//! Messages are read attribute by attribute ([`attributes`]) and not by the crate's own whole-message functions: those give up the
-//! message for one attribute that they do not understand, and a link that is not seen is a router that cannot be reached.
+//! This module reads messages attribute by attribute ([`attributes`]) and not with the crate's
+//! functions for whole messages. Those functions reject a message because of one unknown attribute.
+//! A link that is not read is a router that cannot be reached.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -39,10 +42,10 @@ use crate::plan::{Hop, LinkKind, Mark, Neighbour, Proxy, RouteKey, RouteTarget, 
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
-/// The device group of the host's ends of pods' pairs, by which the guard knows them.
+/// The device group of pods' host interfaces. The guard's rules match it.
 pub const GROUP: u32 = 116;
 
-// Not in libc: fib_rules.h.
+// These constants of fib_rules.h are not in libc.
 const FRA_DST: u16 = 1;
 const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
@@ -51,13 +54,13 @@ const FRA_FWMARK: u16 = 10;
 const FRA_FWMASK: u16 = 16;
 const FRA_TABLE: u16 = 15;
 const FRA_PROTOCOL: u16 = 21;
-// Nor are these of if_link.h and netlink.h.
+// These constants of if_link.h and netlink.h are not in libc.
 const IFLA_INET_CONF: u16 = 1;
 const NESTED: u16 = 1 << 15;
-/// IPv4 settings of the host's end of a pod's pair, as `IPV4_DEVCONF_…` of ip.h and value: it answers ARP for every address, takes and sends
-/// no redirects, and checks sources strictly.
+/// IPv4 settings of a pod's host interface, as `IPV4_DEVCONF_…` number (ip.h) and value: proxy ARP
+/// on, accept_redirects and send_redirects off, strict rp_filter.
 const HOST_END: [(u16, u32); 4] = [(3, 1), (4, 0), (6, 0), (8, 1)];
-// Nor is this one of neighbour.h.
+// This constant of neighbour.h is not in libc.
 const NDA_PROTOCOL: u16 = 12;
 
 /// A link as the kernel describes it.
@@ -71,19 +74,20 @@ pub struct LinkInfo {
     pub flags: u32,
     /// MTU in octets.
     pub mtu: u32,
-    /// Link-layer address, where it has six octets.
+    /// Link-layer address, if it has six octets.
     pub mac: Option<[u8; 6]>,
-    /// The administrator's text.
+    /// The alias of the interface.
     pub alias: Option<String>,
-    /// Index of the other end (veth) or of the link that carries this one (VLAN, IPVLAN), in its own namespace.
+    /// Index of the other end (veth) or of the lower link (VLAN, IPVLAN), in the namespace of that
+    /// link.
     pub peer: Option<u32>,
-    /// The number that this namespace knows that one by, if it is another.
+    /// The ID by which this namespace knows the namespace of `peer`, if it is another one.
     pub peer_netns: Option<i32>,
     /// The kind, such as `veth`.
     pub kind: Option<String>,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
-    /// The id of an 802.1Q device.
+    /// The VLAN ID of an 802.1Q device.
     pub vlan_id: Option<u16>,
     /// The settings of a VXLAN device.
     pub vxlan: Option<VxlanInfo>,
@@ -92,17 +96,17 @@ pub struct LinkInfo {
 }
 
 impl LinkInfo {
-    /// Administratively up.
+    /// Whether the link is administratively up.
     pub fn is_up(&self) -> bool {
         self.flags & LinkFlags::Up.bits() != 0
     }
 
-    /// With carrier.
+    /// Whether the link has carrier.
     pub fn is_running(&self) -> bool {
         self.flags & LinkFlags::LowerUp.bits() != 0
     }
 
-    /// What it is, in the plan's words.
+    /// The kind of the link as the plan describes it.
     pub fn planned_kind(&self) -> Option<LinkKind> {
         match (self.kind.as_deref()?, self.peer, self.vlan_id, &self.vxlan) {
             ("vlan", Some(parent), Some(id), _) => Some(LinkKind::Vlan { parent, id }),
@@ -122,18 +126,18 @@ pub struct RouteInfo {
     pub key: RouteKey,
     /// RTPROT.
     pub protocol: u8,
-    /// Its priority; 0 where the kernel's default for the family is used.
+    /// The priority; 0 if it is the kernel's default of the family.
     pub metric: u32,
-    /// Where it leads; none for kinds that Trunkline never makes.
+    /// The target; none for route types that Trunkline never creates.
     pub target: Option<RouteTarget>,
 }
 
 /// A rule as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleInfo {
-    /// RTPROT of who made it.
+    /// RTPROT of the program that created the rule.
     pub protocol: u8,
-    /// The rule, as far as Trunkline's words go.
+    /// The rule, as far as the type [`Rule`] can describe it.
     pub rule: Rule,
 }
 
@@ -148,44 +152,44 @@ fn address_family(family: IpFamily) -> AddressFamily {
     }
 }
 
-/// The header's table: numbers beyond its octet are in an attribute of their own.
+/// The table in the header. A number above 255 is only in the attribute.
 fn table_octet(table: u32) -> u8 {
     u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC)
 }
 
-/// Both ends of a new veth pair.
+/// A new veth pair.
 #[derive(Clone, Debug)]
 pub struct Veth<'a> {
-    /// Name of the end in this namespace.
+    /// Name of the host interface, in this namespace.
     pub host_name: &'a str,
-    /// Its MAC.
+    /// MAC address of the host interface.
     pub host_mac: [u8; 6],
-    /// Name of the other end.
+    /// Name of the pod interface.
     pub pod_name: &'a str,
-    /// Its MAC.
+    /// MAC address of the pod interface.
     pub pod_mac: [u8; 6],
-    /// MTU of both; the kernel's default if none.
+    /// MTU of both ends; the kernel's default if none.
     pub mtu: Option<u32>,
 }
 
-/// A route in a pod, by a gateway that is on the link whatever its address says.
+/// A route in a pod with a gateway that is always on the link (`onlink`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlinkRoute {
-    /// Where it leads; of the gateway's family.
+    /// Destination prefix, of the gateway's family.
     pub destination: IpNet,
     /// The gateway.
     pub gateway: IpAddr,
     /// Index of the link.
     pub ifindex: u32,
-    /// The address that packets leave from, where the link has none itself.
+    /// The preferred source address, if the link has no address.
     pub source: Option<IpAddr>,
     /// Its table, usually [`MAIN_TABLE`].
     pub table: u32,
-    /// Of two routes to one destination the lesser goes first; 0 is the kernel's default for the family.
+    /// The metric: the route with the lower value wins; 0 is the kernel's default of the family.
     pub metric: u32,
 }
 
-/// The table that everybody looks up at last.
+/// The main routing table.
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
 pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
@@ -195,7 +199,7 @@ pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>)
     message
 }
 
-/// Statistics are not wanted.
+/// The attribute that suppresses statistics.
 pub(super) fn no_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
@@ -208,7 +212,7 @@ fn end_of_pair(name: &str, mac: [u8; 6], mtu: Option<u32>, more: LinkAttribute) 
 }
 
 impl Batch {
-    /// Makes a veth pair, the other end directly in the namespace `pod`. Both are down.
+    /// Creates a veth pair with the other end in the namespace `pod`. Both ends are down.
     pub fn create_veth(&mut self, veth: &Veth<'_>, pod: BorrowedFd<'_>) {
         let peer =
             end_of_pair(veth.pod_name, veth.pod_mac, veth.mtu, LinkAttribute::NetNsFd(pod.as_raw_fd()));
@@ -217,10 +221,10 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(host));
     }
 
-    /// Settings of the host end of a pod's pair, while it is down: its alias and group, proxy ARP, a strict check of IPv4 sources, no
-    /// redirects, no automatic link-local address.
+    /// Configures a pod's host interface while it is down: alias, group, proxy ARP, a strict check
+    /// of IPv4 sources, no redirects, no automatic link-local address.
     pub fn set_host_end(&mut self, index: u32, alias: &str) {
-        // The crate's own message leaves settings out that are 0.
+        // The crate's message omits settings with the value 0.
         let setting = |(number, value): (u16, u32)| {
             [&8_u16.to_ne_bytes()[..], &number.to_ne_bytes(), &value.to_ne_bytes()].concat()
         };
@@ -238,13 +242,13 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
-    /// Puts a pod's device into its group.
+    /// Sets the device group of a pod's device.
     pub fn set_group(&mut self, index: u32) {
         let attributes = vec![LinkAttribute::Group(GROUP)];
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
-    /// Sets a link's alias. (The kernel takes none with the request that makes a link.)
+    /// Sets a link's alias. The kernel ignores an alias in the request that creates a link.
     pub fn set_alias(&mut self, index: u32, alias: &str) {
         let attributes = vec![LinkAttribute::IfAlias(alias.to_owned())];
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
@@ -255,13 +259,13 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::Up, Vec::new())));
     }
 
-    /// Asks for a link by its name.
+    /// Requests a link by its name.
     pub fn get_link(&mut self, name: &str) {
         let attributes = vec![LinkAttribute::IfName(name.to_owned()), no_statistics()];
         self.push(0, RouteNetlinkMessage::GetLink(link(0, LinkFlags::empty(), attributes)));
     }
 
-    /// Asks for a link by its index.
+    /// Requests a link by its index.
     pub fn get_link_at(&mut self, index: u32) {
         self.push(0, RouteNetlinkMessage::GetLink(link(index, LinkFlags::empty(), vec![no_statistics()])));
     }
@@ -277,7 +281,7 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetLink(message));
     }
 
-    /// Puts an address on a link, in use at once (no duplicate address detection).
+    /// Adds or replaces an address, without duplicate address detection.
     pub fn put_address(&mut self, index: u32, prefix: IpNet) {
         let mut message = AddressMessage::default();
         message.header = AddressHeader {
@@ -290,7 +294,7 @@ impl Batch {
         message.attributes =
             vec![AddressAttribute::Local(prefix.addr()), AddressAttribute::Address(prefix.addr())];
         if prefix.addr().is_ipv6() {
-            // A host address connects nobody else: no route for its prefix.
+            // A host address needs no prefix route, because it connects no other host.
             let alone = prefix.prefix_len() == prefix.max_prefix_len();
             let alone = if alone { AddressFlags::Noprefixroute } else { AddressFlags::empty() };
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad | alone));
@@ -305,7 +309,7 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message));
     }
 
-    /// Puts a permanent neighbour in place.
+    /// Adds or replaces a permanent neighbour entry.
     pub fn put_neighbour(&mut self, neighbour: &Neighbour) {
         let mut message = neighbour_at(neighbour.ifindex, neighbour.address);
         message.header.state = NeighbourState::Permanent;
@@ -316,19 +320,19 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message));
     }
 
-    /// Puts in place that the host answers for an address.
+    /// Adds or replaces a proxy entry.
     pub fn put_proxy(&mut self, proxy: &Proxy) {
         let mut message = proxy_at(proxy);
         message.attributes.push(NeighbourAttribute::Protocol(RouteProtocol::from(PROTOCOL)));
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message));
     }
 
-    /// Takes it away.
+    /// Deletes a proxy entry.
     pub fn delete_proxy(&mut self, proxy: &Proxy) {
         self.push(0, RouteNetlinkMessage::DelNeighbour(proxy_at(proxy)));
     }
 
-    /// Lists what the host answers for, in a family.
+    /// Lists the proxy entries of a family.
     pub fn dump_proxies(&mut self, family: IpFamily) {
         let mut message = NeighbourMessage::default();
         message.header.family = address_family(family);
@@ -341,7 +345,7 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::DelNeighbour(neighbour_at(ifindex, address)));
     }
 
-    /// Asks for one neighbour.
+    /// Requests one neighbour entry.
     pub fn get_neighbour(&mut self, ifindex: u32, address: IpAddr) {
         self.push(0, RouteNetlinkMessage::GetNeighbour(neighbour_at(ifindex, address)));
     }
@@ -353,7 +357,7 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message));
     }
 
-    /// Puts a route in place, also over another one of the same key.
+    /// Installs a route, or replaces the route with the same key.
     pub fn put_route(&mut self, key: &RouteKey, target: &RouteTarget) {
         let mut message = own_route(key);
         let header = &mut message.header;
@@ -391,7 +395,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Puts a route in place.
+    /// Installs or replaces a route.
     pub fn put_onlink_route(&mut self, route: &OnlinkRoute) {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -416,7 +420,8 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Puts in place that packets to `address` are for this namespace. (For IPv4 the kernel does it with the address.)
+    /// Installs a local route for `address`. For IPv4, the kernel does this when the address is
+    /// added.
     pub fn put_local_route(&mut self, address: Ipv6Addr, ifindex: u32) {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -431,7 +436,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Deletes an own route, whatever it leads to.
+    /// Deletes an own route, whatever its target is.
     pub fn delete_route(&mut self, key: &RouteKey, metric: u32) {
         let mut message = own_route(key);
         message.header.scope = RouteScope::NoWhere;
@@ -441,11 +446,12 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::DelRoute(message));
     }
 
-    /// Asks which route a packet to `destination` takes, as the table has it.
+    /// Requests the route in the table that matches a packet to `destination`.
     pub fn get_route(&mut self, destination: IpAddr) {
         let mut message = RouteMessage::default();
         message.header.address_family = family_of(destination);
-        // IPv6 always names the table, and refuses to be asked for it.
+        // For IPv6, the kernel always returns the table, and it refuses the flag
+        // RTM_F_LOOKUP_TABLE.
         (message.header.destination_prefix_length, message.header.flags) = match destination {
             IpAddr::V4(_) => (32, RouteFlags::FibMatch | RouteFlags::LookupTable),
             IpAddr::V6(_) => (128, RouteFlags::FibMatch),
@@ -454,7 +460,7 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::GetRoute(message));
     }
 
-    /// Lists routes of a family: all tables, and Trunkline's own only or everybody's.
+    /// Lists routes of a family in all tables: only Trunkline's, or all.
     pub fn dump_routes(&mut self, family: IpFamily, own: bool) {
         let mut message = RouteMessage::default();
         message.header.address_family = address_family(family);
@@ -478,7 +484,7 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
     }
 
-    /// Adds a rule, if there is none like it.
+    /// Adds a rule, if no equal rule exists.
     pub fn add_rule(&mut self, rule: &Rule) {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRule(own_rule(rule)));
     }
@@ -523,7 +529,7 @@ fn own_route(key: &RouteKey) -> RouteMessage {
     message
 }
 
-/// The gateway of one hop: of the other family it goes into RTA_VIA (RFC 5549 in the kernel's words).
+/// The gateway of one hop. A gateway of the other family goes into RTA_VIA (RFC 5549).
 fn gateway(key: &RouteKey, hop: &Hop) -> Option<RouteAttribute> {
     hop.gateway.map(|gateway| match (key.prefix, gateway) {
         (IpNet::V4(_), IpAddr::V6(gateway)) => RouteAttribute::Via(gateway.into()),
@@ -558,7 +564,8 @@ fn own_rule(rule: &Rule) -> RuleMessage {
 pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
     let header = LinkHeader::parse(body).ok()?;
     let mut link = LinkInfo { index: header.index, flags: header.flags.bits(), ..LinkInfo::default() };
-    // A link has some sixty, AF_SPEC with each setting of each family among them.
+    // The kernel sends about sixty attributes for a link. AF_SPEC alone contains all settings of
+    // all families.
     const WANTED: &[u16] = &[
         libc::IFLA_IFNAME,
         libc::IFLA_MTU,
@@ -619,22 +626,22 @@ pub fn read_address(body: &[u8]) -> Option<(u32, IpNet)> {
 /// A neighbour entry as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourInfo {
-    /// RTPROT of who made it.
+    /// RTPROT of the program that created the entry.
     pub protocol: u8,
-    /// What it says.
+    /// The contents of the entry.
     pub entry: NeighbourEntry,
 }
 
-/// The kinds of neighbour entries that Trunkline makes.
+/// The kinds of neighbour entries that Trunkline creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourEntry {
-    /// Somebody on the link, for good.
+    /// A permanent entry.
     Permanent(Neighbour),
-    /// An address that the host answers for.
+    /// A proxy entry.
     Proxy(Proxy),
 }
 
-/// Reads the link and the address of an RTM_NEWNEIGH or RTM_DELNEIGH, in whatever state the entry is.
+/// Reads the link and the address of an RTM_NEWNEIGH or RTM_DELNEIGH, in any state.
 pub fn read_neighbour_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let header = NeighbourHeader::parse(body).ok()?;
     let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
@@ -650,7 +657,7 @@ pub fn read_neighbour_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     }
 }
 
-/// Reads an RTM_NEWNEIGH: permanent ones and proxies only.
+/// Reads an RTM_NEWNEIGH; permanent and proxy entries only.
 pub fn read_neighbour(body: &[u8]) -> Option<NeighbourInfo> {
     let header = NeighbourHeader::parse(body).ok()?;
     let is_proxy = header.flags.contains(NeighbourFlags::Proxy);
@@ -778,7 +785,7 @@ pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
             _ => {}
         }
     }
-    // The kernel reports a mask of 0 where a rule has no mark.
+    // The kernel reports a mask of 0 for a rule without a mark.
     rule.mark = (mark.mask != 0).then_some(mark);
     Some(RuleInfo { protocol, rule })
 }

@@ -1,8 +1,10 @@
-//! Traffic control: the token bucket that limits what leaves by a link, and the way by which what comes in meets one.
+//! Traffic control: a token bucket limits the packets that leave by a link. An `ifb` device applies
+//! the same to received packets.
 //!
-//! The kernel queues only what leaves. What comes in by a link is therefore redirected to an `ifb` device, which sends it back to where
-//! it came in once its own token bucket lets it; `mirred` in a filter on the link's ingress does that. The filter is `u32` without a
-//! condition: `matchall`, which would say so in its name, is missing in more kernels.
+//! The kernel queues only sent packets. So packets that a link receives are redirected to an `ifb`
+//! device. It has its own token bucket, and returns the packets to the link's receive path. The
+//! redirection is the action `mirred` of a filter on the link's ingress. The filter is `u32`
+//! without a condition, because more kernels lack `matchall`.
 
 use netlink_packet_core::{
     DefaultNla, Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, Parseable,
@@ -19,7 +21,7 @@ use netlink_packet_route::tc::{
 use super::message::{Batch, attributes};
 use super::objects::link;
 
-// Not in libc: pkt_sched.h, rtnetlink.h.
+// These constants of pkt_sched.h and rtnetlink.h are not in libc.
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_TBF_PARMS: u16 = 1;
@@ -28,10 +30,11 @@ const TCA_TBF_BURST: u16 = 6;
 /// `struct tc_tbf_qopt`: two rate specifications of 12 octets, limit, buffer, MTU.
 const TBF_PARMS_OCTETS: usize = 36;
 
-/// Own qdiscs are `1:`, so that another put replaces them.
+/// Handle of own qdiscs. With the fixed handle `1:`, a new request replaces the old qdisc.
 const OWN_HANDLE: TcHandle = TcHandle { major: 1, minor: 0 };
 const INGRESS: TcHandle = TcHandle { major: TcHandle::CLSACT.major, minor: TcHandle::MIN_INGRESS };
-/// `u32` numbers filters by hash table (the first), bucket and entry; a fixed number makes another put replace it.
+/// `u32` numbers filters by hash table (the first), bucket and entry. With a fixed number, a new
+/// request replaces the old filter.
 const FILTER: TcHandle = TcHandle { major: 0x8000, minor: 0x0800 };
 const FILTER_PRIORITY: u32 = 1;
 
@@ -40,16 +43,16 @@ const FILTER_PRIORITY: u32 = 1;
 pub struct TokenBucket {
     /// Octets per second.
     pub rate: u64,
-    /// Octets that may go at once after a pause.
+    /// Burst size in octets.
     pub burst: u32,
-    /// Octets that may wait; what comes on top of them is dropped.
+    /// Queue limit in octets; packets above the limit are dropped.
     pub limit: u32,
 }
 
 impl TokenBucket {
     fn parameters(&self) -> Vec<u8> {
         let mut octets = vec![0; TBF_PARMS_OCTETS];
-        // Link layer Ethernet; a rate beyond 32 bits stands in an attribute of its own.
+        // Link layer Ethernet. A rate above 32 bits needs its own attribute.
         octets[1] = 1;
         octets[8..12].copy_from_slice(&u32::try_from(self.rate).unwrap_or(u32::MAX).to_ne_bytes());
         octets[24..28].copy_from_slice(&self.limit.to_ne_bytes());
@@ -67,7 +70,7 @@ fn kind(name: &str) -> TcAttribute {
 }
 
 impl Batch {
-    /// Makes an `ifb` device. It is down.
+    /// Creates an `ifb` device. It is down.
     pub fn create_ifb(&mut self, name: &str) {
         let attributes = vec![
             LinkAttribute::IfName(name.to_owned()),
@@ -77,7 +80,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
     }
 
-    /// Limits what leaves by a link, in place of whatever does now.
+    /// Limits the packets that a link sends; replaces the current qdisc.
     pub fn put_token_bucket(&mut self, index: u32, bucket: &TokenBucket) {
         let option = |kind, octets| TcOption::Other(DefaultNla::new(kind, octets));
         let mut options = vec![
@@ -92,14 +95,14 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message));
     }
 
-    /// Has a link look at filters for what comes in; no error if it does.
+    /// Adds the clsact qdisc, which applies ingress filters. No error if it exists.
     pub fn put_clsact(&mut self, index: u32) {
         let handle = TcHandle { major: TcHandle::CLSACT.major, minor: 0 };
         let message = message(index, handle, TcHandle::CLSACT, vec![kind("clsact")]);
         self.push(NLM_F_CREATE, RouteNetlinkMessage::NewQueueDiscipline(message));
     }
 
-    /// Redirects everything that comes in by a link to another one.
+    /// Redirects all packets that a link receives to another link.
     pub fn put_redirect(&mut self, index: u32, to: u32) {
         let mut mirror = TcMirror::default();
         mirror.generic.action = TcActionType::Stolen;
@@ -126,38 +129,39 @@ impl Batch {
         self.push(NLM_F_CREATE, RouteNetlinkMessage::NewTrafficFilter(message));
     }
 
-    /// Asks for what a link queues by.
+    /// Requests the root qdisc of a link.
     pub fn get_root_qdisc(&mut self, index: u32) {
         let message = message(index, TcHandle::UNSPEC, TcHandle::ROOT, Vec::new());
-        // The kernel treats the answer as news, which whoever asks hears only if it wants an echo.
+        // The kernel sends the answer as a notification. The requesting socket gets it only with
+        // NLM_F_ECHO.
         self.push(NLM_F_ECHO, RouteNetlinkMessage::GetQueueDiscipline(message));
     }
 
-    /// Lists the filters for what comes in by a link.
+    /// Lists the ingress filters of a link.
     pub fn dump_ingress_filters(&mut self, index: u32) {
         let message = message(index, TcHandle::UNSPEC, INGRESS, Vec::new());
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetTrafficFilter(message));
     }
 }
 
-/// The attributes behind the header of a message, where it is of this kind of qdisc or filter.
+/// The attributes of a message, if it is about this kind of qdisc or filter.
 fn of_kind<'a>(body: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let octets = body.get(TcHeader::default().buffer_len()..)?;
     let kind = attributes(octets, &[TCA_KIND], |nla| parse_string(nla.value())).next()?;
     (kind == wanted).then_some(octets)
 }
 
-/// The first attribute of a kind, as it is.
+/// The value of the first attribute of a kind.
 fn raw(octets: &[u8], wanted: &'static [u16]) -> Option<Vec<u8>> {
     attributes(octets, wanted, |nla| Ok(nla.value().to_vec())).next()
 }
 
-/// Reads what is told of a queue or a filter: its link.
+/// Reads the link's index from a message about a qdisc or a filter.
 pub fn read_index(body: &[u8]) -> Option<u32> {
     Some(TcHeader::parse(body).ok()?.index.cast_unsigned())
 }
 
-/// Reads an RTM_NEWQDISC: the token bucket's rate in octets per second, if it is one.
+/// Reads an RTM_NEWQDISC: the rate in octets per second, if the qdisc is a token bucket.
 pub fn read_token_bucket_rate(body: &[u8]) -> Option<u64> {
     let options = raw(of_kind(body, "tbf")?, &[TCA_OPTIONS])?;
     match raw(&options, &[TCA_TBF_RATE64]) {
@@ -169,7 +173,7 @@ pub fn read_token_bucket_rate(body: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads an RTM_NEWTFILTER: the link that it redirects to, if that is what it does.
+/// Reads an RTM_NEWTFILTER: the target link, if the filter redirects.
 pub fn read_redirect(body: &[u8]) -> Option<u32> {
     const TCA_U32_ACT: u16 = 7;
     let options = raw(of_kind(body, TcFilterU32::KIND)?, &[TCA_OPTIONS])?;
@@ -197,7 +201,7 @@ mod tests {
     use crate::netlink::message::messages;
 
     #[test]
-    fn a_bucket_is_read_as_it_was_written() {
+    fn token_bucket_is_parsed_as_encoded() {
         for rate in [125, 1_250_000, u64::from(u32::MAX) + 1] {
             let mut batch = Batch::new();
             batch.put_token_bucket(7, &TokenBucket { rate, burst: 131_072, limit: 262_144 });
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_read_as_it_was_written() {
+    fn redirect_is_parsed_as_encoded() {
         let mut batch = Batch::new();
         batch.put_redirect(7, 9);
         let message = messages(&batch.buffer).next().unwrap();

@@ -1,12 +1,14 @@
 //! VXLAN devices (RFC 7348) and their forwarding entries.
 //!
-//! A device is made without a group and without learning: what it sends, and where, is only what stands in its forwarding database.
-//! A frame for a MAC that is not there, broadcast and multicast among them, is dropped.
+//! A device is created without a multicast group and without learning. It sends only to the VTEPs
+//! in its forwarding database. It drops frames for other MAC addresses, broadcast and multicast
+//! included.
 //!
-//! It is not tied to a link (IFLA_VXLAN_LINK): its local address says what it sends from, and the host's routes say by which link, so
-//! that a node with two uplinks uses both.
+//! The device is not tied to a link (IFLA_VXLAN_LINK). Its local address is the source of its
+//! packets, and the host's routes select the link. So a node with two uplinks uses both.
 //!
-//! Forwarding entries carry no protocol number that tells whose they are (the kernel keeps none). All of an own device are own.
+//! The kernel stores no protocol number for forwarding entries. All entries of an own device count
+//! as own.
 
 use std::net::IpAddr;
 
@@ -28,14 +30,14 @@ use crate::plan::FdbEntry;
 pub struct VxlanInfo {
     /// The VNI.
     pub vni: u32,
-    /// What it sends from.
+    /// The source address of tunnel packets.
     pub local: IpAddr,
     /// Its UDP port.
     pub port: u16,
 }
 
 impl VxlanInfo {
-    /// None of a device that has no local address: Trunkline makes no such one.
+    /// None for a device without a local address. Trunkline creates no such device.
     pub(super) fn of(settings: &[InfoVxlan]) -> Option<VxlanInfo> {
         let (mut vni, mut local, mut port) = (None, None, None);
         for setting in settings {
@@ -52,7 +54,7 @@ impl VxlanInfo {
 }
 
 impl Batch {
-    /// Makes a VXLAN device, down.
+    /// Creates a VXLAN device. It is down.
     pub fn create_vxlan(&mut self, name: &str, device: &VxlanInfo, mac: [u8; 6], mtu: u32) {
         let settings = vec![
             InfoVxlan::Id(device.vni),
@@ -73,7 +75,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
     }
 
-    /// Puts a forwarding entry in place.
+    /// Adds or replaces a forwarding entry.
     pub fn put_fdb(&mut self, entry: &FdbEntry) {
         let mut message = fdb(entry);
         message.header.state = NeighbourState::Permanent;
@@ -109,7 +111,8 @@ fn fdb(entry: &FdbEntry) -> NeighbourMessage {
     message
 }
 
-/// Reads a forwarding entry of a VXLAN device, whoever made it. None of another kind of device, whose entries lead to no address.
+/// Reads a forwarding entry of a VXLAN device, of any program. None for other kinds of devices:
+/// their entries have no destination address.
 pub fn read_fdb(body: &[u8]) -> Option<FdbEntry> {
     let header = NeighbourHeader::parse(body).ok()?;
     if header.family != AddressFamily::Bridge {
@@ -121,7 +124,8 @@ pub fn read_fdb(body: &[u8]) -> Option<FdbEntry> {
     for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(address) => mac = address.try_into().ok(),
-            // The family says nothing of it: an address is what its length says.
+            // The header's family is not that of the address. The length of the address shows its
+            // family.
             NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => {
                 let v4 = <[u8; 4]>::try_from(octets.as_slice()).map(IpAddr::from);
                 vtep = v4.or_else(|_| <[u8; 16]>::try_from(octets.as_slice()).map(IpAddr::from)).ok();
@@ -140,7 +144,7 @@ mod tests {
     use crate::plan::LinkKind;
 
     #[test]
-    fn a_vxlan_device_is_read_as_it_was_written() {
+    fn vxlan_device_is_parsed_as_encoded() {
         for local in ["192.0.2.1", "2001:db8::1"] {
             let device = VxlanInfo { vni: 0x00ab_cdef, local: local.parse().unwrap(), port: 8472 };
             let mut batch = Batch::new();
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarding_entry_is_read_as_it_was_written() {
+    fn fdb_entry_is_parsed_as_encoded() {
         for vtep in ["192.0.2.9", "2001:db8::9"] {
             let entry = FdbEntry { ifindex: 7, mac: [2, 0, 0, 0, 0, 9], vtep: vtep.parse().unwrap() };
             let mut batch = Batch::new();

@@ -1,11 +1,14 @@
-//! Limits of alternate paths; `agent/src/plan/alternate.rs` has the rules and routes.
+//! Limits of alternate paths. `agent/src/plan/alternate.rs` has the rules and routes.
 //!
-//! A packet that came in by one uplink and leaves by another, for a Subnet that this node advertises, takes an alternate path. It does so
-//! once: it leaves with a TTL of [`ALTERNATE_TTL`], and what has less already is dropped. The kernel has lowered the TTL by one before these
-//! rules see the packet. A packet of a connection that was translated here is none of these: it has the mark [`TRANSIT`].
+//! A packet takes an alternate path if it arrives on one uplink, leaves by another, and its
+//! destination is in a Subnet that this node advertises. It does so only once: it leaves with a TTL
+//! of [`ALTERNATE_TTL`], and a packet with a lower TTL is dropped. The kernel decrements the TTL
+//! before these rules see the packet. A packet of a connection that was translated here does not
+//! count: it has the mark [`TRANSIT`].
 //!
-//! The answer takes another way, so connection tracking sees one direction alone and finds the second packet of a TCP connection
-//! invalid, which kube-proxy drops. `notrack` takes that verdict back; it changes nothing for a packet that has a connection.
+//! The reply takes another path. So connection tracking sees only one direction, and classifies the
+//! second packet of a TCP connection as invalid, which kube-proxy drops. `notrack` removes this
+//! classification. It changes nothing for a packet that has a connection.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +19,7 @@ use crate::plan::{ALTERNATE_TTL, AlternateRules, TRANSIT};
 
 /// Counter of the packets that took an alternate path.
 pub const FORWARDED: &str = "alternate_forwarded";
-/// Counter of the packets that would have taken a second one.
+/// Counter of the packets that were dropped before a second alternate path.
 pub const DROPPED: &str = "alternate_dropped";
 
 pub(super) fn render_counters(text: &mut String) {
@@ -34,7 +37,8 @@ pub(super) fn render_uplinks(rules: &AlternateRules, text: &mut String) {
     );
 }
 
-/// Rules of the chain at the forward hook, for packets that do not go to a pod here.
+/// Rules of the chain at the forward hook, for packets to other destinations than pods of this
+/// node.
 pub(super) fn render_rules(text: &mut String) {
     let _ = write!(
         text,
@@ -58,7 +62,7 @@ pub(super) fn render_chains(text: &mut String) {
     }
 }
 
-/// The counters since the table was loaded; none where there is no alternate path.
+/// The counters since the table was loaded; empty without alternate paths.
 pub fn counters() -> io::Result<Vec<(String, u64)>> {
     let found = Connection::open()?.counters(libc::NFPROTO_INET, NAME)?;
     Ok(found.into_iter().filter(|(name, _)| [FORWARDED, DROPPED].contains(&name.as_str())).collect())

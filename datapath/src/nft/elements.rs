@@ -1,7 +1,8 @@
-//! Elements of sets in own nftables tables, and the values of named counters, over netlink.
+//! Elements of sets in the agent's nftables tables, and the values of named counters, over netlink.
 //!
-//! nf_tables takes changes between two batch messages as one transaction. Only what Trunkline needs is here: add and delete elements,
-//! list them, and read counters. The layouts are those of `linux/netfilter/nf_tables.h`.
+//! nf_tables applies the changes between two batch messages as one transaction. This module only
+//! adds, deletes and lists elements, and reads counters. The layouts are those of
+//! `linux/netfilter/nf_tables.h`.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ const GET_ELEMENTS: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_GETSETELEM as u16;
 const DELETE_ELEMENTS: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_DELSETELEM as u16;
 const GET_OBJECTS: u16 = SUBSYSTEM << 8 | 19; // NFT_MSG_GETOBJ
 
-/// Marks an attribute that has attributes.
+/// Flag of an attribute that contains attributes.
 const NESTED: u16 = 1 << 15;
 // NFTA_SET_ELEM_LIST_…, NFTA_LIST_ELEM, NFTA_SET_ELEM_…, NFTA_DATA_VALUE
 const LIST_TABLE: u16 = 1;
@@ -42,10 +43,10 @@ const OBJECT_NAME: u16 = 2;
 const OBJECT_DATA: u16 = 4;
 const COUNTER_PACKETS: u16 = 2;
 
-/// Elements in one message: an attribute's length has 16 bits.
+/// Maximum number of elements in one message: an attribute's length has 16 bits.
 const ELEMENTS_PER_MESSAGE: usize = 512;
 
-/// A set of one of the own tables.
+/// A set of one of the agent's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SetName {
     /// `NFPROTO_…` of the table.
@@ -56,7 +57,8 @@ pub(crate) struct SetName {
     pub(crate) name: &'static str,
 }
 
-/// An element: its key, and the last key of its range in a set of intervals. An ifindex is in this machine's byte order.
+/// An element: its key, and the last key of its range in a set of intervals. The ifindex is in host
+/// byte order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Element {
     key: Vec<u8>,
@@ -64,24 +66,24 @@ pub(crate) struct Element {
 }
 
 impl Element {
-    /// Of type `ipv4_addr` or `ipv6_addr`.
+    /// An element of type `ipv4_addr` or `ipv6_addr`.
     pub(crate) fn address(address: IpAddr) -> Element {
         Element { key: octets(address), end: None }
     }
 
-    /// Of type `iface_index . ipv4_addr` or `iface_index . ipv6_addr`.
+    /// An element of type `iface_index . ipv4_addr` or `iface_index . ipv6_addr`.
     pub(crate) fn on_link(ifindex: u32, address: IpAddr) -> Element {
         Element { key: concatenated(ifindex, address), end: None }
     }
 
-    /// The same with `flags interval`.
+    /// An element of these types, with `flags interval`.
     pub(crate) fn prefix_on_link(ifindex: u32, prefix: IpNet) -> Element {
         let end = concatenated(ifindex, prefix.broadcast());
         Element { key: concatenated(ifindex, prefix.network()), end: Some(end) }
     }
 }
 
-/// As `nft` reads it.
+/// The element in the format of `nft`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ifindex, first) = split(&self.key);
@@ -96,7 +98,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// A key's ifindex, if it has one, and its address.
+/// The ifindex of a key, if it has one, and its address.
 fn split(key: &[u8]) -> (Option<u32>, IpAddr) {
     let (link, address) = match key.len() {
         8 | 20 => key.split_at(4),
@@ -105,7 +107,7 @@ fn split(key: &[u8]) -> (Option<u32>, IpAddr) {
     let address = match (<[u8; 4]>::try_from(address), <[u8; 16]>::try_from(address)) {
         (Ok(octets), _) => IpAddr::from(octets),
         (_, Ok(octets)) => IpAddr::from(octets),
-        _ => IpAddr::from([0; 4]), // no other type of key is made here
+        _ => IpAddr::from([0; 4]), // this module creates no other type of key
     };
     (link.try_into().ok().map(u32::from_ne_bytes), address)
 }
@@ -127,7 +129,7 @@ pub(crate) struct Connection {
     port: u32,
     sequence: u32,
     receive: Vec<u8>,
-    /// Whether an ifindex in a set of intervals is in network byte order, once that is known.
+    /// Whether the ifindex in a set of intervals is in network byte order; none until it is known.
     network_order: Option<bool>,
 }
 
@@ -141,12 +143,12 @@ impl Connection {
         Ok(Connection { socket, port, sequence: 0, receive, network_order: None })
     }
 
-    /// The number by which notifications name this socket.
+    /// The netlink port ID of this socket in notifications.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
 
-    /// Adds elements; those that are there stay.
+    /// Adds elements. Existing elements stay.
     pub(crate) fn add<'a>(
         &mut self,
         elements: impl IntoIterator<Item = (SetName, &'a Element)>,
@@ -154,7 +156,7 @@ impl Connection {
         self.transact(NEW_ELEMENTS, NLM_F_CREATE, elements)
     }
 
-    /// Deletes elements. One that is not there fails the whole transaction with `NotFound`.
+    /// Deletes elements. If one does not exist, the whole transaction fails with `NotFound`.
     pub(crate) fn delete<'a>(
         &mut self,
         elements: impl IntoIterator<Item = (SetName, &'a Element)>,
@@ -200,10 +202,11 @@ impl Connection {
             for message in message::messages(&self.receive).filter(|message| message.kind == NLMSG_ERROR) {
                 let index = message.sequence.wrapping_sub(first);
                 if index > last.wrapping_sub(first) {
-                    continue; // an answer of an earlier transaction
+                    continue; // an answer to an earlier transaction
                 }
                 failed = failed.or(error_of(&message));
-                // A refused transaction as a whole is answered with the number of its first message.
+                // If the kernel refuses a whole transaction, the error has the sequence number of
+                // the first message.
                 if message.sequence == last || (index == 0 && failed.is_some()) {
                     return failed.map_or(Ok(()), Err);
                 }
@@ -211,9 +214,10 @@ impl Connection {
         }
     }
 
-    /// Whether the octets of an ifindex in a set of intervals are the other way round than in this machine. The kernel does not care; the
-    /// rule that looks something up there decides, and `nft` has made it one way or the other, depending on its version. So it is asked for
-    /// an element.
+    /// Whether the ifindex in a set of intervals must be swapped from host byte order. The kernel
+    /// does not interpret these octets. The rule with the look-up determines the order, and it
+    /// depends on the version of `nft` that loaded the rule. So this function adds an element with
+    /// `nft` and reads it.
     fn swaps(&mut self) -> io::Result<bool> {
         if let Some(known) = self.network_order {
             return Ok(known && cfg!(target_endian = "little"));
@@ -233,7 +237,7 @@ impl Connection {
         self.swaps()
     }
 
-    /// The elements of a set.
+    /// The elements of a set, with the ifindex in host byte order.
     pub(crate) fn elements(&mut self, set: SetName) -> io::Result<BTreeSet<Element>> {
         let found = self.raw_elements(set)?;
         let swaps = found.iter().any(|element| element.end.is_some()) && self.swaps()?;
@@ -244,7 +248,7 @@ impl Connection {
         Ok(found.into_iter().map(ordered).collect())
     }
 
-    /// The elements of a set, with the octets as they are.
+    /// The elements of a set, with unchanged octets.
     fn raw_elements(&mut self, set: SetName) -> io::Result<Vec<Element>> {
         let mut found = Vec::new();
         self.dump(
@@ -266,7 +270,7 @@ impl Connection {
         Ok(found)
     }
 
-    /// The named counters of a table with their packets.
+    /// The named counters of a table, with their packets.
     pub(crate) fn counters(&mut self, family: i32, table: &str) -> io::Result<Vec<(String, u64)>> {
         let mut found = Vec::new();
         self.dump(
@@ -348,7 +352,7 @@ fn text(message: &mut Vec<u8>, kind: u16, text: &str) {
     attribute(message, kind, |value| value.extend_from_slice(&[text.as_bytes(), &[0]].concat()));
 }
 
-/// A key with its ifindex, where it has one, the other way round.
+/// A key whose ifindex, if it has one, is in the byte order of the kernel's set.
 fn on_wire(key: &[u8], swaps: bool) -> Cow<'_, [u8]> {
     let mut key = Cow::Borrowed(key);
     if swaps && matches!(key.len(), 8 | 20) {
@@ -357,7 +361,8 @@ fn on_wire(key: &[u8], swaps: bool) -> Cow<'_, [u8]> {
     key
 }
 
-/// A set, and elements of it if there are any; `swaps`: of those with a range, the ifindex is the other way round.
+/// Writes a set and its elements, if there are any. `swaps`: the ifindex of elements with a range
+/// is swapped.
 fn list<'a>(message: &mut Vec<u8>, set: SetName, elements: impl Iterator<Item = &'a Element>, swaps: bool) {
     text(message, LIST_TABLE, set.table);
     text(message, LIST_SET, set.name);
@@ -383,7 +388,7 @@ fn list<'a>(message: &mut Vec<u8>, set: SetName, elements: impl Iterator<Item = 
     });
 }
 
-/// Messages one after the other, each with its `nlmsghdr` and `nfgenmsg`.
+/// A sequence of messages, each with its `nlmsghdr` and `nfgenmsg`.
 #[derive(Default)]
 struct Messages {
     octets: Vec<u8>,
@@ -404,7 +409,7 @@ impl Messages {
         self.octets.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
         self.octets.extend_from_slice(&sequence.to_ne_bytes());
         self.octets.extend_from_slice(&[0; 4]);
-        // The batch's own messages name the subsystem, in network order.
+        // The batch messages contain the subsystem in network byte order.
         let resource = if kind < 0x100 { SUBSYSTEM.to_be_bytes() } else { [0; 2] };
         self.octets.extend_from_slice(&[family as u8, 0, resource[0], resource[1]]);
         content(&mut self.octets);

@@ -1,4 +1,5 @@
-//! The guard: what pods, and hosts that are no node, may not send to this node or through it.
+//! The guard: drops packets that pods, and hosts outside the cluster, may not send to this node or
+//! through it.
 //!
 //! ```text
 //!  in by a pod's device (group 116) ──► raw prerouting: source is the pod's, no router's or DHCP server's messages ──► routing
@@ -7,15 +8,18 @@
 //!  in by any device, VXLAN of the overlay's VNI ──► input: from a VTEP of the overlay
 //! ```
 //!
-//! A pod's device has its group from before it is up, so no packet of a pod comes before the rules. Sets have the addresses of each pod
-//! with its device. A source in none of them is looked up in the routing table: the route to the source must lead back to the device,
-//! which table 39999 says. The lookup in a set takes a third of the time. Both families have the same rules, and there are two tables
-//! because nf_tables keeps ARP apart.
+//! A pod's device is in its group before it is up, so the rules see every packet of a pod. Sets
+//! contain the addresses of each pod with its device. If a source is in no set, the kernel looks it
+//! up in the routing table: the route to the source must use the same device, which only table
+//! 39999 provides. The look-up in a set takes a third of the time. Both families have the same
+//! rules. There are two tables because nf_tables separates ARP from IP.
 //!
-//! Prefixes that a pod may use besides its addresses are in the sets `sources4` and `sources6`, and for ARP in `sources`.
+//! Prefixes that a pod may use besides its addresses are in the sets `sources4` and `sources6`, and
+//! for ARP in `sources`.
 //!
-//! A pod's own IPv6 link-local address is good for nothing here: the host's end has none, both ends are permanent neighbours. What the
-//! pod's kernel sends from there by itself is dropped without being counted.
+//! A pod does not need its IPv6 link-local address: the host interface has none, and both ends are
+//! permanent neighbour entries. Packets that the pod's kernel sends from this address are dropped
+//! without being counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +32,7 @@ use crate::plan::{GuardPlan, PodPlan};
 
 pub(super) const NAME: &str = "trunkline-guard";
 
-/// What is counted, by the counter's name: the table's family, the reason.
+/// The counters' names: one for each reason to drop a packet.
 pub const REASONS: [&str; 8] = [
     "source",
     "router_advertisement",
@@ -39,7 +43,7 @@ pub const REASONS: [&str; 8] = [
     "vxlan_from_pod",
     "vtep",
 ];
-/// The reason of the table for ARP.
+/// The counter of the ARP table.
 pub const ARP_REASON: &str = "arp_sender";
 
 const fn set(family: i32, name: &'static str) -> SetName {
@@ -58,12 +62,12 @@ const SETS: [SetName; 8] = [OWN_V4, OWN_V6, SOURCES_V4, SOURCES_V6, VTEPS_V4, VT
 
 type Sets = BTreeMap<SetName, BTreeSet<Element>>;
 
-/// The guard's two tables, and what is in their sets.
+/// The two tables of the guard, and the content of their sets.
 pub(crate) struct Guard {
     inet: Table,
     arp: Table,
     connection: Option<Connection>,
-    /// As far as it is known; none until the tables are right.
+    /// The known content of the sets; none while the tables are not correct.
     installed: Option<Sets>,
 }
 
@@ -77,18 +81,19 @@ impl Guard {
         }
     }
 
-    /// The number by which notifications name the changes of the sets.
+    /// The netlink port ID in notifications about changes of the sets.
     pub(crate) fn port(&mut self) -> std::io::Result<u32> {
         connection(&mut self.connection).map(|connection| connection.port())
     }
 
-    /// Whether the guard holds for all pods that it was given.
+    /// Whether the guard is installed for all pods that it received.
     pub(crate) fn is_in_force(&self) -> bool {
         self.installed.is_some()
     }
 
-    /// Brings tables and sets to the plan, without a moment in which a rule is missing. Whether something changed. `complete`: these are
-    /// all pods; until then elements of the last run stay.
+    /// Brings tables and sets to the plan; the rules are in force without interruption. Returns
+    /// whether something changed. `complete`: `pods` has all pods. Otherwise elements of the last
+    /// run stay.
     pub(crate) fn apply<'a>(
         &mut self,
         plan: &GuardPlan,
@@ -101,7 +106,7 @@ impl Guard {
         }
         let mut wanted = wanted(plan, pods);
         if !complete {
-            // Where there is no table yet, there is nothing to keep.
+            // If the table does not exist, there is nothing to retain.
             for (set, elements) in self.list().unwrap_or_default() {
                 wanted.entry(set).or_default().extend(elements);
             }
@@ -115,16 +120,16 @@ impl Guard {
         }
         let replaced = !script.is_empty();
         if replaced {
-            // Both, and their elements in the same transaction.
+            // Replaces both tables, and adds their elements in the same transaction.
             script = self.inet.replacement(&inet) + &self.arp.replacement(&arp);
             write_elements(&wanted, &mut script);
             super::run(&script)?;
-            self.inet.note(&inet)?;
-            self.arp.note(&arp)?;
+            self.inet.record_listing(&inet)?;
+            self.arp.record_listing(&arp)?;
             self.installed = Some(wanted);
             return Ok(true);
         }
-        // The kernel lists what this run does not know yet.
+        // The set can have elements that this run does not know.
         let there = match before {
             Some(before) => before,
             None => self.list().map_err(failed)?,
@@ -136,8 +141,8 @@ impl Guard {
         changed
     }
 
-    /// Somebody changed a table, or this process did: compares everything with the kernel.
-    pub(crate) fn mend<'a>(
+    /// Compares everything with the kernel after a change by another program or by this process.
+    pub(crate) fn repair<'a>(
         &mut self,
         plan: &GuardPlan,
         pods: impl Iterator<Item = &'a PodPlan>,
@@ -147,20 +152,20 @@ impl Guard {
         self.apply(plan, pods, complete)
     }
 
-    /// Lets one more pod send from its addresses.
+    /// Allows the addresses of a new pod.
     pub(crate) fn add_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
         self.change(pod, |connection, elements| connection.add(elements))?;
         if let Some(installed) = &mut self.installed {
-            of_pod(pod, installed);
+            insert_elements(pod, installed);
         }
         Ok(())
     }
 
-    /// Takes that away again.
+    /// Removes the addresses of a pod.
     pub(crate) fn remove_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let mut gone = Sets::new();
-        of_pod(pod, &mut gone);
+        insert_elements(pod, &mut gone);
         for (set, elements) in &mut gone {
             let there = installed.entry(*set).or_default();
             elements.retain(|element| there.remove(element));
@@ -172,12 +177,12 @@ impl Guard {
         }
     }
 
-    /// Changes what a pod may send from.
+    /// Replaces the allowed source addresses of a pod.
     pub(crate) fn change_pod(&mut self, old: &PodPlan, new: &PodPlan) -> Result<(), String> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let (mut before, mut after) = (Sets::new(), Sets::new());
-        of_pod(old, &mut before);
-        of_pod(new, &mut after);
+        insert_elements(old, &mut before);
+        insert_elements(new, &mut after);
         let there = installed.clone();
         for (set, elements) in &before {
             let there = installed.entry(*set).or_default();
@@ -202,7 +207,7 @@ impl Guard {
             return Ok(());
         }
         let mut sets = Sets::new();
-        of_pod(pod, &mut sets);
+        insert_elements(pod, &mut sets);
         let elements = sets.iter().flat_map(|(set, elements)| elements.iter().map(|element| (*set, element)));
         apply(connection(&mut self.connection).map_err(failed)?, elements.collect()).map_err(failed)
     }
@@ -212,7 +217,8 @@ impl Guard {
         SETS.into_iter().map(|set| Ok((set, connection.elements(set)?))).collect()
     }
 
-    /// Changes only what differs: what is new last, since a set takes no range within another.
+    /// Changes only elements that differ. Deletes before it adds, because a set accepts no range
+    /// within another range.
     fn settle(&mut self, there: Sets, wanted: Sets) -> std::io::Result<bool> {
         let none = BTreeSet::new();
         let differing = |from: &Sets, to: &Sets| -> Vec<(SetName, Element)> {
@@ -249,12 +255,12 @@ fn wanted<'a>(plan: &GuardPlan, pods: impl Iterator<Item = &'a PodPlan>) -> Sets
         let set = if vtep.is_ipv4() { VTEPS_V4 } else { VTEPS_V6 };
         sets.entry(set).or_default().insert(Element::address(*vtep));
     }
-    pods.for_each(|pod| of_pod(pod, &mut sets));
+    pods.for_each(|pod| insert_elements(pod, &mut sets));
     sets
 }
 
 /// The elements of one pod.
-fn of_pod(pod: &PodPlan, sets: &mut Sets) {
+fn insert_elements(pod: &PodPlan, sets: &mut Sets) {
     let ifindex = pod.host_ifindex;
     for address in pod.neighbours.iter().map(|neighbour| neighbour.address) {
         let names: &[SetName] = match address {
@@ -335,10 +341,11 @@ const SETS_OF_INET: &str = "\
 
 ";
 
-/// In the order and words in which `nft --numeric-protocol` lists the table.
+/// The table, in the order and format of `nft --numeric-protocol`.
 ///
-/// TCP has none of the dropped messages, so it skips their rules. Each expression costs a small packet about 0.1 % of its
-/// way: TCP from a pod's own address passes with one chain and two rules.
+/// The dropped messages are not TCP, so TCP skips their rules. Each expression costs about 0.1 % of
+/// the processing time of a small packet. TCP from a pod's own address passes with one chain and
+/// two rules.
 fn render_inet(plan: &GuardPlan) -> String {
     let mut text = format!("table inet {NAME} {{\n");
     for reason in REASONS {
@@ -376,7 +383,8 @@ fn render_inet(plan: &GuardPlan) -> String {
          \t\tiifgroup {GROUP} jump node\n"
     );
     if let Some(tunnel) = &plan.tunnel {
-        // The VNI is the 24 bits behind the UDP header (RFC 768) and VXLAN's flags and reserved bits (RFC 7348 §5).
+        // The VNI: the 24 bits after the UDP header (RFC 768) and VXLAN's flags and reserved bits
+        // (RFC 7348 §5).
         let _ = writeln!(text, "\t\tudp dport {} @th,96,24 {:#x} jump overlay", tunnel.port, tunnel.vni);
     }
     text.push_str("\t}\n\n\tchain node {\n");

@@ -1,12 +1,16 @@
-//! Own nftables tables: NAT, the marks of translated connections, the limits of alternate paths and the counts of what is for no pod here
-//! ([`nat`], [`translated`], [`alternate`], [`unassigned`]), the guard ([`guard`]), and what comes back of probes ([`probes`]).
+//! The agent's nftables tables: NAT ([`nat`]), marks of translated connections ([`translated`]),
+//! limits of alternate paths ([`alternate`]), counters of packets to unassigned addresses
+//! ([`unassigned`]), the guard ([`guard`]), and the drop of returned probes ([`probes`]).
 //!
-//! `nft` loads a table as one transaction: between the old rules and the new ones no packet sees none. A table is listed before it is
-//! replaced, and nothing is done where it is as wanted. Elements of sets that follow pods or nodes are written over netlink
-//! ([`elements`]), without a process.
+//! `nft` loads a table in one transaction. So every packet meets either the old rules or the new
+//! rules. The agent first lists a table, and replaces it only if it differs from the wanted table.
+//! Elements of sets that depend on pods or nodes are written over netlink ([`elements`]), without
+//! an `nft` process.
 //!
-//! Firewalls like to start with `nft flush ruleset`, which takes own tables along. The owner listens
-//! (`kernel::events`) and compares again after a change. The agent's own changes are notified too, and found right.
+//! Many firewall services run `nft flush ruleset` when they start. This also deletes the agent's
+//! tables. The kernel owner gets notifications (`kernel::events`) and compares the tables after
+//! each change. The agent also gets notifications of its own changes. The comparison then finds no
+//! difference.
 
 pub mod alternate;
 pub(crate) mod elements;
@@ -23,7 +27,7 @@ use netlink_packet_core::parse_string;
 
 use crate::netlink::message::{self, Message};
 
-/// Tables of this agent, by family and name.
+/// Tables of the agent, by family and name.
 const TABLES: [(i32, &str); 4] = [
     (libc::NFPROTO_INET, nat::NAME),
     (libc::NFPROTO_NETDEV, probes::NAME),
@@ -36,9 +40,9 @@ const TABLES: [(i32, &str); 4] = [
 pub(crate) struct Table {
     family: &'static str,
     name: &'static str,
-    /// Elements of its named sets are part of the text.
+    /// Whether the elements of its named sets are part of the text.
     elements: bool,
-    /// The text that was loaded last, and how `nft` lists it.
+    /// The text that was loaded last, and the listing of `nft` for it.
     loaded: Option<(String, String)>,
 }
 
@@ -47,12 +51,13 @@ impl Table {
         Table { family, name, elements, loaded: None }
     }
 
-    /// Whether the table is there as `text` has it.
+    /// Whether the kernel has the table with the content of `text`.
     pub(crate) fn is_loaded(&mut self, text: &str) -> Result<bool, String> {
         let Some(there) = self.list()? else { return Ok(false) };
         match &self.loaded {
             Some((loaded, listed)) if loaded == text => Ok(*listed == there),
-            // Of the last run. Where lines break is nft's matter.
+            // The last run of the agent loaded this table. nft decides where lines break, so white
+            // space is not compared.
             _ if there.split_whitespace().eq(text.split_whitespace()) => {
                 self.loaded = Some((text.to_owned(), there));
                 Ok(true)
@@ -64,30 +69,32 @@ impl Table {
     /// The commands that replace the table by `text`.
     pub(crate) fn replacement(&self, text: &str) -> String {
         let Table { family, name, .. } = self;
-        // `add` before `delete`, so that it is no error where the table is not there.
+        // `add` before `delete`: without it, `delete` fails if the table does not exist.
         format!("add table {family} {name}\ndelete table {family} {name}\n{text}")
     }
 
-    /// Remembers how `nft` lists what was loaded, which differs from version to version.
-    pub(crate) fn note(&mut self, text: &str) -> Result<(), String> {
+    /// Stores the listing of the loaded table. The format of the listing depends on the version of
+    /// nft.
+    pub(crate) fn record_listing(&mut self, text: &str) -> Result<(), String> {
         self.loaded = self.list()?.map(|listed| (text.to_owned(), listed));
         Ok(())
     }
 
-    /// Brings the table to `wanted`; without it the table is deleted. Whether something changed.
+    /// Loads the table `wanted`, or deletes the table if `wanted` is none. Returns whether the
+    /// table changed.
     pub(crate) fn apply(&mut self, wanted: Option<&str>) -> Result<bool, String> {
         match wanted {
             Some(text) if self.is_loaded(text)? => Ok(false),
             Some(text) => {
                 run(&self.replacement(text))?;
-                self.note(text)?;
+                self.record_listing(text)?;
                 Ok(true)
             }
             None => self.delete(),
         }
     }
 
-    /// Deletes the table. Whether it was there.
+    /// Deletes the table. Returns whether it existed.
     pub(crate) fn delete(&mut self) -> Result<bool, String> {
         self.loaded = None;
         if self.list()?.is_none() {
@@ -97,10 +104,10 @@ impl Table {
         Ok(true)
     }
 
-    /// The table as it is, without the values of its counters; none if it is not there.
+    /// The listing of the table without counter values; none if the table does not exist.
     fn list(&self) -> Result<Option<String>, String> {
         let mut nft = Command::new("nft");
-        // Protocols by number: the names depend on `/etc/protocols`.
+        // Protocols as numbers: the names depend on `/etc/protocols`.
         nft.args(["--stateless", "--numeric-protocol"]);
         if !self.elements {
             nft.arg("--terse");
@@ -114,7 +121,7 @@ impl Table {
     }
 }
 
-/// Runs commands as one transaction.
+/// Runs a script as one transaction.
 pub(crate) fn run(script: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("nft cannot be started: {error}: install nftables");
     let mut child = Command::new("nft")
@@ -141,14 +148,16 @@ const NEW_CHAIN: u16 = 10 << 8 | 3;
 /// `NFTA_CHAIN_TYPE`.
 const CHAIN_TYPE: u16 = 7;
 
-/// Whether a notification of nftables says that somebody else has made a NAT chain. iptables over nftables makes such chains, too.
-pub(crate) fn is_others_nat(message: &Message<'_>) -> bool {
+/// Whether an nftables notification reports a new NAT chain of another program. iptables over
+/// nftables creates such chains, too.
+pub(crate) fn is_foreign_nat(message: &Message<'_>) -> bool {
     let attributes = message.body.get(4..).unwrap_or_default();
     let mut kinds = message::attributes(attributes, &[CHAIN_TYPE], |nla| parse_string(nla.value()));
-    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !concerns(message)
+    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !is_own_table(message)
 }
 
-/// Whether the namespace of the calling thread has a NAT chain already. The chains of iptables' own tables are in no list of nftables.
+/// Whether the network namespace of the calling thread has a NAT chain. nftables does not list the
+/// chains of legacy iptables.
 pub(crate) fn has_nat() -> bool {
     let legacy = |family: &str| {
         let names = std::fs::read_to_string(format!("/proc/thread-self/net/{family}_tables_names"));
@@ -160,9 +169,9 @@ pub(crate) fn has_nat() -> bool {
         || chains().is_ok_and(|listed| String::from_utf8_lossy(&listed.stdout).contains("type nat hook"))
 }
 
-/// Whether a notification of nftables is about an own table: `nfgenmsg`, whose first octet is the family, and attribute 1 is always the
-/// table's name.
-pub(crate) fn concerns(message: &Message<'_>) -> bool {
+/// Whether an nftables notification is about a table of the agent. The message starts with
+/// `nfgenmsg`, whose first octet is the family. Attribute 1 is always the table's name.
+pub(crate) fn is_own_table(message: &Message<'_>) -> bool {
     let family = message.body.first().copied().map(i32::from);
     let attributes = message.body.get(4..).unwrap_or_default();
     let name = message::attributes(attributes, &[1], |nla| parse_string(nla.value())).next();

@@ -1,5 +1,6 @@
-//! Masquerading, the marks of translated connections and the limits of alternate paths, in one table that is replaced as a whole. NAT looks
-//! only at a connection's first packet, so replacing the table leaves connections alone.
+//! The table for masquerading, marks of translated connections and limits of alternate paths. It is
+//! replaced as a whole. The kernel applies NAT rules only to the first packet of a connection, so a
+//! replacement does not affect established connections.
 
 use std::fmt::Write as _;
 
@@ -11,7 +12,7 @@ use crate::plan::KernelPlan;
 
 pub(super) const NAME: &str = "trunkline";
 
-/// The table, not loaded yet.
+/// The table in the state before it is loaded.
 pub(crate) const TABLE: Table = Table::new("inet", NAME, true);
 
 const MASQUERADE: &str = "\
@@ -24,8 +25,8 @@ const MASQUERADE: &str = "\
 \t}
 ";
 
-/// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark. `translates`:
-/// somebody else has a NAT chain.
+/// The table in the format of `nft list`, apart from line breaks; none if no rule is needed.
+/// `translates`: another program has a NAT chain.
 pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
     let KernelPlan { nat: rules, translated: marks, alternate: paths, unassigned: lost, .. } = plan;
     let marked = !marks.is_empty() && (marks.always || translates);
@@ -33,7 +34,7 @@ pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
-    // In the order in which `nft` lists a table: counters, sets, chains.
+    // The order of `nft list`: counters, sets, chains.
     if !paths.is_empty() {
         alternate::render_counters(&mut text);
     }
@@ -52,7 +53,8 @@ pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
         translated::render(marks, &mut text);
     }
     if !paths.is_empty() || !lost.is_empty() {
-        // One chain for both: each chain at a hook costs every packet 1 % of a small packet's way.
+        // One chain for both: each chain at a hook costs about 1 % of the processing time of a
+        // small packet.
         let _ = write!(
             text,
             "\tchain forward {{\n\
@@ -80,7 +82,7 @@ pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
     Some(text)
 }
 
-/// Two sets, `<name>4` and `<name>6`.
+/// Writes two sets, `<name>4` and `<name>6`.
 fn sets<'a>(text: &mut String, name: &str, prefixes: impl IntoIterator<Item = &'a IpNet>) {
     let mut prefixes: Vec<IpNet> = IpNet::aggregate(&prefixes.into_iter().copied().collect());
     prefixes.sort_unstable();
@@ -95,7 +97,7 @@ fn sets<'a>(text: &mut String, name: &str, prefixes: impl IntoIterator<Item = &'
     }
 }
 
-/// A prefix as `nft` writes it.
+/// A prefix in the format of `nft`.
 pub(super) fn word(prefix: &IpNet) -> String {
     let is_host = prefix.prefix_len() == prefix.max_prefix_len();
     if is_host { prefix.addr().to_string() } else { prefix.to_string() }

@@ -1,17 +1,19 @@
-//! What the kernel drops of probes that come back: the packet socket has it by then (`agent/src/probe`), and it is for a pod's address.
+//! Drops probes that return to this node. The packet socket (`agent/src/probe`) already has the
+//! packet, and its destination is a pod's address.
 //!
-//! The chain is at the ingress hook of the uplinks, behind packet sockets and before routing, so packets between pods of this node do not
-//! pass it. The text depends on the uplinks alone. It has no secret: who sends such a packet has it dropped.
+//! The chain is at the ingress hook of the uplinks, after packet sockets and before routing. So
+//! packets between pods of this node do not pass it. The text depends only on the uplinks. It
+//! contains no secret: a sender of such packets only gets them dropped.
 
 use super::Table;
 use crate::plan::{KernelPlan, PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};
 
 pub(super) const NAME: &str = "trunkline-probes";
 
-/// The table, not loaded yet.
+/// The table in the state before it is loaded.
 pub(crate) const TABLE: Table = Table::new("netdev", NAME, true);
 
-/// The table as `nft list` writes it; none where no probes are sent.
+/// The table in the format of `nft list`; none if no probes are sent.
 pub(crate) fn render(plan: &KernelPlan) -> Option<String> {
     let names: Vec<String> = plan.probed.iter().map(|name| format!("\"{name}\"")).collect();
     let devices = match names.as_slice() {

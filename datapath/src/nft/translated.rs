@@ -1,13 +1,17 @@
-//! Marks of connections whose destination is translated on this node; `agent/src/plan/translated.rs` has the rules that read them.
+//! Marks of connections with DNAT on this node. `agent/src/plan/translated.rs` has the policy rules
+//! for these marks.
 //!
 //! After DNAT by any program (kube-proxy in any mode, the portmap plugin, an administrator's rule):
 //!
-//! - The first packet from outside saves the number of its link in the connection mark. From outside: not from a pod's device. Where a proxy
-//!   (IPVS) translates later, the packet is still for an address of the node.
-//! - A reply gets that number as packet mark, whatever device the reply came in by: the backend may be a pod of another node.
-//! - A packet from outside whose destination is a pod gets [`TRANSIT`], in both directions: the client may be a pod, too.
+//! - The first packet from outside (not from a pod's device) saves the number of its link in the
+//!   connection mark. If a proxy (IPVS) translates later, the destination of the packet is still an
+//!   address of the node.
+//! - A reply gets that number as packet mark, on every incoming device: the backend may be a pod of
+//!   another node.
+//! - A packet from outside to a pod gets the mark [`TRANSIT`], in both directions: the client may
+//!   be a pod, too.
 //!
-//! The bits of other programs in both marks are kept.
+//! Other programs' bits in both marks stay unchanged.
 
 use std::fmt::Write as _;
 

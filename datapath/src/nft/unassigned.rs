@@ -1,8 +1,9 @@
-//! Counts by Subnet, and drops, what came from the fabric for an address that no pod here has; `agent/src/plan/unassigned.rs` routes it to the
-//! device that these rules know it by.
+//! Drops packets from the fabric to addresses that no pod of this node has, and counts them by
+//! Subnet. `agent/src/plan/unassigned.rs` routes these packets to the device that the rules match.
 //!
-//! The chain at the forward hook is before firewalls' and before connection tracking confirms anything: such a packet makes no connection,
-//! and no firewall answers it. A packet that goes to a pod here does not get as far as these rules.
+//! The chain at the forward hook is before the chains of firewalls, and before connection tracking
+//! confirms a connection. So such a packet creates no connection, and no firewall answers it. A
+//! packet to a pod of this node does not reach these rules.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,7 +16,7 @@ use crate::plan::{SINK_NAME, UnassignedRules};
 
 const PREFIX: &str = "unassigned_";
 
-/// The name of a Subnet's counter: letters, digits and underscores alone.
+/// The name of a Subnet's counter: only letters, digits and underscores.
 fn counter(subnet: &IpNet) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     PREFIX.chars().chain(subnet.to_string().chars().map(plain)).collect()
@@ -46,14 +47,14 @@ pub(super) fn render_chain(rules: &UnassignedRules, text: &mut String) {
 pub struct Counters(Vec<(String, u64)>);
 
 impl Counters {
-    /// As the kernel has them now.
+    /// Reads the current values from the kernel.
     pub fn read() -> io::Result<Counters> {
         let mut found = Connection::open()?.counters(libc::NFPROTO_INET, NAME)?;
         found.retain(|(name, _)| name.starts_with(PREFIX));
         Ok(Counters(found))
     }
 
-    /// Of one Subnet; none where nothing is counted.
+    /// The value of one Subnet; none if the Subnet has no counter.
     pub fn of(&self, subnet: &IpNet) -> Option<u64> {
         let name = counter(subnet);
         self.0.iter().find(|(found, _)| *found == name).map(|(_, packets)| *packets)

@@ -1,13 +1,13 @@
-//! Links and what is on them: neighbours, forwarding entries, proxy entries, and how pods are attached.
+//! Links and their neighbour entries, FDB entries and proxy entries, and the kinds of attachment.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The name of the device that counts and drops what came from the fabric for no local pod.
+/// Name of the device that counts and drops packets from the fabric without a local pod.
 pub const SINK_NAME: &str = "trunkline-drop";
-/// Its alias.
+/// Alias of the device.
 pub const SINK_ALIAS: &str = "trunkline:drop";
 
 /// One link of the host.
@@ -17,56 +17,59 @@ pub struct Link {
     pub index: u32,
     /// Interface name.
     pub name: String,
-    /// Link-layer address, if it has one of six octets.
+    /// Link-layer address, if it has six octets.
     pub mac: Option<[u8; 6]>,
-    /// Its addresses, each with the length of its connected prefix.
+    /// Addresses of the link, each with the length of its connected prefix.
     pub addresses: Vec<IpNet>,
-    /// Administratively up.
+    /// Whether the link is administratively up.
     pub up: bool,
-    /// With carrier.
+    /// Whether the link has carrier.
     pub running: bool,
     /// MTU in octets.
     pub mtu: u32,
-    /// What it is, if it is of a kind that a plan may ask for.
+    /// The kind, if it is one of the kinds in a plan.
     pub kind: Option<LinkKind>,
-    /// A plan of this or an earlier life asked for it.
+    /// Whether a plan of this or an earlier run created the link.
     pub own: bool,
 }
 
-/// A kind of link that the plan asks the kernel for, with what cannot be changed without making it anew.
+/// A kind of link in the plan, with the properties that require a new link if they change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// An 802.1Q device.
     Vlan {
-        /// Index of the link that carries it.
+        /// Index of the lower link.
         parent: u32,
-        /// The VLAN id, 1 to 4094.
+        /// The VLAN ID, 1 to 4094.
         id: u16,
     },
-    /// A VXLAN device (RFC 7348). It learns nothing and has no group: it sends only what an [`FdbEntry`] has a way for.
+    /// A VXLAN device (RFC 7348) without learning and without a group: it sends only to the VTEPs
+    /// of its [`FdbEntry`] entries.
     Vxlan {
         /// The VNI, 24 bits.
         vni: u32,
-        /// The address that tunnelled packets come from.
+        /// The source address of tunnel packets.
         local: IpAddr,
-        /// The UDP port that they are sent to and expected at.
+        /// The UDP port of tunnel packets, in both directions.
         port: u16,
-        /// The device's MAC, by which other nodes know it.
+        /// The device's MAC address in the FDB entries of other nodes.
         mac: [u8; 6],
     },
-    /// An `ifb` device that drops all it gets; it is known by its alias.
+    /// An `ifb` device that drops all packets. Its alias identifies it.
     Sink,
 }
 
-/// A link that the kernel should have, up.
+/// A wanted link; it is up.
 ///
-/// A plan names it, and the one after finds it in [`KernelHost::links`](super::KernelHost::links): only then is its index known, and routes can lead to it.
+/// One plan contains the link. The next plan finds it in
+/// [`KernelHost::links`](super::KernelHost::links): only then is its index known, and routes can
+/// use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkPlan {
-    /// What it is.
+    /// The kind of link.
     pub kind: LinkKind,
-    /// Whose it is, from [`ALIAS_PREFIX`](crate::naming::ALIAS_PREFIX) on. A link of this name with a foreign alias is left
-    /// alone, and is a fault.
+    /// The alias; it starts with [`ALIAS_PREFIX`](crate::naming::ALIAS_PREFIX). A link with this
+    /// name and a foreign alias is not changed, and is reported as a fault.
     pub alias: String,
     /// MTU in octets.
     pub mtu: u32,
@@ -79,22 +82,23 @@ pub struct Neighbour {
     pub ifindex: u32,
     /// The neighbour's address.
     pub address: IpAddr,
-    /// Its MAC.
+    /// MAC address of the neighbour.
     pub mac: [u8; 6],
 }
 
-/// Where a VXLAN device sends what is for a MAC.
+/// The VTEP for the frames to a MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FdbEntry {
-    /// The device.
+    /// Index of the VXLAN device.
     pub ifindex: u32,
-    /// The MAC of a device on another node.
+    /// MAC address of the VXLAN device of another node.
     pub mac: [u8; 6],
-    /// The VTEP of that node.
+    /// The VTEP of the other node.
     pub vtep: IpAddr,
 }
 
-/// An address that the host answers ARP or neighbour solicitations for on a link.
+/// A proxy entry: the host answers ARP requests or Neighbour Solicitations for the address on a
+/// link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Proxy {
     /// The link.
@@ -103,33 +107,33 @@ pub struct Proxy {
     pub address: IpAddr,
 }
 
-/// How a pod is joined.
+/// The kind of a pod's attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Attachment {
-    /// One veth pair, and everything goes to the host.
+    /// One veth pair: all packets pass the host.
     #[default]
     Veth,
-    /// A slave on the VLAN's device, and a veth pair beside it.
+    /// An IPVLAN slave on the VLAN device, and a veth pair beside it.
     Ipvlan(Ipvlan),
 }
 
-/// What an IPVLAN slave needs.
+/// The parameters of an IPVLAN slave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipvlan {
-    /// Index of the device that carries it.
+    /// Index of the parent device.
     pub parent: u32,
-    /// Its name.
+    /// Name of the parent device.
     pub parent_name: String,
-    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
+    /// The pod's addresses with the prefix length of their subnet, and their gateways.
     pub on_link: Vec<OnLink>,
-    /// What is reached by the host all the same.
+    /// Prefixes that the pod reaches through the host.
     pub by_host: BTreeSet<IpNet>,
 }
 
-/// An address on a network with a gateway.
+/// An address on a subnet with a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnLink {
-    /// The address, with the length of the subnet's prefix.
+    /// The address, with the prefix length of the subnet.
     pub address: IpNet,
     /// The gateway.
     pub gateway: IpAddr,

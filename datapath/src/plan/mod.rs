@@ -1,9 +1,10 @@
-//! The kernel's side of the plan: what the kernel should have, and what was found there.
+//! The kernel's part of the plan: the wanted kernel state, and the found state.
 //!
-//! Each part of the agent that wants something of the kernel is a source of these words: the networks, the
-//! pods, learned routes, translated connections, the guard. One owner ([`crate::kernel`]) takes them.
+//! Each part of the agent that needs kernel objects provides values of these types: networks, pods,
+//! learned routes, translated connections, the guard. One owner ([`crate::kernel`]) receives them.
 //!
-//! Everything is ordered (BTree), so that equal intents give equal plans and a difference of two plans is a walk.
+//! All collections are ordered (BTree). So equal intents give equal plans, and two plans can be
+//! compared in one pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,20 +21,21 @@ pub use routes::*;
 
 use crate::family::IpFamily;
 
-/// What the kernel should have besides the pods.
+/// The wanted kernel objects, except those of pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelPlan {
-    /// By path below `/proc/sys`.
+    /// Sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
-    /// Links by name. Those that an earlier plan asked for and this one does not are deleted.
+    /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
-    /// Permanent neighbours, besides the pods'.
+    /// Permanent neighbour entries, except those of pods.
     pub neighbours: BTreeSet<Neighbour>,
-    /// Where VXLAN devices of the plan send to: these and nothing else.
+    /// All FDB entries of the plan's VXLAN devices.
     pub fdb: BTreeSet<FdbEntry>,
     /// Policy rules.
     pub rules: BTreeSet<Rule>,
-    /// Routes that follow from the intent and the sessions; pods' and learned ones come by themselves.
+    /// Routes that depend on intent and sessions. Routes of pods and learned routes arrive
+    /// separately.
     pub routes: BTreeMap<RouteKey, RouteTarget>,
     /// Masquerading.
     pub nat: NatRules,
@@ -43,20 +45,21 @@ pub struct KernelPlan {
     pub alternate: AlternateRules,
     /// Names of the uplinks that are probed.
     pub probed: BTreeSet<String>,
-    /// Counts of what is for no pod here.
+    /// Counters of packets to unassigned addresses.
     pub unassigned: UnassignedRules,
     /// The guard.
     pub guard: GuardPlan,
-    /// The table of learned routes; none where there are none.
+    /// The table of learned routes; none if the agent learns no routes.
     pub learned: Option<u32>,
-    /// The table of the BGP network, whose default routes are reported ([`crate::kernel::KernelStatus::ways_out`]).
+    /// The table of the BGP network. Its default routes are reported
+    /// ([`crate::kernel::KernelStatus::ways_out`]).
     pub way_out: Option<u32>,
 }
 
 impl KernelPlan {
-    /// Settings of a device of ours that leads to pods: nobody there is a router of this host. Redirects are sent where the link's
-    /// setting or that of `all` says so.
-    pub fn close_device(&mut self, name: &str) {
+    /// Adds the settings of an own device that connects pods: no router of this host is behind it.
+    /// The kernel sends redirects if the setting of the link or of `all` enables them.
+    pub fn add_device_sysctls(&mut self, name: &str) {
         for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
             let path = format!("net/{}", setting.replace("{}", name));
             self.sysctls.insert(path, Sysctl::IfThere("0"));
@@ -67,49 +70,52 @@ impl KernelPlan {
     }
 }
 
-/// What a sysctl should be.
+/// The wanted value of a sysctl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sysctl {
-    /// This value.
+    /// Exactly this value.
     Exactly(&'static str),
-    /// This value, where the kernel has the setting at all: without IPv6 there is none of it to be switched off.
+    /// This value, if the kernel has the setting. A kernel without IPv6 lacks the IPv6 settings.
     IfThere(&'static str),
-    /// For an interface's `rp_filter`: where the check is strict, by its own setting or by `all`'s, it becomes loose. Off stays off.
+    /// For an interface's `rp_filter`: a strict check, by its own setting or by that of `all`,
+    /// becomes loose. Off stays off.
     LooseReversePath,
-    /// For `rp_filter` of an interface without an address: off. There the kernel lets nothing pass a loose check that a strict one stops.
+    /// For `rp_filter` of an interface without an address: off. On such an interface, a loose check
+    /// drops the same packets as a strict check.
     NoReversePath,
 }
 
-/// What one pod needs on the host.
+/// The objects of one pod on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
-    /// Host side of its veth pair: the pod's key.
+    /// Name of the pod's host interface: the pod's key.
     pub host_ifname: String,
-    /// Index of that.
+    /// Index of the host interface.
     pub host_ifindex: u32,
-    /// One /32 or /128 in table 39999 for each address.
+    /// One /32 or /128 route in table 39999 for each address.
     pub routes: BTreeMap<RouteKey, RouteTarget>,
-    /// Permanent neighbours on the host side.
+    /// Permanent neighbour entries on the host interface.
     pub neighbours: BTreeSet<Neighbour>,
-    /// Where this node answers ARP and neighbour solicitations for it.
+    /// Proxy entries: the links on which this node answers ARP and Neighbour Solicitations for the
+    /// pod.
     pub proxies: BTreeSet<Proxy>,
-    /// Prefixes that it may send from besides its addresses: none is part of another.
+    /// Allowed source prefixes besides the pod's addresses. None is part of another.
     pub sources: BTreeSet<IpNet>,
 }
 
 impl PodPlan {
-    /// Whether the two differ in nothing but [`PodPlan::sources`].
+    /// Whether the two plans differ at most in [`PodPlan::sources`].
     pub fn is_same_but_sources(&self, other: &PodPlan) -> bool {
         PodPlan { sources: other.sources.clone(), ..self.clone() } == *other
     }
 }
 
-/// A route that peers advertise, as it should be now.
+/// The current state of a route that peers advertise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedRoute {
     /// The destination.
     pub prefix: IpNet,
-    /// The next hops; none: the route is gone.
+    /// The next hops; empty: the route was withdrawn.
     pub hops: Vec<LearnedHop>,
 }
 
@@ -118,31 +124,33 @@ pub struct LearnedRoute {
 pub struct LearnedHop {
     /// The router.
     pub gateway: IpAddr,
-    /// Index of the interface that the router is on, where it is known.
+    /// Index of the router's interface, if it is known.
     pub ifindex: Option<u32>,
-    /// Where it is not known: the router is on the link whose connected prefix holds this address.
+    /// If `ifindex` is not known: the router is on the link with a connected prefix that contains
+    /// this address.
     pub beside: Option<IpAddr>,
 }
 
-/// The host as the kernel owner found it.
+/// The state of the host as the kernel owner found it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelHost {
-    /// Links of this network namespace; those of pods are left out, those that a plan had made are not.
+    /// Links of this network namespace, without those of pods, but with those of a plan.
     pub links: Vec<Link>,
-    /// Why links of the plan that is in force are not there as it wants them, by name, in words.
+    /// Faults of the links of the current plan, as text, by name of the link.
     pub link_faults: BTreeMap<String, String>,
-    /// The link of the default route; while there is no such route, the one that had it last and is still there.
+    /// The link of the default route. While there is no default route: the last such link, if it
+    /// still exists.
     pub default_link: Option<u32>,
-    /// Which table each subnet's own rule (`from <subnet> lookup T`) leads to. This is how a network finds its
+    /// The table of each subnet's own rule (`from <subnet> lookup T`). With it, a network finds its
     /// table again after a restart.
     pub tables: BTreeMap<IpNet, u32>,
-    /// Tables that somebody else uses.
+    /// Tables that other programs use.
     pub used_tables: BTreeSet<u32>,
-    /// Next hops of the default routes in the main table, each with its link.
+    /// Next hops of the default routes in the main table, with their links.
     pub gateways: BTreeSet<(IpFamily, Hop)>,
-    /// The number of each link that has a return table, by ifindex; read from the rules, like `tables`.
+    /// The number of each link with a return table, by ifindex; read from the rules, like `tables`.
     pub link_numbers: BTreeMap<u32, u32>,
-    /// Default routes of BGP networks that the agent's last run left in the kernel, each until the first route selection of its family
-    /// is done.
+    /// Default routes of BGP networks from the agent's last run. Each is retained until the first
+    /// route selection of its family is done.
     pub former: BTreeMap<RouteKey, RouteTarget>,
 }

@@ -17,49 +17,49 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// All of these bits are set.
+    /// A mark with all of these bits set.
     pub const fn bits(bits: u32) -> Mark {
         Mark { value: bits, mask: bits }
     }
 }
 
-/// A policy rule that leads to a table. Its family is that of `from`; without `from` it is `family`.
+/// A policy rule for one table. Its family is that of `from`; without `from` it is `family`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// Address family.
     pub family: IpFamily,
-    /// Preference: lower is asked first.
+    /// Preference: the kernel tests rules with lower values first.
     pub priority: u32,
     /// Source prefix; any if none.
     pub from: Option<IpNet>,
     /// Destination prefix; any if none.
     pub to: Option<IpNet>,
-    /// What the packet's mark must match; any mark if none.
+    /// The required mark; any if none.
     pub mark: Option<Mark>,
-    /// Name of the interface that the packet came in by; any if none.
+    /// Name of the incoming interface; any if none.
     pub iif: Option<String>,
-    /// The table that it leads to.
+    /// The table of the look-up.
     pub table: u32,
 }
 
 impl Rule {
-    /// For every packet.
+    /// A rule for every packet.
     pub fn always(family: IpFamily, priority: u32, table: u32) -> Rule {
         Rule { family, priority, from: None, to: None, mark: None, iif: None, table }
     }
 
-    /// For packets from a prefix.
+    /// A rule for packets from a prefix.
     pub fn from_prefix(priority: u32, from: IpNet, table: u32) -> Rule {
         Rule { from: Some(from), ..Rule::always(IpFamily::of(&from), priority, table) }
     }
 
-    /// For packets that came in from the fabric by a link: preference 1030.
+    /// A rule for packets that arrive from the fabric on a link: preference 1030.
     pub fn from_link(family: IpFamily, link: &str, table: u32) -> Rule {
         Rule { iif: Some(link.to_owned()), ..Rule::always(family, 1030, table) }
     }
 }
 
-/// What identifies a route.
+/// The key of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
     /// The table.
@@ -81,7 +81,7 @@ impl fmt::Display for RouteKey {
     }
 }
 
-/// Everything of a family.
+/// The default prefix of a family.
 pub fn default_prefix(family: IpFamily) -> IpNet {
     match family {
         IpFamily::V4 => IpNet::V4(Ipv4Net::default()),
@@ -89,26 +89,26 @@ pub fn default_prefix(family: IpFamily) -> IpNet {
     }
 }
 
-/// Where a route leads.
+/// The target of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteTarget {
-    /// Dropped without a word.
+    /// Drops packets without an error message.
     Blackhole,
-    /// As if this table had no route: the next rule is asked.
+    /// Ends the look-up in this table; the kernel continues with the next rule.
     Throw,
-    /// To one of these (ECMP), sorted, at least one.
+    /// Next hops (ECMP), sorted, at least one.
     Via(Vec<Hop>),
 }
 
 impl RouteTarget {
-    /// Hops in their canonical order, without doubles.
+    /// A target with the next hops in canonical order, without duplicates.
     pub fn via(mut hops: Vec<Hop>) -> RouteTarget {
         hops.sort_unstable();
         hops.dedup();
         RouteTarget::Via(hops)
     }
 
-    /// The hops, of which only a way out has any.
+    /// The next hops; empty for a blackhole and a throw route.
     pub fn hops(&self) -> &[Hop] {
         match self {
             RouteTarget::Blackhole | RouteTarget::Throw => &[],
@@ -120,70 +120,75 @@ impl RouteTarget {
 /// One next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
-    /// The router; none where the destination is on the link itself.
+    /// The router; none if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Interface index. None: the link that the gateway is reached by, found when the route is installed.
+    /// Interface index. None: the kernel owner finds the link of the gateway when it installs the
+    /// route.
     pub ifindex: Option<u32>,
-    /// The gateway is on that link, whatever the host's addresses say.
+    /// The gateway is on that link, independent of the host's addresses (`onlink`).
     pub onlink: bool,
-    /// What the host's own packets are from, unless they say. Only where the route has no other hop.
+    /// The preferred source address of the host's own packets. Only for a route with a single hop.
     pub source: Option<IpAddr>,
 }
 
 impl Hop {
-    /// To a router, by the link that it is reached by.
+    /// A next hop through a router; the link is found later.
     pub fn to(gateway: IpAddr) -> Hop {
         Hop { gateway: Some(gateway), ifindex: None, onlink: false, source: None }
     }
 
-    /// To a router, by this link.
+    /// A next hop through a router on this link.
     pub fn by(gateway: IpAddr, ifindex: u32) -> Hop {
         Hop { ifindex: Some(ifindex), ..Hop::to(gateway) }
     }
 
-    /// The destination itself is on this link.
+    /// The destination is on this link.
     pub fn link(ifindex: u32) -> Hop {
         Hop { gateway: None, ifindex: Some(ifindex), onlink: false, source: None }
     }
 }
 
-/// Preference of the rules that lead what comes from a subnet to its table.
+/// Preference of the rules that send packets from a subnet to its table.
 pub const SUBNET_RULE: u32 = 1100;
-/// The table of local pods: looked up before everything else.
+/// The table of local pods. Its rule comes before all others.
 pub const POD_TABLE: u32 = 39_999;
-/// The table of other nodes' overlay pods, looked up by everybody.
+/// The table of other nodes' overlay pods, for all packets.
 pub const OVERLAY_TABLE: u32 = 40_000;
-/// The table of the nodes themselves, as overlay pods reach them.
+/// The table with routes of overlay pods to the nodes.
 pub const NODE_TABLE: u32 = 40_001;
-/// The table that drops what comes from the fabric for an address that no local pod has.
+/// The table that drops packets from the fabric to an address without a local pod.
 pub const DROP_TABLE: u32 = 39_998;
-/// The table that leads into a VLAN's own subnet by its router.
+/// The table with routes to a VLAN's own subnet through its router.
 pub const HAIRPIN_TABLE: u32 = 39_997;
-/// Packet mark, with `hairpin`: a connection whose destination is translated on this node.
+/// Packet mark, with `hairpin`: a connection with DNAT on this node.
 pub const TRANSLATED: u32 = 0x1_0000;
-/// Packet and connection mark: the number of the link that the first packet of a translated connection came in by.
+/// Packet and connection mark: the number of the incoming link of a translated connection's first
+/// packet.
 pub const LINK_BITS: u32 = 0x1e_0000;
-/// Packet mark: translated on this node, came in from outside, and the destination is a pod.
+/// Packet mark: translated on this node, arrived from outside, and the destination is a pod.
 pub const TRANSIT: u32 = 0x20_0000;
 /// The number of all links without a return table.
 pub const OTHER_LINKS: u32 = 15;
-/// Preference of the rules that lead replies of translated connections to the return table of their link.
+/// Preference of the rules that send replies of translated connections to the return table of their
+/// link.
 pub const RETURN_RULE: u32 = 1024;
-/// The return table of the link with ifindex 0; the others follow by ifindex.
+/// The return table of the link with ifindex 0; for other links, add the ifindex.
 pub const RETURN_TABLE: u32 = 1_170_000;
-/// The alternate paths of the link with ifindex 0; the others follow by ifindex.
+/// The table of alternate paths of the link with ifindex 0; for other links, add the ifindex.
 pub const ALTERNATE_TABLE: u32 = 2_170_000;
-/// TTL (hop limit) of a packet that leaves by an alternate path: for the router, for the pod's node, and the pod.
+/// TTL (hop limit) of a packet on an alternate path: enough for the router, the pod's node, and the
+/// pod.
 pub const ALTERNATE_TTL: u8 = 3;
-/// The host's own table.
+/// The main routing table of the host.
 pub const MAIN_TABLE: u32 = 254;
-/// The first table that a network may get.
+/// The first table number for a network.
 pub const FIRST_TABLE: u32 = 10_000;
-/// The table that leads what came from the fabric for no local pod to the device [`SINK_NAME`](super::SINK_NAME).
+/// The table that sends packets from the fabric without a local pod to the device
+/// [`SINK_NAME`](super::SINK_NAME).
 pub const UNASSIGNED_TABLE: u32 = 39_996;
 /// Preference of the rules of alternate paths.
 pub const ALTERNATE_RULE: u32 = 1029;
-/// The mark of packets that leave by the link with this number.
+/// The mark of packets whose replies leave by the link with this number.
 pub fn mark_of(number: u32) -> Mark {
     Mark { value: number << LINK_BITS.trailing_zeros(), mask: LINK_BITS }
 }

@@ -1,4 +1,5 @@
-//! Network namespaces without names: each lives as long as somebody holds its descriptor, so that nothing is left behind.
+//! Network namespaces without names: each exists while its descriptor is open, so none remains
+//! after a test.
 #![allow(dead_code, reason = "each test uses some of it")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -11,7 +12,8 @@ use std::process::Command;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde_json::Value;
 
-/// Runs a test in a new namespace on a thread of its own (with loopback up), or says that it cannot.
+/// Runs a test on its own thread in a new namespace with loopback up, or reports that it is
+/// skipped.
 pub(crate) fn isolated(name: &str, test: impl FnOnce(&tokio::runtime::Runtime) + Send) {
     if !rustix::process::geteuid().is_root() {
         println!("{name}: skipped, network namespaces need root");
@@ -30,17 +32,19 @@ pub(crate) fn isolated(name: &str, test: impl FnOnce(&tokio::runtime::Runtime) +
 }
 
 fn unshare() {
-    // SAFETY: only the network namespace of this thread, nothing that Rust's own state depends on.
+    // SAFETY: only the network namespace of this thread changes. Rust's own state does not depend
+    // on it.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
 }
 
-/// Gives this thread, and what it starts from now on, mounts of its own.
+/// Gives this thread and its later child processes their own mounts.
 pub(crate) fn unshare_mounts() {
-    // SAFETY: mounts, and with them this thread's current folder; nothing here depends on that one being shared.
+    // SAFETY: only mounts and this thread's current folder change. No code here needs a shared
+    // current folder.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
 }
 
-/// Another new namespace, with loopback up.
+/// Creates another namespace, with loopback up.
 pub(crate) fn namespace() -> OwnedFd {
     std::thread::spawn(|| {
         unshare();
@@ -51,7 +55,7 @@ pub(crate) fn namespace() -> OwnedFd {
     .unwrap()
 }
 
-/// Runs something inside a namespace.
+/// Runs a function inside a namespace.
 pub(crate) fn inside<T: Send>(namespace: &OwnedFd, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         scope
@@ -77,12 +81,12 @@ pub(crate) fn ip_json(arguments: &str) -> Vec<Value> {
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
-/// One ping, answered within a second.
+/// Sends one ping; the answer must arrive within a second.
 pub(crate) fn ping(address: &str) -> bool {
     Command::new("ping").args(["-c", "1", "-W", "1", address]).output().unwrap().status.success()
 }
 
-/// Waits until something holds, at most five seconds.
+/// Waits until `holds` returns true, at most five seconds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while !holds() {

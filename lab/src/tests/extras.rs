@@ -163,7 +163,8 @@ fn path(context: &Context) -> Result<Verdict> {
         let inside = client::path(bed.node()?, "lab/node1-asks", other.addresses[0])?;
         ensure!(inside.end.starts_with("into pod lab/node1-asked by tl"), "{inside:?}");
         let text = bed.node()?.run("trunkline", ["pods", "node1-asks", "--path", "192.0.2.10"])?;
-        for words in ["in the pod", "lookup 39999", "no route", "decides", "the way back", "is advertised to"]
+        for words in
+            ["in the pod", "lookup 39999", "no route", "decides", "the return path", "is advertised to"]
         {
             ensure!(text.contains(words), "it does not say {words:?}: {text}");
         }

@@ -84,7 +84,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         let words = [
             ("does not", "the agent does not answer:"),
             ("again", "the agent answers again, after"),
-            ("run of", "it is another run of the agent"),
+            ("run of", "events of another run of the agent"),
             ("session down", "session down: received NOTIFICATION"),
         ];
         for (filter, words) in words {

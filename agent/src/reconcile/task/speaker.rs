@@ -131,7 +131,7 @@ impl Task {
     /// A new speaker receives all routes again. The old routes stay until it has converged.
     async fn forget_convergence(&mut self) {
         (self.converged, self.held, self.held_until) = (FamilySet::EMPTY, FamilySet::EMPTY, None);
-        if let Err(error) = self.kernel.keep_learned().await {
+        if let Err(error) = self.kernel.retain_learned().await {
             tracing::error!(%error, "the kernel thread does not answer");
         }
     }

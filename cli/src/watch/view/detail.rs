@@ -1,4 +1,4 @@
-//! What covers the tables: everything about one row, and what the keys do.
+//! The popups over the tables: the details of one row, and the help for the keys.
 
 use std::net::IpAddr;
 
@@ -10,26 +10,26 @@ use crate::show;
 use crate::watch::model::{Model, Tab};
 use crate::watch::text::{plain, wrap};
 
-/// Events of a peer beneath what else is known of it.
+/// Maximum number of events below a peer's details.
 const EVENTS: usize = 50;
 
 const HELP: &[&str] = &[
-    "j k ↓ ↑              choose a row; g G Home End: the first, the last; Space Ctrl-D Ctrl-U PgDn PgUp: a page",
+    "j k ↓ ↑              select a row; g G Home End: the first, the last; Space Ctrl-D Ctrl-U PgDn PgUp: scroll by a page",
     "Tab ← → 1 2 3        peers, pods, events",
-    "Enter                everything about the row that is chosen; Esc: back",
-    "/                    only rows with these words; Esc drops the filter",
+    "Enter                details of the selected row; Esc: back",
+    "/                    show only rows with these words; Esc removes the filter",
     "q Ctrl-C             quit",
     "",
-    "!                    somebody should look: a session that is down, a pod that is not attached, a full subnet, an event that may be an outage",
-    "-                    down, and that is meant so (shutdown), or pods may be ready without it (allowNotEstablished)",
-    "~                    up, with something beside it: BFD is not Up, paths are stale; a subnet with less than a tenth left",
+    "!                    attention: a session that is down, a pod that is not attached, a full subnet, an event that may be an outage",
+    "-                    down as intended (shutdown), or pods may be ready without it (allowNotEstablished)",
+    "~                    up, with another fault: BFD is not Up, paths are stale; a subnet with less than a tenth of its addresses free",
     "",
-    "SINCE                how long the session is up, or how long there has been none",
-    "CAUSE                why there is no session; beneath the table what to do about it",
+    "SINCE                duration of the session, or of its absence",
+    "CAUSE                the reason why there is no session; the action is below the table",
     "RECV ACC ADV         prefixes received, accepted and advertised, all families together",
-    "UTC                  times of day by the node's clock",
+    "UTC                  times of the node's clock",
     "",
-    "The same once, for programs: trunkline status, peers, pods, events, each with -o json. All of it is explained in docs/commands.md.",
+    "For programs: trunkline status, peers, pods, events, each with -o json. docs/commands.md describes everything.",
 ];
 
 pub(super) fn help(page: &mut Page<'_>) {
@@ -39,7 +39,7 @@ pub(super) fn help(page: &mut Page<'_>) {
     lines.iter().for_each(|line| page.line(line, Style::new()));
 }
 
-/// Everything about the row that is chosen, from this line on; returns the last line that it can be shown from.
+/// Draws the details of the selected row, from this line on. Returns the last possible first line.
 pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut Page<'_>) -> usize {
     let chosen = model.chosen();
     let lines = match model.tab {
@@ -50,7 +50,7 @@ pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut P
             let events: Vec<String> = own.take(EVENTS).map(event).collect();
             if !events.is_empty() {
                 lines.push(String::new());
-                lines.push("lately".to_owned());
+                lines.push("recent events".to_owned());
                 lines.extend(events);
             }
             (format!("peer {name}"), 23, lines)
@@ -63,7 +63,7 @@ pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut P
         }),
     };
     let Some((title, indent, lines)) = lines else {
-        page.line(" it is not there any more: Esc goes back", palette.head);
+        page.line(" it does not exist any more: press Esc", palette.head);
         return 0;
     };
     page.line(&format!(" {title}"), palette.head);

@@ -1,4 +1,5 @@
-//! The owner's nftables: NAT, marks and guard follow the plan and the pods, and come back when others change them.
+//! The owner's nftables tables: NAT, marks and guard follow the plan and the pods, and are repaired
+//! after changes by other programs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,31 +13,30 @@ use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE
 use crate::sysctl;
 
 impl Owner {
-    /// Whether the plan wants any table.
+    /// Whether the plan needs a table.
     pub(super) fn has_tables(&self) -> bool {
         wants_tables(&self.plan)
     }
 
-    /// Brings the tables to a new plan. One that stays the same is not looked at again: that costs a process.
+    /// Brings the tables to a new plan. An unchanged table is not checked, because a check starts
+    /// an `nft` process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
         let fresh = wants_tables(plan) && !self.has_tables();
         if fresh {
-            // Before the tables are made, so that nothing falls between.
+            // The listener is opened before the tables are loaded, so no change is missed.
             match self.guard.port().and_then(Events::open_nftables) {
                 Ok(events) => self.nftables = Some(events),
                 Err(error) => self.fault(
                     Reason::Nftables,
-                    format!(
-                        "nftables: {error}: if somebody deletes a table, it stays away until the agent's restart"
-                    ),
+                    format!("nftables: {error}: a deleted table is not restored before the agent restarts"),
                 ),
             }
         }
-        // From now on each new NAT chain is announced.
+        // From now on, a notification reports each new NAT chain.
         if fresh && !self.translates {
             self.translates = nft::has_nat();
         }
-        // The guard first: it must not come later than what it guards.
+        // The guard comes first: pods must not be reachable before it.
         if !self.planned || plan.guard != self.plan.guard || self.guard_fault.is_some() {
             let applied = self.guard.apply(&plan.guard, self.pods.values(), self.populated);
             self.note_guard(applied, false);
@@ -59,7 +59,8 @@ impl Owner {
         }
     }
 
-    /// Somebody has made a NAT chain: connections are translated from now on.
+    /// Loads the marks: another program has created a NAT chain, so connections can be translated
+    /// from now on.
     pub(super) fn follow_translation(&mut self) {
         if std::mem::replace(&mut self.translates, true) {
             return;
@@ -70,8 +71,8 @@ impl Owner {
         }
     }
 
-    /// Somebody changed one of the tables, or this thread did.
-    pub(super) fn mend_tables(&mut self) {
+    /// Compares the tables after a change by another program or by this thread.
+    pub(super) fn repair_tables(&mut self) {
         let text = nat::render(&self.plan, self.translates);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
@@ -86,8 +87,8 @@ impl Owner {
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
-        let mended = self.guard.mend(&self.plan.guard, self.pods.values(), self.populated);
-        self.note_guard(mended, true);
+        let repaired = self.guard.repair(&self.plan.guard, self.pods.values(), self.populated);
+        self.note_guard(repaired, true);
     }
 
     pub(super) fn note_guard(&mut self, applied: Result<bool, String>, repair: bool) {
@@ -108,20 +109,20 @@ impl Owner {
         }
     }
 
-    /// Refuses new pods while the guard should be in force and is not.
+    /// Refuses new pods while the guard is enabled and not installed.
     pub(super) fn need_guard(&mut self) -> Result<(), KernelError> {
         if !self.plan.guard.enabled || self.guard.is_in_force() {
             return Ok(());
         }
-        // What was missing may be there now: nft installed, a module loaded.
+        // The cause may be gone now: nft was installed, or a module was loaded.
         let applied = self.guard.apply(&self.plan.guard, self.pods.values(), self.populated);
         self.note_guard(applied, false);
         self.guard_fault.clone().map_or(Ok(()), |fault| Err(KernelError::Guard(fault)))
     }
 
-    /// Closes a pod's device for what the pod may not send, before a route leads to the pod.
+    /// Configures a pod's device and the guard before a route to the pod is installed.
     pub(super) fn guard_pod(&mut self, pod: &PodPlan) {
-        if let Err(error) = self.pod_settings.close(&pod.host_ifname) {
+        if let Err(error) = self.pod_settings.apply(&pod.host_ifname) {
             self.fault(Reason::Sysctl, error);
         }
         let group = self.topology.links.get(&pod.host_ifindex).map(|link| link.info.group);
@@ -135,10 +136,11 @@ impl Owner {
         }
     }
 
-    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's processes do not run before that,
-    /// and until the addresses are in the sets the guard looks the pod's route up. Extra prefixes have no route: a pod with some
-    /// is in the sets before the answer.
-    pub(super) fn permit_pod(&mut self, host_ifname: &str) {
+    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's
+    /// processes do not run before that. Until the addresses are in the sets, the guard looks up
+    /// the pod's route. Extra prefixes have no route, so a pod with extra prefixes is in the sets
+    /// before the answer.
+    pub(super) fn add_pod_addresses(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
         let added = self.guard.add_pod(pod);
         self.note_pod_guarded(added);
@@ -152,15 +154,15 @@ impl Owner {
         }
     }
 
-    /// Changes the prefixes that a pod may send from besides its addresses. The pod's routes stay.
+    /// Changes the extra source prefixes of a pod. The pod's routes stay.
     pub(super) fn change_sources(&mut self, old: &PodPlan, new: &PodPlan) {
         self.open_reverse_path(Some(old), new);
         let changed = self.guard.change_pod(old, new);
         self.note_pod_guarded(changed);
     }
 
-    /// The kernel's own check of IPv4 sources knows no exceptions: it is off for a pod that has some, and the guard's is the one that
-    /// counts.
+    /// The kernel's check of IPv4 sources has no exceptions. So it is off for a pod with extra
+    /// prefixes, and the guard checks the sources.
     fn open_reverse_path(&mut self, old: Option<&PodPlan>, new: &PodPlan) {
         let wanted = match (old.is_some_and(has_prefixes), has_prefixes(new)) {
             (_, true) => Sysctl::NoReversePath,
@@ -172,11 +174,12 @@ impl Owner {
         }
     }
 
-    /// Somebody wrote `rp_filter` of a link, or of all. udev writes it for each new link, a moment after the link was made.
-    pub(super) fn mend_reverse_path(&mut self, index: Option<u32>) {
+    /// Restores `rp_filter` after a write for one link or for `all`. udev writes it for each new
+    /// link, shortly after the link was created.
+    pub(super) fn repair_reverse_path(&mut self, index: Option<u32>) {
         let is_open =
             |pod: &&PodPlan| index.is_none_or(|index| pod.host_ifindex == index) && has_prefixes(pod);
-        // What is wrong with all is told once.
+        // A fault of `all` is reported once.
         let Some(path) = self.pods.values().find(is_open).map(reverse_path) else { return };
         match sysctl::apply(&path, &Sysctl::NoReversePath) {
             Ok(changed) => self.repaired(RepairKind::Sysctl, u64::from(changed), path),
@@ -184,14 +187,14 @@ impl Owner {
         }
     }
 
-    /// Takes a pod out of the guard's sets.
+    /// Removes a pod from the guard's sets.
     pub(super) fn unguard_pod(&mut self, pod: &PodPlan) {
         if let Err(error) = self.guard.remove_pod(pod) {
             self.fault(Reason::Nftables, error);
         }
     }
 
-    /// Puts a pod's device into the group by which the guard knows it.
+    /// Sets the device group of a pod's device, which the guard's rules match.
     pub(super) fn set_group(&mut self, index: u32) {
         self.batch.set_group(index);
         self.requests.push(Request::Link(index));
@@ -200,8 +203,9 @@ impl Owner {
         }
     }
 
-    /// A pod's device that is up and not in its group: made by an earlier version, or changed by others.
-    pub(super) fn mend_group(&mut self, info: &objects::LinkInfo) {
+    /// Restores the group of a pod's device that is up: an earlier version created it, or another
+    /// program changed the group.
+    pub(super) fn repair_group(&mut self, info: &objects::LinkInfo) {
         if is_pods(info) && info.kind.as_deref() == Some("veth") && info.is_up() && info.group != GROUP {
             tracing::info!(link = info.name, "a pod's device was not in its group: restored");
             let is_known = self.pod_names.contains_key(&info.index);
@@ -210,7 +214,8 @@ impl Owner {
         }
     }
 
-    /// Before this host forwards IPv6: links with a default route from a router advertisement keep it.
+    /// Keeps default routes from router advertisements on their links. Called before this host
+    /// forwards IPv6.
     pub(super) fn keep_router_advertisements(&self) {
         let learned = |hop: &Hop| match hop.gateway {
             Some(IpAddr::V6(gateway)) => gateway.is_unicast_link_local(),
@@ -221,7 +226,7 @@ impl Owner {
         sysctl::keep_router_advertisements(names);
     }
 
-    /// The numbers of links with a return table, as the rules have them.
+    /// The numbers of links with a return table, read from the rules.
     pub(super) fn link_numbers(&self) -> BTreeMap<u32, u32> {
         let own = self.found_rules.iter().chain(&self.rules).filter(|rule| rule.priority == RETURN_RULE);
         own.filter_map(|rule| {
@@ -232,12 +237,12 @@ impl Owner {
     }
 }
 
-/// Whether a plan has any table.
+/// Whether a plan needs a table.
 fn wants_tables(plan: &KernelPlan) -> bool {
     plan.guard.enabled || nat::render(plan, true).is_some() || !plan.probed.is_empty()
 }
 
-/// Whether a pod may send from IPv4 prefixes besides its addresses.
+/// Whether a pod may send from extra IPv4 prefixes.
 fn has_prefixes(pod: &PodPlan) -> bool {
     pod.sources.iter().any(|prefix| prefix.addr().is_ipv4())
 }

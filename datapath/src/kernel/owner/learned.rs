@@ -1,4 +1,4 @@
-//! Learned routes: what is handed over, and what stays while their source is replaced.
+//! Learned routes: their changes, and the retained routes while the speaker is replaced.
 
 use tokio::sync::mpsc;
 
@@ -16,7 +16,7 @@ impl Owner {
         let Some(table) = self.plan.learned else { return Ok(()) };
         for LearnedRoute { prefix, hops } in routes {
             let key = RouteKey { table, prefix };
-            self.kept.remove(&key);
+            self.retained.remove(&key);
             let hops: Vec<Hop> = hops
                 .into_iter()
                 .map(|LearnedHop { gateway, ifindex, beside }| {
@@ -41,14 +41,15 @@ impl Owner {
         Ok(())
     }
 
-    /// Another speaker hands over all its best routes: until it has, the ones of this speaker stay.
-    pub(super) fn keep_learned(&mut self) {
-        self.kept.extend(self.learned.keys());
+    /// Retains the routes of this speaker until the next speaker has sent all its best routes.
+    pub(super) fn retain_learned(&mut self) {
+        self.retained.extend(self.learned.keys());
     }
 
-    /// Removes what a former speaker learned and this one did not.
-    pub(super) fn forget_kept(&mut self, family: IpFamily) -> Result<(), KernelError> {
-        let gone: Vec<RouteKey> = self.kept.extract_if(|key| IpFamily::of(&key.prefix) == family).collect();
+    /// Removes the routes of a former speaker that the current one did not send.
+    pub(super) fn remove_retained(&mut self, family: IpFamily) -> Result<(), KernelError> {
+        let gone: Vec<RouteKey> =
+            self.retained.extract_if(|key| IpFamily::of(&key.prefix) == family).collect();
         for key in gone {
             self.learned.remove(&key);
             self.settle(key)?;

@@ -1,15 +1,18 @@
-//! Links that the plan asks for: made, taken over from the last life, put right, deleted.
+//! Links of the plan: created, taken over from the last run, repaired, deleted.
 //!
 //! ```text
-//!  plan 1: eth0.10 wanted ──► made ──► HostChanged ──► plan 2: eth0.10 has index 7: routes over it
+//!  plan 1: eth0.10 wanted ──► created ──► HostChanged ──► plan 2: eth0.10 has index 7: routes over it
 //! ```
 //!
-//! [`Owner::settle_links`] compares the plan with the links as they are known; it runs after each plan and whenever a link has changed, so that what
-//! somebody deleted or set down comes back, and what could not be made is tried again. Why a link is not as it should be is kept by
-//! name ([`KernelHost::link_faults`](crate::plan::KernelHost::link_faults)): the planner hands it on to whoever waits for the link.
+//! [`Owner::settle_links`] compares the plan with the recorded links. It runs after each plan and
+//! after each change of a link. So it restores links that another program deleted or set down, and
+//! it tries failed creations again. Faults are stored by link name
+//! ([`KernelHost::link_faults`](crate::plan::KernelHost::link_faults)); the planner forwards them
+//! to the pods that wait for the link.
 //!
-//! **Whose a link is** says its alias, and for what this process has made or taken over its index. Anything else of the wanted name is
-//! somebody's and is not touched.
+//! **The owner of a link** is in its alias. Links that this process created or took over are also
+//! known by their index. Any other link with the wanted name belongs to another program and is not
+//! changed.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -21,8 +24,8 @@ use crate::netlink::vxlan::{self, VxlanInfo};
 use crate::netlink::{Batch, BatchResult, Refusal};
 use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
-/// The name of a link between its making and its naming.
-const UNNAMED: &str = "trunkline-new";
+/// The temporary name of a new link.
+const TEMPORARY_NAME: &str = "trunkline-new";
 
 impl Owner {
     /// Brings the links to the plan.
@@ -47,10 +50,10 @@ impl Owner {
         let mut changed = Vec::new();
         for (name, plan) in &wanted {
             let settled = match self.topology.named(name).cloned() {
-                None => self.make_link(name, plan).map(Some),
-                Some(link) if self.topology.is_planned(&link) => self.mend_link(&link, plan),
+                None => self.create_link(name, plan).map(Some),
+                Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
                 Some(link) => Err(format!(
-                    "{name} is there already and is not Trunkline's ({}): it is left alone; rename or delete it",
+                    "{name} exists and is not Trunkline's ({}): it is not changed: rename or delete it",
                     link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
                 )),
             };
@@ -69,27 +72,27 @@ impl Owner {
         changed.into_iter().try_for_each(|info| self.handle_link(info))
     }
 
-    /// Makes a link. As it is then; an error in words.
-    fn make_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
+    /// Creates a link. Returns its state, or an error text.
+    fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
         let Some(may_be_up) = self.may_be_up(plan.kind) else {
-            return Err(format!("{name} cannot be made: the link that should carry it is gone"));
+            return Err(format!("{name} cannot be created: its parent link does not exist"));
         };
         let mut batch = Batch::new();
         match plan.kind {
-            LinkKind::Vlan { parent, id } => batch.create_vlan(UNNAMED, parent, id, plan.mtu),
+            LinkKind::Vlan { parent, id } => batch.create_vlan(TEMPORARY_NAME, parent, id, plan.mtu),
             LinkKind::Vxlan { vni, local, port, mac } => {
-                batch.create_vxlan(UNNAMED, &VxlanInfo { vni, local, port }, mac, plan.mtu);
+                batch.create_vxlan(TEMPORARY_NAME, &VxlanInfo { vni, local, port }, mac, plan.mtu);
             }
-            LinkKind::Sink => batch.create_ifb(UNNAMED),
+            LinkKind::Sink => batch.create_ifb(TEMPORARY_NAME),
         }
-        batch.mark_link(UNNAMED, &plan.alias);
-        batch.get_link(UNNAMED);
+        batch.mark_link(TEMPORARY_NAME, &plan.alias);
+        batch.get_link(TEMPORARY_NAME);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            return Err(format!("{name} cannot be made: {}", self.why_not(plan, refusal)));
+            return Err(format!("{name} cannot be created: {}", self.why_not(plan, refusal)));
         }
         let made = first_link(&outcome)
-            .ok_or_else(|| format!("{name} cannot be made: it was gone as soon as it was there"))?;
+            .ok_or_else(|| format!("{name} cannot be created: it disappeared at once"))?;
 
         batch.clear();
         batch.name_link(made.index, name);
@@ -102,12 +105,12 @@ impl Owner {
         batch.get_link_at(made.index);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            let fault = format!("{name} cannot be named: {refusal}");
+            let fault = format!("{name} cannot be renamed: {refusal}");
             self.delete_link(&made)?;
             return Err(fault);
         }
         let info = first_link(&outcome).unwrap_or(made);
-        tracing::info!(link = name, index = info.index, "link made");
+        tracing::info!(link = name, index = info.index, "link created");
         self.changed += 1;
         self.topology.planned.insert(info.index);
         match outcome.refusals.first() {
@@ -116,8 +119,9 @@ impl Owner {
         }
     }
 
-    /// Whether a link of this kind can be up now: a VLAN device under a parent that is down cannot, and comes up with it. None: the parent is
-    /// gone. By the kernel, as in `is_up_now`: a parent that vanishes takes its VLAN devices along, and these are heard of first.
+    /// Whether a link of this kind can be up now: a VLAN device can be up only if its parent is up,
+    /// and comes up with the parent. None: the parent is deleted. The kernel is asked, as in
+    /// `is_up_now`: the kernel reports the deletion of VLAN devices before that of their parent.
     fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
         match kind {
             LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
@@ -146,14 +150,14 @@ impl Owner {
                 )
             }
             (libc::EEXIST, Some(other)) => {
-                format!("{what} is taken by {}, which is not Trunkline's: delete that", other.info.name)
+                format!("{what} is used by {}, which is not Trunkline's: delete it", other.info.name)
             }
             _ => refusal.to_string(),
         }
     }
 
-    /// Puts right what differs in an own link. As it is then, if anything did.
-    fn mend_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
+    /// Repairs the differences of an own link. Returns its new state, if something changed.
+    fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
         let down = !link.is_up() && self.may_be_up(plan.kind) == Some(true);
@@ -169,10 +173,10 @@ impl Owner {
         }
         batch.get_link_at(link.index);
         let outcome = self.request(&mut batch)?;
-        tracing::info!(link = link.name, mtu = plan.mtu, down, "link put right");
+        tracing::info!(link = link.name, mtu = plan.mtu, down, "link repaired");
         self.changed += 1;
         match outcome.refusals.first() {
-            Some(refusal) => Err(format!("{} cannot be put right: {refusal}", link.name)),
+            Some(refusal) => Err(format!("{} cannot be repaired: {refusal}", link.name)),
             None => Ok(first_link(&outcome)),
         }
     }
@@ -182,7 +186,7 @@ impl Owner {
         batch.delete_link(link.index);
         let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
         outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
-        tracing::info!(link = link.name, "link deleted: nothing needs it any more");
+        tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
         self.changed += 1;
         self.handle_link_gone(link.index).map_err(|error| error.to_string())
     }
@@ -194,7 +198,8 @@ impl Owner {
         })
     }
 
-    /// Puts into the batch what the kernel forgets of a link that is down: neighbours, and what is answered for there.
+    /// Adds requests for the entries that the kernel deletes when a link goes down: neighbour and
+    /// proxy entries.
     pub(super) fn restore_neighbours(&mut self, index: u32) {
         let neighbours: Vec<Neighbour> =
             self.plan.neighbours.iter().filter(|neighbour| neighbour.ifindex == index).copied().collect();
@@ -224,7 +229,7 @@ impl Owner {
         self.requests.push(Request::DeleteNeighbour);
     }
 
-    /// Brings the plan's neighbours from the old plan's to those of the one in force.
+    /// Changes the neighbour entries of the old plan into those of the current plan.
     pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
         let wanted = self.plan.neighbours.clone();
         old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
@@ -235,8 +240,8 @@ impl Owner {
         }
     }
 
-    /// Brings the forwarding entries of own VXLAN devices to the plan: what it does not name is deleted, whoever put it there. How many had
-    /// to be changed.
+    /// Brings the FDB entries of own VXLAN devices to the plan. Entries that are not in the plan
+    /// are deleted, of other programs too. Returns the number of changes.
     pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
         self.flush()?;
         let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
@@ -247,7 +252,7 @@ impl Owner {
         for ifindex in &devices {
             there.extend(self.connection.list(|batch| batch.dump_fdb(*ifindex), vxlan::read_fdb)?);
         }
-        // One that is planned for a device that has gone comes with the next plan.
+        // An entry for a deleted device waits for the next plan.
         let wanted: BTreeSet<FdbEntry> =
             self.plan.fdb.iter().filter(|entry| devices.contains(&entry.ifindex)).copied().collect();
         for entry in there.difference(&wanted) {
@@ -259,13 +264,13 @@ impl Owner {
             self.requests.push(Request::Neighbour(entry.vtep));
         }
         self.flush()?;
-        // What was put just now is counted when the kernel has told of it, and this is asked again.
+        // New entries are counted after their notification, when this function runs again.
         self.forwarding.wanted = self.plan.fdb.len();
         self.forwarding.installed = there.intersection(&wanted).count();
         Ok(there.symmetric_difference(&wanted).count())
     }
 
-    /// Removes own neighbours that nobody wants, once everybody has spoken.
+    /// Removes own neighbour entries that no source wants, after plan and pods were received.
     pub(super) fn sweep_neighbours(&mut self) {
         if !self.planned || !self.populated {
             return;
@@ -285,10 +290,11 @@ impl Owner {
         self.pods.values().flat_map(|pod| &pod.proxies)
     }
 
-    /// The link of the default route as it is now, or the last known one.
+    /// The link of the current default route, or the last known one.
     pub(super) fn default_link(&mut self) -> Option<u32> {
         let mut batch = Batch::new();
-        // Addresses that no other route is for: reserved (RFC 1112) and not assigned by IANA.
+        // Addresses that only a default route matches: reserved (RFC 1112) and not assigned by
+        // IANA.
         for address in ["240.0.0.1", "4000::1"] {
             batch.get_route(address.parse().ok()?);
         }

@@ -1,4 +1,4 @@
-//! What the owner does about notifications: it looks after the one object that each names.
+//! Handling of notifications: the owner checks the one object that each notification names.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::netlink::objects::{self, PROTOCOL};
 use crate::netlink::{message, tc, vxlan};
 use crate::plan::{RouteKey, RouteTarget};
 
-/// One notification, taken out of the buffer.
+/// A parsed notification.
 enum KernelNotification {
     Link(objects::LinkInfo),
     LinkGone(u32),
     Address(u32, IpNet),
     AddressGone(u32, IpNet),
-    /// An own route was deleted, or one was replaced; or a default route came or went.
+    /// An own route was deleted, or a route was replaced; or a default route was added or deleted.
     Route {
         route: objects::RouteInfo,
         new: bool,
@@ -30,11 +30,11 @@ enum KernelNotification {
     },
     RuleGone(objects::RuleInfo),
     NeighbourGone(u32, IpAddr),
-    /// A forwarding entry of this link came or went.
+    /// An FDB entry of this link was added or deleted.
     Forwarding(u32),
-    /// A queue or a filter of this link came, went or changed.
+    /// A qdisc or a filter of this link was added, deleted or changed.
     Queue(u32),
-    /// Somebody wrote `rp_filter` of this link, or of all.
+    /// `rp_filter` was written for this link, or for all links.
     ReversePath(Option<u32>),
 }
 
@@ -82,7 +82,7 @@ impl Owner {
         for notice in notices {
             let result = match notice {
                 KernelNotification::Forwarding(index) => {
-                    // Own changes are told too, and found right.
+                    // The kernel reports own changes too; the check then finds no difference.
                     forwarding |= self
                         .topology
                         .links
@@ -91,7 +91,7 @@ impl Owner {
                     Ok(())
                 }
                 KernelNotification::ReversePath(index) => {
-                    self.mend_reverse_path(index);
+                    self.repair_reverse_path(index);
                     Ok(())
                 }
                 KernelNotification::Queue(index) => {
@@ -117,7 +117,10 @@ impl Owner {
                 }
                 KernelNotification::RuleGone(rule) => {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
-                        tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
+                        tracing::info!(
+                            priority = rule.rule.priority,
+                            "a rule was deleted by others: restored"
+                        );
                         self.repaired(RepairKind::Rule, 1, format_args!("priority {}", rule.rule.priority));
                         self.batch.add_rule(&rule.rule);
                         self.requests.push(Request::AddRule(rule.rule));
@@ -130,12 +133,12 @@ impl Owner {
             }
         }
         if forwarding {
-            self.mend_forwarding();
+            self.repair_forwarding();
         }
     }
 
-    /// A neighbour is gone. With its link that is as it should be, and likewise when it is not wanted any more: the kernel does not say
-    /// whose request it was.
+    /// Restores a deleted neighbour entry. No action if its link is down or deleted, or if the
+    /// entry is not wanted any more. The notification does not show the origin of the request.
     fn handle_neighbour_gone(&mut self, index: u32, address: IpAddr) {
         let of_pod = self.pod_names.get(&index).and_then(|name| self.pods.get(name));
         let mut wanted = of_pod.map_or(&self.plan.neighbours, |pod| &pod.neighbours).iter();
@@ -145,24 +148,24 @@ impl Owner {
             return;
         };
         if self.is_up_now(index) == Some(true) {
-            tracing::info!(%address, "a neighbour was deleted by others: back");
+            tracing::info!(%address, "a neighbour entry was deleted by others: restored");
             self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
             self.put_neighbour(&neighbour);
         }
     }
 
-    /// Tells who looks after the limits of pods, which are no part of the plan.
+    /// Notifies the attach flow, which repairs pods' limits. They are not part of the plan.
     fn limits_touched(&self, index: u32) {
         let Some(link) = self.topology.links.get(&index).filter(|link| is_pods(&link.info)) else { return };
         let name = &link.info.name;
         let _ = self.channels.limits_touched.send(pair_name(name).unwrap_or_else(|| name.clone()));
     }
 
-    fn mend_forwarding(&mut self) {
+    fn repair_forwarding(&mut self) {
         match self.settle_fdb() {
             Ok(0) => {}
             Ok(changed) => {
-                tracing::info!(entries = changed, "forwarding entries were changed by others: back");
+                tracing::info!(entries = changed, "forwarding entries were changed by others: restored");
                 self.repaired(RepairKind::Forwarding, changed as u64, "of the tunnels");
                 self.forwarding.repairs += changed as u64;
             }
@@ -170,7 +173,8 @@ impl Owner {
         }
     }
 
-    /// Others added or deleted a default route. One that is replaced is not named, so the main table is listed again.
+    /// Handles default routes that other programs added or deleted. A replaced route is not in the
+    /// notification, so the main table is listed again.
     fn handle_gateway_route(&mut self, route: &objects::RouteInfo, new: bool, replaces: bool) {
         let hops: Vec<_> = scan::gateways(route).collect();
         if route.protocol == PROTOCOL || hops.is_empty() {
@@ -194,7 +198,8 @@ impl Owner {
         }
     }
 
-    /// The kernel deletes IPv4 routes of a link that is set down without a word.
+    /// Removes the gateways of a link that is set down: the kernel deletes its IPv4 routes without
+    /// a notification.
     fn forget_gateways(&mut self, index: u32) {
         let before = self.gateways.len();
         self.gateways.retain(|(_, hop)| hop.ifindex != Some(index));
@@ -203,7 +208,7 @@ impl Owner {
         }
     }
 
-    /// An own route was deleted, or somebody's replaced one of this key.
+    /// Handles a deleted own route, or a foreign route that replaced an own one with the same key.
     fn handle_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
         if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
@@ -213,7 +218,7 @@ impl Owner {
             }
         }
         if route.metric != 0 {
-            return Ok(()); // never ours: what Trunkline installs has the family's default
+            return Ok(()); // not an own route: own routes have the family's default metric
         }
         if !self.routes.is_installed(&key) {
             self.found.remove(&key);
@@ -223,22 +228,22 @@ impl Owner {
         Ok(())
     }
 
-    /// Puts back what others changed. Not as soon as it is heard: IPv6 routes of a link that goes down or away are announced as deleted
-    /// before the link is.
+    /// Repairs routes that others changed. Not immediately: for a link that goes down or is
+    /// deleted, the kernel reports deleted IPv6 routes before it reports the link.
     pub(super) fn settle_broken(&mut self) {
         for key in std::mem::take(&mut self.broken) {
             let Some(installed) = self.routes.take_installed(&key) else {
-                continue; // went with its link, and comes with it
+                continue; // deleted with its link, and restored with it
             };
             if let RouteTarget::Via(hops) = &*installed
                 && !hops.iter().filter_map(|hop| hop.ifindex).any(|index| self.is_up_now(index) == Some(true))
             {
-                continue; // likewise, but the link's own notification is still to come
+                continue; // as above, but the link's notification is still pending
             }
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
             self.repaired(RepairKind::Route, 1, key);
-            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
+            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: restored");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
                 self.fault(Reason::of(&error), error.to_string());
             }
@@ -248,8 +253,9 @@ impl Owner {
         }
     }
 
-    /// Whether a link is up, by the kernel and not by the picture of it: a namespace that is taken down announces routes, addresses and
-    /// links one by one, and what is still announced as there may be gone. None: it is gone.
+    /// Whether a link is up, read from the kernel and not from the owner's record. When a namespace
+    /// is deleted, the kernel reports routes, addresses and links one by one, so a recorded link
+    /// may already be deleted. None: the link is deleted.
     pub(super) fn is_up_now(&mut self, index: u32) -> Option<bool> {
         self.link_now(index).map(|link| link.is_up())
     }
@@ -261,8 +267,9 @@ impl Owner {
         outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))
     }
 
-    /// What a notification about a link says, or for a link of the plan what is so now: kernels before 6.2 tell of each step of
-    /// its making as if others had done it, and by the time that is read it has its name and is up.
+    /// The link of a notification; for a link of the plan, its current state. Kernels before 6.2
+    /// report each step of an own creation as if another program had done it. When the notification
+    /// is read, the link already has its name and is up.
     fn as_it_is_now(&mut self, info: objects::LinkInfo) -> Option<objects::LinkInfo> {
         if self.topology.is_planned(&info) { self.link_now(info.index) } else { Some(info) }
     }
@@ -279,15 +286,15 @@ impl Owner {
         let is_usable = state.is_usable();
         if of_pod {
             let info = state.info.clone();
-            self.mend_group(&info);
+            self.repair_group(&info);
             if was_up && !is_up && !self.pod_names.contains_key(&index) {
                 self.limits_touched(index);
             }
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
-                tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
+                tracing::info!(ifindex = index, "a pod's link was set down by others: restored");
                 self.repaired(RepairKind::Link, 1, format_args!("{} set down", self.link_name(index)));
-                self.mend_device(index);
+                self.repair_device(index);
                 self.flush()?;
                 self.forget_installed(index);
                 self.settle_all()?;
@@ -342,7 +349,7 @@ impl Owner {
             link.addresses.retain(|known| *known != address);
         }
         if is_pods(&link.info) {
-            return Ok(()); // Trunkline puts none there, and needs none
+            return Ok(()); // Trunkline adds no address there, and needs none
         }
         self.host_changed();
         self.farther.clear();
@@ -350,21 +357,22 @@ impl Owner {
         self.settle_all()
     }
 
-    /// Puts into the batch what it takes to have a pod's device up at the host's end.
-    pub(super) fn mend_device(&mut self, index: u32) {
+    /// Adds the requests that set a pod's host interface up again.
+    pub(super) fn repair_device(&mut self, index: u32) {
         let Some(pod) = self.pod_names.get(&index).and_then(|name| self.pods.get(name)) else { return };
         let Some(link) = self.topology.links.get_mut(&index).filter(|link| !link.info.is_up()) else {
             return;
         };
         self.batch.set_up(index);
         self.requests.push(Request::Link(index));
-        // Own requests are not heard, so what they do is noted here. Down, the kernel dropped all neighbours.
+        // Notifications of own requests are filtered, so the new state is recorded here. The kernel
+        // deleted all neighbour entries when the link went down.
         link.info.flags |= libc::IFF_UP as u32;
         let neighbours = pod.neighbours.clone();
         neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));
     }
 
-    /// A pod's device is gone, and with it its routes.
+    /// Removes a pod with a deleted device and its routes from the record.
     pub(super) fn device_gone(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.remove(host_ifname) else { return };
         self.pod_names.remove(&pod.host_ifindex);
@@ -386,7 +394,8 @@ impl Owner {
         self.channels.host_changed.send_modify(|generation| *generation += 1);
     }
 
-    /// What is installed over a link may be gone: it is put again by the next [`Owner::settle_all`].
+    /// Marks routes over a link as not installed, because the kernel may have deleted them. The
+    /// next [`Owner::settle_all`] installs them again.
     fn forget_installed(&mut self, index: u32) {
         self.routes.forget_installed(|target| match target {
             RouteTarget::Via(hops) => hops.iter().any(|hop| hop.ifindex == Some(index)),
@@ -394,7 +403,7 @@ impl Owner {
         });
     }
 
-    /// Settles every route that is not installed, or whose way may have changed.
+    /// Settles every route that is not installed, or whose next hop may have changed.
     fn settle_all(&mut self) -> Result<(), KernelError> {
         let open: Vec<RouteKey> = self
             .routes

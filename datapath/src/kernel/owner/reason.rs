@@ -1,20 +1,20 @@
-//! Why something was refused, in one word of a short list: a label of `trunkline_kernel_errors_total`.
+//! The reason of a refused change, from a short list: a label of `trunkline_kernel_errors_total`.
 
 use super::KernelError;
 use crate::netlink::NetlinkError;
 
-/// Who said no.
+/// The origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The kernel, to one request.
+    /// The kernel refused a request.
     Errno(i32),
     /// A file under /proc/sys.
     Sysctl,
-    /// `nft`, or nftables' notifications.
+    /// `nft`, or the notifications of nftables.
     Nftables,
-    /// A device of the plan cannot be there; the log says why.
+    /// A device of the plan cannot be created or changed; the log has the reason.
     Link,
-    /// The conversation with the kernel itself.
+    /// The netlink socket failed.
     Netlink,
 }
 
@@ -27,7 +27,8 @@ impl Reason {
         }
     }
 
-    /// The word. Error numbers that rtnetlink gives for what is asked here have their names; the rest is one word, so that the list has an end.
+    /// The label value. Error numbers that rtnetlink returns for these requests have their names.
+    /// All others share one value, which limits the number of label values.
     pub(super) fn word(self) -> &'static str {
         match self {
             Reason::Errno(libc::EPERM) => "EPERM",

@@ -1,4 +1,4 @@
-//! What others changed and the owner put back, by kind, and what the owner says of itself.
+//! Repairs of changes by other programs, by kind, and the owner's status.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::sync::PoisonError;
 use super::reason::Reason;
 use super::{GuardStatus, Owner};
 
-/// A kind of thing that is put back.
+/// A kind of object that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepairKind {
     /// A route.
     Route,
     /// A policy rule.
     Rule,
-    /// A permanent neighbour or a proxy entry.
+    /// A permanent neighbour entry or a proxy entry.
     Neighbour,
     /// A pod's link.
     Link,
@@ -26,14 +26,14 @@ pub enum RepairKind {
     Sysctl,
 }
 
-/// How often one kind was put back since the start, and which was the last.
+/// Number of repairs of one kind since the start, and the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Count {
     number: u64,
     last: String,
 }
 
-/// Everything that was put back since the start.
+/// All repairs since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs(BTreeMap<RepairKind, Count>);
 
@@ -53,19 +53,19 @@ impl RepairKind {
 }
 
 impl Repairs {
-    /// Adds repairs of one kind; `last` names the last one.
+    /// Adds repairs of one kind; `last` names the last object.
     pub fn add(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         let count = self.0.entry(what).or_default();
         count.number += number;
         count.last = last.to_string();
     }
 
-    /// How many there are.
+    /// The number of repairs.
     pub fn total(&self) -> u64 {
         self.0.values().map(|count| count.number).sum()
     }
 
-    /// Those since `before`, in words.
+    /// The repairs since `before`, as text.
     pub fn since(&self, before: &Repairs) -> Option<String> {
         let newer = self.0.iter().filter_map(|(what, count)| {
             let known = before.0.get(what).map_or(0, |known| known.number);
@@ -74,12 +74,12 @@ impl Repairs {
             Some(format!("{number} {} ({last}{})", what.name(number), count.last))
         });
         let newer: Vec<String> = newer.collect();
-        (!newer.is_empty()).then(|| format!("changed by others and put back: {}", newer.join(", ")))
+        (!newer.is_empty()).then(|| format!("changed by others and restored: {}", newer.join(", ")))
     }
 }
 
 impl Owner {
-    /// So many of a kind were put back.
+    /// Records repairs of one kind.
     pub(super) fn repaired(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
         if number > 0 {
             self.repairs.add(what, number, last);
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repairs_are_named_by_kind_and_counted_from_the_last_time() {
+    fn repairs_are_counted_by_kind_since_the_last_report() {
         let mut repairs = Repairs::default();
         assert_eq!(repairs.since(&Repairs::default()), None);
         repairs.add(RepairKind::Rule, 1, "priority 1000");
@@ -138,12 +138,12 @@ mod tests {
         let before = repairs.clone();
         assert_eq!(
             repairs.since(&Repairs::default()).unwrap(),
-            "changed by others and put back: 1 route (10.0.0.1/32 in table 39999), 1 rule (priority 1000)"
+            "changed by others and restored: 1 route (10.0.0.1/32 in table 39999), 1 rule (priority 1000)"
         );
         repairs.add(RepairKind::Route, 2, "10.0.0.3/32 in table 39999");
         assert_eq!(
             repairs.since(&before).unwrap(),
-            "changed by others and put back: 2 routes (last 10.0.0.3/32 in table 39999)"
+            "changed by others and restored: 2 routes (last 10.0.0.3/32 in table 39999)"
         );
         assert_eq!((repairs.total(), repairs.since(&repairs)), (4, None));
     }

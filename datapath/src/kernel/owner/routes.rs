@@ -1,7 +1,7 @@
-//! The wanted routes, and which of them are installed.
+//! The wanted routes, and the installed ones among them.
 //!
-//! Both numbers are kept as routes come and go: whoever asks for them, be it at each scrape, must not have a million routes counted, least
-//! of all by the thread that installs them.
+//! The table updates both numbers at each change. So a scrape does not count a million routes on
+//! the thread that installs routes.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use crate::plan::{RouteKey, RouteTarget};
 
 /// A wanted route.
 pub(super) struct Entry {
-    /// As it was asked for.
+    /// The target that the plan wants.
     wanted: Arc<RouteTarget>,
-    /// As it is installed; none if it is not (yet).
+    /// The target in the kernel's table. None: the route is not installed.
     installed: Option<Arc<RouteTarget>>,
 }
 
 impl Entry {
-    /// As it was asked for.
+    /// The target that the plan wants.
     pub(super) fn wanted(&self) -> &Arc<RouteTarget> {
         &self.wanted
     }
 
-    /// As it is installed; none if it is not (yet).
+    /// The target in the kernel's table. None: the route is not installed.
     pub(super) fn installed(&self) -> Option<&RouteTarget> {
         self.installed.as_deref()
     }
 }
 
-/// See the module.
+/// The table of wanted routes.
 #[derive(Default)]
 pub(super) struct WantedRoutes {
     entries: FxHashMap<RouteKey, Entry>,
@@ -37,22 +37,22 @@ pub(super) struct WantedRoutes {
 }
 
 impl WantedRoutes {
-    /// How many there are.
+    /// The number of wanted routes.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many of them are installed.
+    /// The number of installed routes.
     pub(super) fn installed(&self) -> usize {
         self.installed
     }
 
-    /// One.
+    /// The entry of a wanted route.
     pub(super) fn get(&self, key: &RouteKey) -> Option<&Entry> {
         self.entries.get(key)
     }
 
-    /// Each.
+    /// All wanted routes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&RouteKey, &Entry)> {
         self.entries.iter()
     }
@@ -62,7 +62,7 @@ impl WantedRoutes {
         self.get(key).is_some_and(|entry| entry.installed.is_some())
     }
 
-    /// One more, or another target for one that is there.
+    /// Adds a wanted route, or replaces its target.
     pub(super) fn insert(
         &mut self,
         key: RouteKey,
@@ -74,21 +74,21 @@ impl WantedRoutes {
         self.installed -= usize::from(before.is_some_and(|entry| entry.installed.is_some()));
     }
 
-    /// One less. As what it was installed.
+    /// Removes a wanted route. Returns the target that was installed.
     pub(super) fn remove(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
         let installed = self.entries.remove(key)?.installed;
         self.installed -= usize::from(installed.is_some());
         installed
     }
 
-    /// It does not count as installed any more. As what it was.
+    /// Marks the route as not installed; it stays wanted. Returns the target that was installed.
     pub(super) fn take_installed(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
         let installed = self.entries.get_mut(key)?.installed.take();
         self.installed -= usize::from(installed.is_some());
         installed
     }
 
-    /// Likewise of each whose installed target is one of these.
+    /// Marks each route as not installed if `is_lost` is true for its installed target.
     pub(super) fn forget_installed(&mut self, is_lost: impl Fn(&RouteTarget) -> bool) {
         for entry in self.entries.values_mut() {
             if entry.installed.as_deref().is_some_and(&is_lost) {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_installed_is_counted_on_every_way() {
+    fn installed_count_follows_every_change() {
         let key = |n: u8| RouteKey { table: 1, prefix: format!("10.{n}.0.0/16").parse().unwrap() };
         let (hole, throw) = (Arc::new(RouteTarget::Blackhole), Arc::new(RouteTarget::Throw));
         let mut routes = WantedRoutes::default();

@@ -1,4 +1,4 @@
-//! What is written is read as it was.
+//! Objects are encoded and parsed without loss.
 
 use super::*;
 use crate::netlink::message::messages;
@@ -15,7 +15,7 @@ fn round_trip(prefix: &str, target: RouteTarget) -> RouteInfo {
 }
 
 #[test]
-fn a_route_is_read_as_it_was_written() {
+fn route_is_parsed_as_encoded() {
     let hop = |gateway: &str, ifindex| Hop::by(gateway.parse().unwrap(), ifindex);
     for (prefix, target) in [
         ("10.0.0.0/8", RouteTarget::Blackhole),
@@ -38,7 +38,7 @@ fn a_route_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_rule_is_read_as_it_was_written() {
+fn rule_is_parsed_as_encoded() {
     for rule in [
         Rule::always(IpFamily::V4, 1000, 39_999),
         Rule::from_prefix(1100, "2001:db8::/64".parse().unwrap(), 10_000),
@@ -61,7 +61,7 @@ fn a_rule_is_read_as_it_was_written() {
 }
 
 #[test]
-fn what_is_too_short_is_not_read() {
+fn short_messages_are_rejected() {
     for length in 0..12 {
         let body = vec![2; length];
         assert_eq!(read_route(&body), None);
