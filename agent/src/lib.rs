@@ -9,7 +9,7 @@ pub mod causes;
 pub mod change_notifier;
 pub mod config;
 pub mod drain;
-mod family;
+pub mod family;
 pub mod history;
 pub mod ipam;
 pub mod metrics;

@@ -158,10 +158,9 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
         if length == 0 {
             return match line.is_empty() {
                 true => Ok(None),
-                false => Err(Failure::new(
-                    Code::InvalidContent,
-                    "the request has no newline at its end: add one",
-                )),
+                false => {
+                    Err(Failure::new(Code::InvalidContent, "the request has no newline at its end: add one"))
+                }
             };
         }
         if line.len() > MAX_LINE {

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use namespace::{inside, ip, isolated, namespace, ping};
 use serde_json::json;
-use trunkline_agent::plan::{Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
+use trunkline_agent::plan::{Host, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
 use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_datapath::attach::device::DeviceSpec;
@@ -109,7 +109,8 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
         let workers = DeviceWorkers::spawn(2).unwrap();
         let put = |hairpin| {
             runtime.block_on(async {
-                let planned = plan(&intent(hairpin), &kernel.host().await.unwrap()).unwrap();
+                let host = Host { kernel: kernel.host().await.unwrap(), ..Host::default() };
+                let planned = plan(&intent(hairpin), &host).unwrap();
                 assert_eq!(kernel.set_plan(planned.kernel.clone()).await.unwrap().faults, [""; 0]);
                 planned
             })

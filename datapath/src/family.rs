@@ -1,5 +1,7 @@
 //! Kernel address families (IP families).
 
+use std::fmt;
+
 use ipnet::IpNet;
 
 /// The family of an address, a prefix, a route or a rule.
@@ -21,5 +23,14 @@ impl IpFamily {
             IpNet::V4(_) => IpFamily::V4,
             IpNet::V6(_) => IpFamily::V6,
         }
+    }
+}
+
+impl fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IpFamily::V4 => "IPv4",
+            IpFamily::V6 => "IPv6",
+        })
     }
 }

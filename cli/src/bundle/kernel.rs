@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_route::route::RouteType;
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::mac::show_mac;
 use trunkline_datapath::netlink::lookup::{self, kind_name, table_name};
 use trunkline_datapath::netlink::objects::{self, LinkInfo, MAIN_TABLE, PROTOCOL};
@@ -76,7 +76,7 @@ fn show_links(links: &Links) -> String {
 
 fn addresses(connection: &mut Connection, links: &Links) -> anyhow::Result<String> {
     let mut text = String::new();
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         for (index, address) in
             connection.list(|batch| batch.dump_addresses(family), objects::read_address)?
         {
@@ -89,7 +89,7 @@ fn addresses(connection: &mut Connection, links: &Links) -> anyhow::Result<Strin
 /// The rules, and the tables of own rules.
 fn rules(connection: &mut Connection) -> anyhow::Result<(String, BTreeSet<u32>)> {
     let (mut text, mut tables) = (String::new(), BTreeSet::new());
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let _ = writeln!(text, "# {family}");
         let both = |body: &[u8]| Some((lookup::read_any_rule(body)?, objects::read_rule(body)?.protocol));
         for (rule, protocol) in connection.list(|batch| batch.dump_rules(family), both)? {
@@ -110,7 +110,7 @@ fn routes(
     most: usize,
 ) -> anyhow::Result<String> {
     let mut text = String::new();
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let listed = std::cell::RefCell::new(Listed::default());
         let mut batch = Batch::new();
         batch.dump_routes(family, false);
@@ -172,7 +172,7 @@ fn show_route(text: &mut String, links: &Links, found: &lookup::FoundRoute, metr
 
 fn neighbours(connection: &mut Connection, links: &Links) -> anyhow::Result<String> {
     let mut text = String::new();
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let read = |body: &[u8]| -> Option<(u32, IpAddr, Option<[u8; 6]>, &'static str)> {
             let (index, address) = objects::read_neighbour_address(body)?;
             let (mac, state) = lookup::read_neighbour_state(body)?;

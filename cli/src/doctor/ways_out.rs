@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use trunkline_agent::family::ip_family;
 use trunkline_api::control::{AgentStatus, DefaultRouteStatus, ExclusionCause, next_hops_in_words};
 use trunkline_bgp::types::Family;
 use trunkline_datapath::netlink::{Connection, NetlinkError, objects};
@@ -65,7 +66,7 @@ fn next_hops(way: &DefaultRouteStatus) -> Result<Vec<IpAddr>, NetlinkError> {
         return Ok(way.wanted.clone());
     };
     let routes = Connection::open()?.list(
-        |batch| batch.dump_table(family, way.table),
+        |batch| batch.dump_table(ip_family(family), way.table),
         |body| objects::read_route(body).filter(|route| route.key.prefix.prefix_len() == 0),
     )?;
     let hops = routes.iter().filter_map(|route| route.target.as_ref()).flat_map(RouteTarget::hops);
