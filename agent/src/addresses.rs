@@ -1,41 +1,41 @@
-//! Who says which addresses a pod has: this node's own pools, or the cluster's controller.
+//! The origin of a pod's addresses: this node's own pools, or the cluster's controller.
 //!
-//! The attach flow asks here and is told what to record; everything after the record is the same.
+//! The attach flow gets the content of a record here. All later steps are equal for both.
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::resources;
+use trunkline_datapath::naming::default_mac;
 
-use crate::attach::device::default_mac;
 use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record};
-use crate::pods::parse_mac;
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::PodAddresses;
 
-/// See the module. Cheap to clone.
+/// The origin of addresses. Cheap to clone.
 #[derive(Clone)]
 pub enum Addresses {
     /// This node's own pools.
     Local,
-    /// The controller, by IPInstances.
+    /// The controller, through IPInstances.
     Cluster(Cluster),
 }
 
-/// What a new attachment gets.
+/// The addresses of a new attachment.
 #[derive(Clone, Debug)]
 pub struct AddressChoice {
-    /// Which addresses.
+    /// The requested addresses.
     pub wanted: AddressSource,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Prefixes that it may send from besides its addresses, if its Network allows them.
+    /// Prefixes that it may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 impl Addresses {
-    /// What a new attachment gets. A cluster may have to be waited for, until the deadline at most.
+    /// The addresses of a new attachment. With a cluster this may wait, at most until the deadline.
     pub async fn wanted(
         &self,
         request: &Attach,
@@ -69,21 +69,22 @@ impl Addresses {
         }
     }
 
-    /// A pod is attached, and has been told to be.
+    /// Reports an attached and advertised pod to the cluster.
     pub fn attached(&self, record: &Record) {
         if let Addresses::Cluster(cluster) = self {
             cluster.attached(record);
         }
     }
 
-    /// A pod is gone.
+    /// Reports a detached pod to the cluster.
     pub fn detached(&self, record: &Record) {
         if let Addresses::Cluster(cluster) = self {
             cluster.detached(record);
         }
     }
 
-    /// A pod could not be attached. What concerns more than that pod is told to whoever looks at the node.
+    /// Reports a failed attachment. A failure of the whole node is also reported as a Kubernetes
+    /// event.
     pub fn failed(&self, record: &Record, failure: &Failure) {
         if let Addresses::Cluster(cluster) = self
             && failure.code == Code::AddressNotAvailable
@@ -94,7 +95,8 @@ impl Addresses {
     }
 }
 
-/// What the CNI configuration names must be what the controller gave: it has no say of its own.
+/// Checks that the request of the CNI configuration equals the controller's allocation: with a
+/// controller, the configuration cannot select.
 fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
     let wanted = &request.wanted;
     let has =
@@ -120,4 +122,21 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
              configuration, and annotate the pod"
         ),
     ))
+}
+
+/// The MAC address from the CNI configuration.
+fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
+    resources::parse_mac(text)
+        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
+        assert!(parse_mac("02:12").unwrap_err().message.contains("mac `02:12` is not the MAC address"));
+    }
 }

@@ -1,4 +1,4 @@
-//! `trunkline agent`: what runs, what it is given, and in which order it starts and stops.
+//! `trunkline agent`: its tasks, their inputs, and the order of start and stop.
 //!
 //! ```text
 //!      manifests (inotify) or API server         peers (TCP 179)
@@ -14,14 +14,16 @@
 //!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz, the page ── http task
 //! ```
 //!
-//! **Start**: the lock of the socket, the store, a scan of the kernel; what the last run left is compared
-//! ([`recover`]) and cleaned; the first manifests (with an API
-//! server: what the last run knew of it, and then what it says) make the first plan, which takes over links, rules and
-//! routes as they are; the speaker starts with the restart bits set if there was a last run. The socket is
-//! bound before the first plan, so that a client is told what is missing rather than that nobody is there.
+//! **Start**: the lock of the socket, the store, a scan of the kernel. [`recover`] compares the
+//! state that the last run left, and the agent cleans it. The first manifests (with an API server:
+//! first the cached state, then the server's) make the first plan, which adopts existing links,
+//! rules and routes. The speaker starts with the restart bits set if there was a last run. The
+//! socket is bound before the first plan, so a client gets the missing condition instead of a
+//! refused connection.
 //!
-//! **Stop** (SIGTERM, SIGINT): requests under way end, TCP is closed without a word, the kernel stays as it is. So a
-//! stop is the first half of a restart and loses nothing; leaving for good is another command's business.
+//! **Stop** (SIGTERM, SIGINT): current requests end, TCP connections are closed without a
+//! NOTIFICATION, the kernel's state stays. So a stop is the first half of a restart and loses
+//! nothing. `trunkline drain` is the command for leaving the fabric.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,20 +36,21 @@ use tokio_util::task::TaskTracker;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
-use trunkline_bgp::types::{Asn, FamilySet};
+use trunkline_bgp::types::Asn;
 use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::{http, logging, panics};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
+use trunkline_datapath::link_check::LinkChecker;
+use trunkline_datapath::naming::host_ifname;
 
 use crate::addresses::Addresses;
-use crate::attach::device::host_ifname;
-use crate::attach::workers::DeviceWorkers;
 use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Started};
-use crate::kernel::{KernelConfig, KernelHandle};
-use crate::link_check::LinkChecker;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
@@ -63,11 +66,11 @@ use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
 use crate::telemetry::{self, Telemetry};
 
-/// Attachments at once. The kernel does most of it one by one.
+/// Maximum number of simultaneous attachments. The kernel serializes most of their work.
 const ATTACH_THREADS: usize = 8;
-/// Requests under way have this long to end after a signal.
+/// Time limit for current requests after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// The last events have this long to be on disk.
+/// Time limit for writing the last events to disk.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Runs until a signal says to stop.
@@ -76,7 +79,7 @@ pub fn run(config_path: &Path) -> anyhow::Result<()> {
     logging::start(&config.log);
     panics::abort_on_panic();
     connections::raise_descriptor_limit();
-    // Before there are threads: routing tables come and go for as long as the agent runs.
+    // Before any thread starts: routing tables grow and shrink as long as the agent runs.
     trunkline_bgp::net::compact_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -98,16 +101,16 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tracing::error!(error = %fault, "the store cannot be used");
     }
     let (kernel, mut kernel_events) =
-        KernelHandle::spawn(KernelConfig { hold: FamilySet::ALL }).context("looking at the kernel")?;
+        KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).context("looking at the kernel")?;
     let limits_touched = kernel_events.take_limits();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 
     let host = kernel.host().await.context("looking at the host")?;
-    // Own rules are there from the first plan on and stay when the agent stops.
+    // The agent's rules exist from the first plan on, and stay when the agent stops.
     let restarting = !host.tables.is_empty();
     let mut recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
     if fault.is_some() {
-        // The records are not known, so neither is whether a device belongs to nobody: a pod may run with it.
+        // Without records it is unknown whether a device is unused: a pod may run with it.
         recovery.leftover.clear();
     }
     clean(&recovery, &ipam, &devices).await;
@@ -196,7 +199,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
-    tokio::spawn(probe::identifiers::follow(Arc::clone(&observer), history.clone()));
+    tokio::spawn(crate::observe::identifiers::follow(Arc::clone(&observer), history.clone()));
     let mut keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
         addresses: match &cluster {
@@ -233,7 +236,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 reconcile: reconcile.clone(),
                 ipam,
                 metrics,
-                observer: Arc::clone(&observer),
+                node_peers: Arc::clone(&observer),
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
             };
             tokio::spawn(parts.follow(dependencies))
@@ -245,7 +248,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let requests = TaskTracker::new();
     let server = tokio::spawn(Server { pods, observer, notifier }.serve(lock.bind()?, requests.clone()));
 
-    // What else ends is a fault: better to be started again than to be half an agent.
+    // Any other end is a failure. A restarted agent is better than half an agent.
     let fault = tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
@@ -259,9 +262,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     history.close();
     drain.close();
     requests.close();
-    // The keeper asks for the sessions a last time. A disk that hangs does not keep the agent for long.
+    // The keeper requests the sessions one last time. A hanging disk delays the stop only shortly.
     let _ = timeout(LAST_EVENTS, &mut keeper).await;
-    // Sessions end first: who waits for the fabric would only wait longer.
+    // Sessions end first, because requests that wait for the fabric would only wait longer.
     reconcile.stop().await;
     let _ = timeout(FAREWELL, requests.wait()).await;
     telemetry.stop().await;
@@ -272,12 +275,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
 }
 
-/// Cleans what a kill left, before anything new can come in its way.
+/// Removes the leftovers of a killed run, before new attachments can conflict with them.
 async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     for key in &recovery.discard {
         let name = host_ifname(&key.container_id, &key.ifname);
         if let Err(error) = devices.detach(name, None).await {
-            tracing::warn!(attachment = %key, %error, "what is left of an interrupted ADD could not be deleted");
+            tracing::warn!(attachment = %key, %error, "the leftovers of an interrupted ADD could not be deleted");
             continue;
         }
         match ipam.release(key.clone()).await {
@@ -287,12 +290,12 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     }
     for name in &recovery.leftover {
         match devices.detach(name.clone(), None).await {
-            Ok(_) => tracing::info!(device = name, "a link that belongs to nobody was deleted"),
-            Err(error) => tracing::warn!(device = name, %error, "a link that belongs to nobody stays"),
+            Ok(_) => tracing::info!(device = name, "an unused link was deleted"),
+            Err(error) => tracing::warn!(device = name, %error, "an unused link could not be deleted"),
         }
     }
     for (name, bandwidth) in &recovery.limits {
-        if let Err(error) = devices.mend_limits(name.clone(), *bandwidth).await {
+        if let Err(error) = devices.repair_limits(name.clone(), *bandwidth).await {
             tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be put in place");
         }
     }
@@ -304,7 +307,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     for name in &recovery.broken {
         tracing::warn!(
             device = name,
-            "an attached pod's link is gone: its addresses stay taken until its DEL or GC"
+            "an attached pod's link is gone: its addresses stay allocated until its DEL or GC"
         );
     }
     for pod in &recovery.unrecorded {
@@ -316,7 +319,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     }
 }
 
-/// Follows the manifests: each state of the folder is taken over or refused.
+/// Follows the manifests: each state of the folder is applied or refused.
 async fn follow(
     mut source: FolderSource,
     reconcile: Reconcile,
@@ -324,7 +327,7 @@ async fn follow(
     labels: std::collections::BTreeMap<String, String>,
 ) {
     let mut context = FolderContext { labels, running: None };
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     loop {
         let outcome = match source.read(context.clone()).await {
             Ok(snapshot) => match reconcile.snapshot(snapshot).await {
@@ -339,15 +342,15 @@ async fn follow(
         match outcome {
             Ok(running) => {
                 context.running = Some(running);
-                told.clear();
+                reported.clear();
             }
             Err(refused) => {
-                if refused.faults != told {
+                if refused.faults != reported {
                     metrics.manifests_refused();
                     for fault in &refused.faults {
                         tracing::error!(%fault, "the manifests are refused, what ran before keeps running");
                     }
-                    told = refused.faults;
+                    reported = refused.faults;
                 }
             }
         }

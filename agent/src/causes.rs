@@ -1,4 +1,4 @@
-//! Why a peer has no session: the cause before the symptom.
+//! The reason for which a peer has no session: the cause before the symptom.
 //!
 //! ```text
 //!  interface without carrier ──┐
@@ -6,8 +6,9 @@
 //!  failure of the last attempt ┘
 //! ```
 //!
-//! After a cut cable every attempt says "no answer", which is a symptom. So the loss of the session stays the cause until
-//! an attempt proves something else: a refused connection, a wrong AS, segments with a wrong TCP-MD5 signature.
+//! After a cut cable every attempt ends with "no answer", which is a symptom. So the loss of the
+//! session stays the cause until an attempt proves another one: a refused connection, a wrong AS,
+//! segments with a wrong TCP-MD5 signature.
 
 pub mod advice;
 
@@ -19,23 +20,23 @@ use trunkline_bgp::speaker::{self, Cause, Failure, PeerStatus, Side, State};
 use crate::reconcile::UndiscoveredPeer;
 use advice::{AdviceSubject, advice};
 
-/// What an operator sees of a peer's failures.
+/// A peer's failures for operators.
 #[derive(Debug, Default)]
 pub struct Causes {
-    /// Why there is no Established session.
+    /// The reason for which there is no Established session.
     pub cause: Option<PeerCause>,
-    /// Why the session last left Established.
+    /// The reason for which the session last left Established.
     pub last_loss: Option<PeerCause>,
-    /// Why the last attempt failed.
+    /// The reason for which the last attempt failed.
     pub last_attempt: Option<PeerCause>,
-    /// How often the session was lost, by kind.
+    /// Number of lost sessions, by kind.
     pub losses: Vec<LossCount>,
 }
 
-/// The causes of a peer that the speaker has.
+/// The causes of a peer of the speaker.
 pub fn of(status: &PeerStatus) -> Causes {
     let about = AdviceSubject::of(status);
-    let word = |failure: &Failure| said(failure, &about);
+    let word = |failure: &Failure| describe(failure, &about);
     Causes {
         cause: first(status).as_ref().map(word),
         last_loss: status.last_down.as_ref().map(word),
@@ -48,12 +49,13 @@ pub fn of(status: &PeerStatus) -> Causes {
     }
 }
 
-/// Why a peer has no Established session, in words; none while there is one, and before an attempt has failed.
+/// The text of the reason for a missing session; none while the session is Established, and before
+/// a first attempt has failed.
 pub fn why(status: &PeerStatus) -> Option<String> {
     first(status).map(|failure| failure.text)
 }
 
-/// An unnumbered peer that was not found yet.
+/// The cause of an unnumbered peer before its discovery.
 pub fn not_found(waiting: &UndiscoveredPeer) -> PeerCause {
     PeerCause {
         kind: CauseKind::Discovery,
@@ -64,7 +66,7 @@ pub fn not_found(waiting: &UndiscoveredPeer) -> PeerCause {
     }
 }
 
-/// A peer while no speaker runs.
+/// The cause of a peer while no speaker runs.
 pub fn no_speaker(fault: &str, since: Duration) -> PeerCause {
     PeerCause {
         kind: CauseKind::Speaker,
@@ -75,7 +77,7 @@ pub fn no_speaker(fault: &str, since: Duration) -> PeerCause {
     }
 }
 
-/// What is shown first.
+/// The failure to show first.
 fn first(status: &PeerStatus) -> Option<Failure> {
     if status.state == State::Established {
         return None;
@@ -96,10 +98,10 @@ fn first(status: &PeerStatus) -> Option<Failure> {
     }
 }
 
-/// Whether a failed attempt explains the absence of a session better than the loss of the last one does.
+/// Whether a failed attempt explains the missing session better than the loss of the last session.
 fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     match attempt {
-        // The two sides have spoken, or this host alone is at fault.
+        // Both sides have exchanged messages, or only this host is at fault.
         Cause::WrongAs { .. }
         | Cause::Refused
         | Cause::NoRoute
@@ -107,7 +109,8 @@ fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
         | Cause::Firewall
         | Cause::PrefixLimit { .. }
         | Cause::Protocol { .. } => true,
-        // The segments may be another peer's, and a closed connection may be what the loss has led to.
+        // The segments may be from another peer, and a closed connection may be a consequence of
+        // the loss.
         Cause::Passwords { .. } | Cause::Rejected => matches!(
             loss,
             Cause::Closed
@@ -120,7 +123,7 @@ fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     }
 }
 
-fn said(failure: &Failure, about: &AdviceSubject) -> PeerCause {
+fn describe(failure: &Failure, about: &AdviceSubject) -> PeerCause {
     PeerCause {
         kind: kind_of(failure.cause.kind()),
         side: side_of(&failure.cause),

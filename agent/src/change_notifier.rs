@@ -1,7 +1,8 @@
-//! Notifies live views that something which `status`, `peers` or `pods` show has changed.
+//! Notifies live views when the output of `status`, `peers` or `pods` changes.
 //!
-//! The owner of a state notifies after each change; a notification carries no data. Its cost does not depend on the number of
-//! subscribers. A slow subscriber receives the last notification only, so a full table that is learned may notify at any rate.
+//! The owner of a state notifies after each change; a notification carries no data. Its cost does
+//! not depend on the number of subscribers. A slow subscriber receives only the last notification,
+//! so the rate of notifications has no limit, for example during the import of a full table.
 
 use tokio::sync::watch;
 

@@ -1,9 +1,9 @@
 //! The agent's own configuration: one YAML file, read once at start.
 //!
-//! Only what belongs to this process and this host stands here: where the store, the socket and the manifests are,
-//! which addresses BGP listens on, how loud the log is. Networks, subnets and peers are resources and come from the
-//! source, where they may change while the agent runs. An unknown field is an error: a misspelt one would otherwise
-//! be a setting that silently does nothing.
+//! It contains only settings of this process and this host: the paths of the store, the socket and
+//! the manifests, the addresses on which BGP listens, the log level. Networks, subnets and peers
+//! are resources of the source, and may change while the agent runs. An unknown field is an error:
+//! otherwise a misspelt setting would silently have no effect.
 
 mod probes;
 pub mod schema;
@@ -19,28 +19,29 @@ use serde::{Deserialize, Serialize};
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
+use trunkline_datapath::link_check::CheckTimeouts;
 
 pub use self::probes::ProbeConfig;
-use self::schema::{AddressAndPort, FilePath, Prefix};
-use crate::link_check::CheckTimeouts;
 use crate::page::Access;
 use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
+use crate::text_kinds::{AddressAndPort, FilePath, Prefix};
 
-/// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
+/// The content of the `--config` file. Every field has a default; an empty file is a valid
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
-    /// The name of this node; unless said `NODE_NAME` from the environment, else the host's name.
+    /// The name of this node. Default: `NODE_NAME` from the environment, otherwise the host's name.
     pub node_name: Option<String>,
-    /// Labels of this node, matched by the `nodeSelector` of a Network. `kubernetes.io/hostname` is the node's name
-    /// unless said.
+    /// Labels of this node, matched by the `nodeSelector` of a Network. Default of
+    /// `kubernetes.io/hostname`: the node's name.
     pub node_labels: BTreeMap<String, String>,
-    /// Where networks, subnets and pods' addresses come from.
+    /// The source of networks, subnets and pods' addresses.
     pub source: SourceKind,
-    /// How the API server is reached, with `source: kube`.
+    /// Access to the API server, with `source: kube`.
     pub kube: KubeConfig,
     /// Folder of Network and Subnet manifests, watched; with `source: manifests`.
     #[schemars(with = "FilePath")]
@@ -51,67 +52,74 @@ pub struct Config {
     /// File of the local address allocations.
     #[schemars(with = "FilePath")]
     pub store: PathBuf,
-    /// Where `/metrics`, `/healthz`, `/readyz` and the page are served. Loopback unless said: they need no password.
+    /// The address of `/metrics`, `/healthz`, `/readyz` and the page. The default is a loopback
+    /// address, because they need no password.
     #[schemars(with = "AddressAndPort")]
     pub http_address: SocketAddr,
-    /// Who is shown the page, which is served there too.
+    /// The clients that may see the page, which has the same address.
     pub page: Access,
-    /// Addresses and port that BGP sessions are accepted on. Empty: none, every session is opened from here.
+    /// Addresses and port on which BGP sessions are accepted. Empty: none, and this node opens
+    /// every session.
     #[schemars(with = "Vec<AddressAndPort>")]
     pub listen: Vec<SocketAddr>,
-    /// The BGP identifier; unless said, the lowest IPv4 address of the links to the peers, else of the host.
+    /// The BGP identifier. Default: the lowest IPv4 address of the links to the peers, otherwise of
+    /// the host.
     #[serde(rename = "routerID")]
     pub router_id: Option<Ipv4Addr>,
-    /// This node's mark in CLUSTER_LIST where peers have `routeReflectorClient` (RFC 4456): the same on the reflectors of
-    /// one cluster; the BGP identifier unless said.
+    /// This node's cluster ID in CLUSTER_LIST if peers have `routeReflectorClient` (RFC 4456): the
+    /// same on the reflectors of one cluster. Default: the BGP identifier.
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<Ipv4Addr>,
-    /// Names of links that may carry the VLANs of VLAN networks: the first that is there does. Empty: the link of the default route.
+    /// Names of links that may carry the VLANs of VLAN networks: the first existing link does.
+    /// Empty: the link of the default route.
     pub vlan_interfaces: Vec<String>,
-    /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds
-    /// (RFC 4724 §4.1).
+    /// Maximum time for which the first route selection after a restart of the agent waits for the
+    /// peers' End-of-RIB, in seconds (RFC 4724 §4.1).
     #[schemars(range(min = 1, max = 3600))]
     pub selection_deferral_seconds: u16,
-    /// Most next hops that one route is spread over.
+    /// Maximum number of next hops of one route.
     #[schemars(range(min = 1, max = 64))]
     pub max_paths: u8,
-    /// Prefixes of Services: what a pod with an IPVLAN slave reaches by the host, where Services are, and not in its VLAN.
+    /// Prefixes of Services. A pod with an IPVLAN slave reaches them through the host, which
+    /// translates Services, and not in its VLAN.
     #[serde(rename = "serviceCIDRs")]
     #[schemars(with = "BTreeSet<Prefix>")]
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Links that tunnels of mode VXLAN go over, the first that is there; the default route's unless said.
+    /// Links of the tunnels of mode VXLAN: the first existing link is used. Default: the link of
+    /// the default route.
     pub vxlan_interfaces: Vec<String>,
-    /// This node's end of the tunnels is the first address of that link within one of these, unless its NodeInfo says.
+    /// Prefixes of this node's VTEP: the first address of that link within one of these, unless its
+    /// NodeInfo contains a VTEP.
     #[serde(rename = "vtepAddressCIDRs")]
     #[schemars(with = "Vec<Prefix>")]
     pub vtep_address_cidrs: Vec<IpNet>,
-    /// UDP port of the tunnels, the same on every node.
+    /// UDP port of the tunnels, equal on every node.
     #[schemars(range(min = 1))]
     pub vxlan_port: u16,
-    /// The guard against what pods and foreign tunnels may not send.
+    /// The guard against packets that pods and foreign tunnels may not send.
     pub guard: GuardConfig,
-    /// Monitoring stations (RFC 7854) that are told what BGP hears.
+    /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
     pub bmp: Bmp,
     /// Probes of the routers.
     pub probes: ProbeConfig,
-    /// When a pod counts as ready.
+    /// The readiness of pods.
     pub readiness: Readiness,
-    /// How this node leaves the fabric.
+    /// The drain of this node.
     pub drain: DrainConfig,
-    /// What is looked at on a VLAN before a pod is in it.
+    /// Checks on a VLAN before a pod uses it.
     pub vlan_check: VlanCheck,
-    /// What is told to others than the fabric.
+    /// Export of telemetry data.
     pub telemetry: TelemetryConfig,
     /// The log.
     pub log: Log,
 }
 
-/// The guard against what pods and foreign tunnels may not send.
+/// The guard against packets that pods and foreign tunnels may not send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GuardConfig {
-    /// The agent keeps the nftables tables `inet trunkline-guard` and `arp trunkline-guard`. Switch this off only where rules of your own
-    /// hold what `docs/security.md` lists.
+    /// The agent maintains the nftables tables `inet trunkline-guard` and `arp trunkline-guard`.
+    /// Disable this only if your own rules enforce the list in `docs/security.md`.
     pub enabled: bool,
 }
 
@@ -121,48 +129,50 @@ impl Default for GuardConfig {
     }
 }
 
-/// Monitoring stations.
+/// BMP monitoring stations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Bmp {
-    /// Their addresses and ports; this side connects, and connects again.
+    /// Their addresses and ports. The agent connects to them, and reconnects.
     #[schemars(with = "Vec<AddressAndPort>")]
     pub stations: Vec<SocketAddr>,
-    /// Between Stats Reports, in seconds; 0: none.
+    /// Time between Stats Reports, in seconds; 0: none.
     #[schemars(range(max = 3600))]
     pub stats_seconds: u16,
 }
 
-/// When a pod counts as ready.
+/// The readiness of pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readiness {
-    /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds.
+    /// Maximum time for which an ADD waits until an established peer has received the pod's
+    /// addresses, in seconds.
     #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: u16,
 }
 
-/// How this node leaves the fabric.
+/// The drain of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DrainConfig {
-    /// How long `trunkline drain` gives the fabric to move away, from when every peer knows that this node leaves (RFC 8326)
-    /// until it tells nothing any more, in seconds.
+    /// Time for the fabric to use other paths in `trunkline drain`, in seconds: from when every
+    /// peer has received GRACEFUL_SHUTDOWN (RFC 8326) until this node withdraws its prefixes.
     #[schemars(range(max = 3600))]
     pub settle_seconds: u16,
-    /// Whether a node that is cordoned in Kubernetes leaves the fabric once its pods have gone (`kubectl drain`), and comes back with the
-    /// end of the cordon (`kubectl uncordon`). Needs `source: kube`.
+    /// Whether a node that is cordoned in Kubernetes drains once its pods are gone (`kubectl
+    /// drain`), and undrains at the end of the cordon (`kubectl uncordon`). Needs `source: kube`.
     pub follow_cordon: bool,
 }
 
-/// What is looked at on a VLAN before a pod is in it.
+/// Checks on a VLAN before a pod uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct VlanCheck {
-    /// How long the subnet's gateway has to answer ARP or Neighbour Discovery, in seconds.
+    /// Time limit for the subnet's gateway to answer ARP or Neighbour Discovery, in seconds.
     #[schemars(range(min = 1, max = 60))]
     pub timeout_seconds: u16,
-    /// How long somebody who has the pod's address has to say so, in milliseconds; 0: nobody is asked.
+    /// Time for another host with the pod's address to answer, in milliseconds; 0: no duplicate
+    /// address check.
     #[schemars(range(max = 10_000))]
     pub duplicate_address_wait_milliseconds: u16,
 }
@@ -229,7 +239,7 @@ impl Default for VlanCheck {
     }
 }
 
-/// Why a configuration is refused.
+/// The reason for which a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -237,16 +247,16 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         #[source]
         error: std::io::Error,
     },
-    /// The file is no YAML of this shape.
+    /// The file is not YAML with these fields.
     #[error("{path}: {message}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// The parser's words, with line and column.
+        /// The parser's error, with line and column.
         message: String,
     },
     /// A field's value is out of range.
@@ -256,7 +266,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// The field, as it is written.
         field: &'static str,
-        /// What is wrong and what to write.
+        /// The fault and the remedy.
         message: String,
     },
 }
@@ -269,9 +279,9 @@ impl Config {
         Config::parse(&text, path)
     }
 
-    /// Checks a configuration's text; `path` is only for the error.
+    /// Checks a configuration's text; `path` is only used in the error.
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-        // A file of nothing but comments is YAML's null, which is no struct; it means "all defaults".
+        // A file with only comments is YAML's null, which is not a struct; it means "all defaults".
         let blank = text.lines().all(|line| {
             let line = line.trim();
             line.is_empty() || line.starts_with('#') || line == "---"
@@ -318,7 +328,7 @@ impl Config {
                 ));
             }
             if self.bmp.stations[..index].contains(station) {
-                return Err(("bmp.stations", format!("{station} stands there twice: leave one out")));
+                return Err(("bmp.stations", format!("{station} is listed twice: remove one")));
             }
         }
         for prefix in &self.service_cidrs {
@@ -361,7 +371,7 @@ impl Config {
         for (index, name) in self.vlan_interfaces.iter().enumerate() {
             name.parse::<InterfaceName>().map_err(|error| ("vlanInterfaces", error.to_string()))?;
             if self.vlan_interfaces[..index].contains(name) {
-                return Err(("vlanInterfaces", format!("{name} stands there twice: leave one out")));
+                return Err(("vlanInterfaces", format!("{name} is listed twice: remove one")));
             }
         }
         if self.source == SourceKind::Kube && !self.node_labels.is_empty() {
@@ -381,7 +391,7 @@ impl Config {
                 return Err(("listen", format!("{address} has port 0: write the port, BGP's is 179")));
             }
             if self.listen[..index].contains(address) {
-                return Err(("listen", format!("{address} stands there twice: leave one out")));
+                return Err(("listen", format!("{address} is listed twice: remove one")));
             }
         }
         for (field, path) in [
@@ -402,7 +412,8 @@ impl Config {
         Ok(())
     }
 
-    /// The node's name: as configured, else as the environment says, else the host's.
+    /// The node's name: from the configuration, otherwise from the environment, otherwise the
+    /// host's.
     pub fn node_name(&self) -> String {
         let environment = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
         match self.node_name.clone().or_else(environment) {
@@ -418,23 +429,23 @@ impl Config {
         labels
     }
 
-    /// What the planner needs to know of the guard.
+    /// The planner's settings of the guard.
     pub fn guard(&self) -> GuardSettings {
         let bgp_ports = self.listen.iter().map(SocketAddr::port).collect();
         GuardSettings { enabled: self.guard.enabled, bgp_ports }
     }
 
-    /// What the planner needs to know of probes.
+    /// The planner's settings of probes.
     pub fn probe_plan(&self) -> ProbeSettings {
         ProbeSettings { enabled: self.probes.enabled, targets: self.probes.targets.clone() }
     }
 
-    /// How probes are sent.
+    /// The settings of the probe task.
     pub fn probes(&self) -> Settings {
         self.probes.settings()
     }
 
-    /// What the planner needs to know of tunnels.
+    /// The planner's settings of tunnels.
     pub fn tunnels(&self) -> Tunnels {
         Tunnels {
             interfaces: self.vxlan_interfaces.clone(),
@@ -443,7 +454,7 @@ impl Config {
         }
     }
 
-    /// What each monitoring station is told of this node.
+    /// The settings of the BMP sessions.
     pub fn bmp_station(&self) -> StationConfig {
         let seconds = u64::from(self.bmp.stats_seconds);
         StationConfig {
@@ -453,17 +464,17 @@ impl Config {
         }
     }
 
-    /// How long an ADD waits for the fabric.
+    /// Maximum time for which an ADD waits for the fabric.
     pub fn readiness_timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.readiness.timeout_seconds))
     }
 
-    /// How long the fabric is given to move away from this node.
+    /// Time for the fabric to use other paths during a drain.
     pub fn drain_settle(&self) -> Duration {
         Duration::from_secs(u64::from(self.drain.settle_seconds))
     }
 
-    /// How long things may take on a VLAN.
+    /// Time limits of the checks on a VLAN.
     pub fn link_check_timeouts(&self) -> CheckTimeouts {
         let VlanCheck { timeout_seconds, duplicate_address_wait_milliseconds } = self.vlan_check;
         CheckTimeouts {
@@ -487,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_the_defaults() {
+    fn an_empty_configuration_has_the_defaults() {
         assert_eq!(parse("").unwrap(), Config::default());
         assert_eq!(parse("# only a comment\n---\n").unwrap(), Config::default());
     }
@@ -498,7 +509,7 @@ mod tests {
         let config = parse(text).unwrap();
         assert_eq!(config.node_name(), "rack1-node1");
         assert_eq!(config.http_address.port(), 9473);
-        // Wherever in the schema there are properties: in sections, lists, maps and choices.
+        // All properties in the schema: in sections, lists, maps and choices.
         let (mut values, mut fields) = (vec![schema::schema()], Vec::new());
         while let Some(value) = values.pop() {
             if let Some(properties) = value["properties"].as_object() {
@@ -613,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_was_written_here_is_refused_and_not_repeated() {
+    fn a_literal_secret_is_refused_and_not_repeated() {
         for text in [
             "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: s3cret}",
             "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: {value: s3cret}}",
@@ -627,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_name_label_is_the_node_name_unless_said() {
+    fn the_host_name_label_defaults_to_the_node_name() {
         let config = parse("nodeName: a").unwrap();
         assert_eq!(config.node_labels()["kubernetes.io/hostname"], "a");
         let config = parse("nodeName: a\nnodeLabels: {kubernetes.io/hostname: b}").unwrap();

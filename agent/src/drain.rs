@@ -1,24 +1,29 @@
-//! Leaving the fabric so that nothing is lost that has another way (RFC 8326), and coming back.
+//! Drains this node without loss of traffic that has another path (RFC 8326), and undrains it.
 //!
 //! ```text
 //!  undrained ──drain──► announcing ─────────────► withdrawing ────────► drained
-//!      ▲                 GRACEFUL_SHUTDOWN on all   nothing is told      sessions are shut down, with the
-//!      │                 that is told; all peers    any more, and every  operator's text (RFC 9003)
-//!      │                 have it; the settle time   peer knows
+//!      ▲                 GRACEFUL_SHUTDOWN on all   all prefixes are     sessions are shut down, with the
+//!      │                 routes; all peers have     withdrawn, and       operator's text (RFC 9003)
+//!      │                 them; the settle time      all peers know
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!
-//! **What can be known**: that every peer was written everything ([`SpeakerHandle::wait_all_advertised`]). That the routers behind them have
-//! moved, nobody tells a speaker: RFC 8326 gives them time, and so does this, [`Settings::settle`]. What *is* heard is counted
-//! afterwards: a peer that prefers another way to one of this node's prefixes tells it in turn. That count is shown and nothing
-//! hangs on it, since an address that is here alone never has another way.
+//! **Observable facts**: whether every peer was sent everything
+//! ([`SpeakerHandle::wait_all_advertised`]). A speaker receives no message about the routers behind
+//! its peers. RFC 8326 gives them time, and so does [`Settings::settle`]. Afterwards the agent
+//! counts its prefixes with another path: a peer that prefers another path to such a prefix
+//! advertises it to this node. This count is only shown and decides nothing, because an address
+//! that exists only here never has another path.
 //!
-//! **Restarts**: that the node is drained is in the store before the first peer hears of it. A restart on the way begins again at
-//! the announcement, which does nobody harm; one after the end brings the agent up without sessions.
+//! **Restarts**: the drain is in the store before the first peer receives an update. After a
+//! restart during the drain, the agent begins again with the announcement, which harms no traffic.
+//! After a restart at the end, the agent starts without sessions.
 //!
-//! **Who drains**: an operator by command, or the Node's cordon in Kubernetes where that is followed (`drain::cordon`). The cause is in the store with it.
+//! **The cause**: an operator's command, or the Node's cordon in Kubernetes if the agent follows it
+//! (`drain::cordon`). The store contains the cause.
 //!
-//! A peer that takes nothing is waited for `PATIENCE` long, and then left behind with a word about it.
+//! The agent waits up to `PATIENCE` for a peer that receives nothing, and then continues with a
+//! warning.
 
 mod cordon;
 
@@ -38,29 +43,29 @@ use crate::reconcile::{DrainInput, DrainStage, Reconcile};
 pub use cordon::Cordon;
 use cordon::{CordonAction, decide};
 
-/// What the peers' operators read of a node that its cordon has drained.
+/// The text for the peers' operators if a cordon drains the node.
 const CORDONED: &str = "drained in Kubernetes";
 
-/// Peers that take nothing are waited for so long.
+/// Maximum time to wait for peers that receive nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What stands in the store while a node is drained, or its cordon is overruled.
+/// The stored state while a node is drained, or while its cordon is overruled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct StoredDrain {
     #[serde(default)]
     message: String,
-    /// The sessions are down.
+    /// Whether the sessions are down.
     #[serde(default)]
     down: bool,
     #[serde(default)]
     cause: DrainCause,
-    /// It is not drained: an operator has brought it back, and the cordon that there was then does not count.
+    /// Whether the node is undrained because an operator overruled the current cordon.
     #[serde(default)]
     overruled: bool,
 }
 
 impl StoredDrain {
-    /// What cannot be read was written by another version: the node is drained all the same.
+    /// An unreadable state is from another version: the node stays drained.
     fn read(text: &str) -> StoredDrain {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -73,7 +78,7 @@ impl StoredDrain {
         }
     }
 
-    /// Where a start takes it up.
+    /// The phase in which a start continues.
     fn phase(&self) -> DrainPhase {
         match (self.overruled, self.down) {
             (true, _) => DrainPhase::Undrained,
@@ -83,26 +88,26 @@ impl StoredDrain {
     }
 }
 
-/// The stage that a node starts in whose store says this.
+/// The stage in which a node with this stored state starts.
 pub fn stage(stored: Option<&str>) -> DrainStage {
     stored.map_or(DrainStage::Active, |text| StoredDrain::read(text).stage())
 }
 
-/// What it works with.
+/// The inputs of the task.
 pub struct Settings {
-    /// How long the fabric is given to move away.
+    /// The time for the fabric to use other paths.
     pub settle: Duration,
-    /// What the store said at the start.
+    /// The stored state at the start.
     pub stored: Option<String>,
-    /// Who tells the speaker.
+    /// The reconcile task, which controls the speaker.
     pub reconcile: Reconcile,
-    /// Who keeps it over a restart.
+    /// The owner of the store.
     pub ipam: Ipam,
-    /// Where it is kept that it happened.
+    /// The event history.
     pub history: History,
 }
 
-/// The way to the task. Cheap to clone.
+/// The handle of the task. Cheap to clone.
 #[derive(Clone)]
 pub struct Drain {
     commands: mpsc::Sender<DrainCommand>,
@@ -118,7 +123,7 @@ enum DrainCommand {
     Undrain {
         answer: oneshot::Sender<Result<(), Failure>>,
     },
-    /// The Node stands so now, as far as that is known.
+    /// The Node's cordon; none if it is unknown.
     Cordon {
         cordon: Option<Cordon>,
         answer: oneshot::Sender<Result<(), Failure>>,
@@ -129,11 +134,11 @@ enum DrainCommand {
 #[derive(Clone, Debug)]
 struct DrainState {
     phase: DrainPhase,
-    /// Of a node that is not undrained.
+    /// The cause; none for an undrained node.
     cause: Option<DrainCause>,
-    /// How the Node stands, where that is followed and known.
+    /// The Node's cordon; none if it is not followed or unknown.
     cordon: Option<Cordon>,
-    /// The cordon does not count.
+    /// Whether the cordon is ignored.
     is_overruled: bool,
     since: Instant,
     settled_at: Option<Instant>,
@@ -176,7 +181,7 @@ impl DrainState {
 }
 
 impl Drain {
-    /// Starts the task. What was under way when the agent stopped goes on.
+    /// Starts the task. It continues a drain that the agent's stop interrupted.
     pub fn spawn(settings: Settings) -> Drain {
         let stored = settings.stored.as_deref().map(StoredDrain::read);
         let phase = stored.as_ref().map_or(DrainPhase::Undrained, StoredDrain::phase);
@@ -191,17 +196,18 @@ impl Drain {
         Drain { commands, state: reader, task }
     }
 
-    /// Begins to leave the fabric. What is under way or done already stays so, and its text too; what a cordon has begun is the operator's from now on.
+    /// Starts a drain by an operator. A drain that is in progress or complete continues with its
+    /// text; if a cordon caused it, the operator is now the cause.
     pub async fn drain(&self, message: String) -> Result<DrainStatus, Failure> {
         self.order(|answer| DrainCommand::Drain { message, answer }).await
     }
 
-    /// Says how the Node stands in Kubernetes; `None` if that is not known any more.
+    /// Sets the Node's cordon; `None` if it is no longer known.
     pub async fn cordon(&self, cordon: Option<Cordon>) -> Result<DrainStatus, Failure> {
         self.order(|answer| DrainCommand::Cordon { cordon, answer }).await
     }
 
-    /// Comes back, whoever drained it.
+    /// Undrains the node, whatever drained it.
     pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
         self.order(|answer| DrainCommand::Undrain { answer }).await
     }
@@ -216,19 +222,19 @@ impl Drain {
         Ok(self.status())
     }
 
-    /// How far this node has left the fabric.
+    /// The state of the drain.
     pub fn status(&self) -> DrainStatus {
         self.state.borrow().status()
     }
 
-    /// The same, once nothing is under way.
+    /// The state, after the current step is complete.
     pub async fn settled(&self) -> Result<DrainStatus, Failure> {
         let mut state = self.state.clone();
         let settled = state.wait_for(|state| state.phase.is_settled()).await;
         settled.map(|state| state.status()).map_err(|_| stopping())
     }
 
-    /// Ends the task where it is, and lets go whoever waits for it: the agent stops.
+    /// Ends the task at once, and wakes all waiting requests. Called when the agent stops.
     pub fn close(&self) {
         self.task.abort();
     }
@@ -250,7 +256,7 @@ impl Task {
     async fn run(mut self, mut inbox: mpsc::Receiver<DrainCommand>) {
         loop {
             let phase = self.state.borrow().phase;
-            // An order ends a step wherever it is: every step may be begun again.
+            // An order interrupts a step at any point, because every step can start again.
             let order = tokio::select! {
                 biased;
                 order = inbox.recv() => order,
@@ -289,7 +295,7 @@ impl Task {
 
     async fn undrain(&mut self, phase: DrainPhase) -> Result<(), Failure> {
         let DrainState { cause, cordon, is_overruled, .. } = *self.state.borrow();
-        // The cordon that drained it, or is about to, would do so again at once.
+        // The cordon that drained the node, or soon would, would drain it again at once.
         let overrules = cause == Some(DrainCause::Cordon) || matches!(cordon, Some(Cordon::Yes { .. }));
         if phase != DrainPhase::Undrained {
             return self.undo(overrules, "this node is brought back by an operator").await;
@@ -342,13 +348,13 @@ impl Task {
         Ok(())
     }
 
-    /// Stands otherwise from now on, with the Node as it is.
+    /// Sets the state, with the current cordon.
     fn set_state(&self, state: DrainState) {
         let cordon = self.state.borrow().cordon;
         self.state.send_replace(DrainState { cordon, ..state });
     }
 
-    /// What a phase consists of, and then the next.
+    /// Runs the step of a phase, and then sets the next phase.
     async fn step(&mut self, phase: DrainPhase) {
         let left = match phase {
             DrainPhase::Announcing => self.announce().await,
@@ -356,7 +362,7 @@ impl Task {
             DrainPhase::Undrained | DrainPhase::Drained => None,
         };
         if left.is_none() {
-            // The agent stops. Nothing more is to be done, and nobody is to be told that it is.
+            // The agent stops. No further step runs, and no result is reported.
             std::future::pending::<()>().await;
         }
     }
@@ -364,8 +370,8 @@ impl Task {
     async fn announce(&mut self) -> Option<()> {
         let left = self.reconcile.leave(DrainStage::Announcing).await?;
         self.wait_advertised(&left, "that this node leaves").await;
-        // Who began in the middle of a restart has no session yet, and nobody who could move away.
-        // An order that changes nothing begins this step again, and the time does not.
+        // If the drain began during a restart, there are no sessions yet and no router can use
+        // another path. An order without a change restarts this step, but not its time.
         let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
         self.state.send_modify(|state| state.settled_at = Some(until));
         sleep_until(until).await;
@@ -396,7 +402,7 @@ impl Task {
         if let Err(failure) =
             self.store(Some(&StoredDrain { message, down: true, cause, overruled: false })).await
         {
-            // A restart then goes the whole way again.
+            // After a restart, all phases run again.
             self.fault(failure.to_string());
         }
         self.next(DrainPhase::Drained, |_| {});
@@ -407,7 +413,7 @@ impl Task {
     async fn wait_advertised(&mut self, left: &DrainInput, what: &str) {
         let Some(speaker) = &left.speaker else { return };
         if timeout(PATIENCE, speaker.wait_all_advertised()).await.is_err() {
-            self.fault(format!("not every peer had taken {what} after {} s", PATIENCE.as_secs()));
+            self.fault(format!("not every peer received {what} within {} s", PATIENCE.as_secs()));
         }
     }
 
@@ -435,8 +441,8 @@ impl Task {
     }
 }
 
-/// How many of this node's prefixes some peer has another way to, whether this node would take it or not. A path through this
-/// node's own AS may lead straight back here, and does not count.
+/// Number of this node's prefixes to which some peer has another path, even if this node would not
+/// accept it. A path through this node's own AS could lead back to this node, and does not count.
 async fn alternatives(speaker: &SpeakerHandle, left: &DrainInput) -> u64 {
     let mut known = 0;
     for prefix in &left.prefixes {
@@ -447,7 +453,7 @@ async fn alternatives(speaker: &SpeakerHandle, left: &DrainInput) -> u64 {
     known
 }
 
-/// Whether an AS_PATH as it is printed has an AS in it.
+/// Whether a printed AS_PATH contains an AS.
 fn as_path_contains(as_path: &str, asn: u32) -> bool {
     as_path.split(|c: char| !c.is_ascii_digit()).any(|word| word.parse() == Ok(asn))
 }
@@ -457,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_own_as_is_found_in_sequences_and_sets_and_not_in_longer_numbers() {
+    fn an_own_as_is_found_in_sequences_and_sets() {
         for (path, through) in [
             ("65001 65012 65101", true),
             ("65001 {65101,65102}", true),
@@ -469,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_says_where_a_restart_begins() {
+    fn the_stored_state_decides_the_first_stage() {
         let text = |stored: &StoredDrain| serde_json::to_string(stored).unwrap();
         let mut stored = StoredDrain { message: "new disk".to_owned(), ..StoredDrain::default() };
         assert_eq!(stage(None), DrainStage::Active);

@@ -1,4 +1,5 @@
-//! What happened lately, for the operator who comes after it did: the last `KEPT` session and route events, in memory, and on disk for the next run.
+//! Recent events for an operator who looks later: the last `KEPT` session and route events, in
+//! memory, and on disk for the next run.
 //!
 //! ```text
 //!  reconcile task ──sessions, originations──┐         ┌─► since, subscribe: `trunkline events`, the page
@@ -7,12 +8,14 @@
 //!  operator's commands ─────────────────────┘    └──────── at the start ───┘
 //! ```
 //!
-//! Writing never waits, and nobody's reading holds up a writer: a reader takes what is newer than the number he has, and
-//! who was too slow for the ring is told how many he missed. A reader who waits is woken by a write, so nothing polls.
+//! Recording an event never waits, and no reader delays a writer. A reader requests the events
+//! after its last number. If the ring already dropped some of them, the answer contains their
+//! number. A write wakes all waiting readers, so no reader polls.
 //!
-//! Awkward is that routes come by the hundred thousand and sessions by the dozen, and that the one session event which
-//! explains the routes is what is looked for. So many routes at once are one event (`FEW`), and when the ring is
-//! full, as long as routes fill more than half of it, the oldest of them goes and not the oldest event.
+//! Routes change by the hundred thousand and sessions by the dozen, but the one session event that
+//! explains the routes is the important one. So many simultaneous routes are one event (`FEW`). If
+//! the ring is full and routes fill more than half of it, the oldest route event is dropped instead
+//! of the oldest event.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,12 +34,12 @@ pub mod keeper;
 pub mod last_run;
 pub mod repairs;
 
-/// Events that are kept.
+/// Maximum number of events in the ring.
 const KEPT: usize = 1000;
-/// So many routes that change together are told one by one; more are one event.
+/// Up to this number of simultaneous route changes have an event each. More are one event.
 const FEW: usize = 8;
 
-/// The way to the ring. Cheap to clone.
+/// A handle of the ring. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct History {
     shared: Arc<Shared>,
@@ -54,7 +57,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 struct Newest {
     number: u64,
-    /// The agent stops, and nobody is to wait any more.
+    /// Whether the agent stops. Then no reader waits.
     closed: bool,
 }
 
@@ -62,12 +65,12 @@ struct Newest {
 struct Ring {
     capacity: usize,
     events: VecDeque<control::Event>,
-    /// How many of them are about routes.
+    /// Number of route events in the ring.
     of_routes: usize,
     last: u64,
-    /// The kernel gets the peers' best paths.
+    /// Whether the kernel gets the peers' best paths.
     imports: bool,
-    /// Families whose last learned default route is gone.
+    /// Families that lost their last learned default route.
     lost_defaults: FamilySet,
 }
 
@@ -78,7 +81,7 @@ impl Default for History {
 }
 
 impl History {
-    /// One that begins with the events of earlier runs.
+    /// A history that starts with the events of earlier runs.
     fn after(events: Vec<control::Event>) -> History {
         History::keeping(KEPT, events)
     }
@@ -98,7 +101,7 @@ impl History {
             ring.push(event);
         }
         let restored = ring.last;
-        // What JavaScript's numbers hold, and never 0.
+        // JavaScript numbers hold 53 bits. 0 is not a valid run.
         let run = (fastrand::u64(..) >> 11) | 1;
         History {
             shared: Arc::new(Shared {
@@ -111,16 +114,16 @@ impl History {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Ring) -> T) -> T {
-        // Nothing panics while it holds the lock, and a ring half changed would still be a ring.
+        // No code panics while it holds the lock, and a partly changed ring is still usable.
         work(&mut self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Something happened.
+    /// Records an event with the usual severity of its kind.
     pub fn record(&self, kind: EventKind, peer: Option<String>, prefix: Option<IpNet>, text: String) {
         self.record_as(kind.severity(), kind, peer, prefix, text);
     }
 
-    /// Something happened that is worse or better than its kind usually is.
+    /// Records an event with its own severity.
     fn record_as(
         &self,
         severity: Severity,
@@ -136,7 +139,7 @@ impl History {
             ring.push(control::Event { number, at, kind, severity, peer, prefix, text });
             number
         });
-        // Two writers may come here in the other order; what is newest is never told as older.
+        // Two writers may reach this point in reverse order; the newest number must never decrease.
         self.shared.newest.send_if_modified(|newest| {
             let newer = number > newest.number;
             newest.number = number.max(newest.number);
@@ -144,7 +147,7 @@ impl History {
         });
     }
 
-    /// Everything that is kept and newer than the event of this number.
+    /// All events in the ring after this number.
     pub fn since(&self, after: u64) -> Events {
         self.with(|ring| {
             let newer = ring.events.iter().filter(|event| event.number > after);
@@ -154,7 +157,7 @@ impl History {
         })
     }
 
-    /// The number of this run, and of its newest event.
+    /// The number of this run and the number of its newest event.
     pub fn newest(&self) -> (u64, u64) {
         (self.shared.run, self.shared.newest.borrow().number)
     }
@@ -164,43 +167,43 @@ impl History {
         self.shared.restored
     }
 
-    /// Where a reader reads on that has read up to `after` in the run of that number, this one if none: a reader that knows
-    /// another run goes on with the first event of this one.
+    /// The event number from which a reader continues. The reader has read up to `after` in the run
+    /// `run` (None: this run). A reader of another run continues with the first event of this run.
     pub fn number_of(&self, after: u64, run: Option<u64>) -> u64 {
         if run.is_none_or(|run| run == self.shared.run) { after } else { self.shared.restored }
     }
 
-    /// Ends when nobody is to wait any more.
+    /// Returns when the history is closed.
     pub async fn closed(&self) {
-        // Dropped senders are an end too.
+        // A dropped sender also means closed.
         let _ = self.shared.newest.subscribe().wait_for(|newest| newest.closed).await;
     }
 
-    /// Whoever waits is let go, and nobody waits any more: the agent stops.
+    /// Wakes all waiting readers, and no reader waits afterwards. Called when the agent stops.
     pub fn close(&self) {
         self.shared.newest.send_modify(|newest| newest.closed = true);
     }
 
-    /// Reads on from the event of this number, waiting for the next.
+    /// Reads from this event number on, and waits for the next event.
     pub fn subscribe(&self, after: u64) -> Subscription {
         Subscription { history: self.clone(), newest: self.shared.newest.subscribe(), after }
     }
 
-    /// What the speaker tells.
+    /// Records an event of the speaker.
     pub fn record_speaker_event(&self, event: &Event) {
         if let Some((kind, peer, prefix, text)) = words(event) {
             self.record(kind, peer.map(|peer| peer.to_string()), prefix, text);
         }
     }
 
-    /// Prefixes that this node tells of from now on, or otherwise than before.
+    /// Records prefixes that this node now advertises, or advertises with other attributes.
     pub fn originated(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
-        self.own(EventKind::Originated, "told to the peers", prefixes);
+        self.own(EventKind::Originated, "advertised", prefixes);
     }
 
-    /// Prefixes that this node tells of no more.
+    /// Records prefixes that this node withdrew.
     pub fn withdrawn(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
-        self.own(EventKind::Withdrawn, "told to the peers no more", prefixes);
+        self.own(EventKind::Withdrawn, "no longer advertised", prefixes);
     }
 
     fn own(&self, kind: EventKind, what: &str, prefixes: impl ExactSizeIterator<Item = IpNet>) {
@@ -214,13 +217,13 @@ impl History {
         }
     }
 
-    /// Whether the kernel gets the peers' best paths from now on. Otherwise what they advertise leads no packet, and the plan's default
-    /// routes are events of their own.
+    /// Sets whether the kernel gets the peers' best paths. If not, the peers' paths carry no
+    /// packets, and the plan's default routes have their own events.
     pub fn set_imports(&self, imports: bool) {
         self.with(|ring| ring.imports = imports);
     }
 
-    /// What peers told has changed the way of these prefixes.
+    /// Records prefixes with best paths that changed.
     pub fn learned(&self, changes: &[RouteChange]) {
         let (defaults, changes): (Vec<_>, Vec<_>) =
             changes.iter().partition(|change| change.prefix.prefix_len() == 0);
@@ -231,8 +234,8 @@ impl History {
             let lost = changes.iter().filter(|change| change.paths.is_empty()).count();
             let text = match (changes.len() - lost, lost) {
                 (kept, 0) => format!("{kept} prefixes have other paths"),
-                (0, lost) => format!("no peer's path leads to {lost} prefixes any more"),
-                (kept, lost) => format!("{kept} prefixes have other paths, {lost} no peer's any more"),
+                (0, lost) => format!("{lost} prefixes have lost their last path"),
+                (kept, lost) => format!("{kept} prefixes have other paths, {lost} have lost their last path"),
             };
             return self.record(EventKind::Learned, None, None, text);
         }
@@ -241,7 +244,7 @@ impl History {
         }
     }
 
-    /// The last path of a default route is a warning, and the next one its end.
+    /// The loss of the last path of a default route is a warning, and the next path ends it.
     fn learned_default(&self, change: &RouteChange) {
         if !self.with(|ring| ring.imports) {
             return self.learned_one(EventKind::Learned, change);
@@ -269,11 +272,11 @@ impl History {
     fn learned_one(&self, kind: EventKind, change: &RouteChange) {
         let hops: Vec<String> = change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
         let text = match hops.as_slice() {
-            [] => format!("no peer's path leads to {} any more", change.prefix),
+            [] => format!("{} has lost its last path", change.prefix),
             hops if self.with(|ring| ring.imports) => {
-                format!("{} goes by {}", change.prefix, hops.join(", "))
+                format!("{} is routed through {}", change.prefix, hops.join(", "))
             }
-            hops => format!("{}: best path by {}", change.prefix, hops.join(", ")),
+            hops => format!("{}: best path through {}", change.prefix, hops.join(", ")),
         };
         let peer = match change.paths.as_slice() {
             [path] => Some(path.peer.to_string()),
@@ -299,7 +302,7 @@ impl Ring {
     }
 }
 
-/// Reads on where it was.
+/// A reader that keeps its position.
 #[derive(Debug)]
 pub struct Subscription {
     history: History,
@@ -308,8 +311,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Waits until there is something newer than what was read, and reads all of that. None once the agent stops. Dropping the
-    /// future loses nothing.
+    /// Waits for events after the last read event, and returns all of them. None once the agent
+    /// stops. The future is cancel-safe.
     pub async fn next(&mut self) -> Option<Events> {
         let after = self.after;
         let newest = *self.newest.wait_for(|newest| newest.number > after || newest.closed).await.ok()?;
@@ -322,7 +325,7 @@ impl Subscription {
     }
 }
 
-/// What the speaker tells, in words. None of what is nobody's news.
+/// The text of a speaker's event. None for events that no operator needs.
 fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, String)> {
     let about = |kind, address: &PeerKey, text| Some((kind, Some(*address), None, text));
     match event {
@@ -335,16 +338,18 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             let kept: Vec<String> = retained.iter().map(|family| family.to_string()).collect();
             let text = match kept.is_empty() {
                 true => format!("session down: {reason}"),
-                false => format!("session down: {reason}; its paths are kept for now: {}", kept.join(", ")),
+                false => format!("session down: {reason}; its paths are retained: {}", kept.join(", ")),
             };
             about(EventKind::SessionDown, address, text)
         }
         Event::PeerError { address, error, .. } => about(EventKind::SessionError, address, error.clone()),
         Event::Bfd { address, down: Some(down), .. } => {
             let cause = match down.cause {
-                Cause::TimeExpired => "nothing was heard for the detection time",
-                Cause::NeighborDown => "the peer says Down: it does not hear this side, or was restarted",
-                Cause::NeighborAdminDown => "the peer's operator took it down",
+                Cause::TimeExpired => "no packet was received in the detection time",
+                Cause::NeighborDown => {
+                    "the peer is in state Down: it receives no packets from this node, or was restarted"
+                }
+                Cause::NeighborAdminDown => "the peer's operator disabled it",
             };
             about(EventKind::BfdDown, address, format!("BFD session down: {cause}"))
         }
@@ -355,13 +360,13 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             about(EventKind::MalformedUpdate, address, format!("malformed UPDATE: {fault}"))
         }
         Event::EndOfRib { address, family, .. } => {
-            about(EventKind::EndOfRib, address, format!("the whole table of {family} is here"))
+            about(EventKind::EndOfRib, address, format!("the whole table of {family} was received"))
         }
         Event::LongLivedStale { address, family, paths, removed, time, .. } => about(
             EventKind::LongLivedStale,
             address,
             format!(
-                "{paths} paths of {family} are kept as the last to be used, for {} s at most; {removed} were removed",
+                "{paths} paths of {family} are retained as least preferred, for at most {} s; {removed} were removed",
                 time.as_secs()
             ),
         ),
@@ -375,7 +380,7 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             EventKind::RangeFull,
             Some(*refused),
             Some(*prefix),
-            format!("refused: {limit} neighbours from {prefix} are there already, as many as may be"),
+            format!("refused: {limit} neighbours from {prefix} are already connected, which is the limit"),
         )),
         Event::Converged { family } => Some((
             EventKind::Converged,
@@ -383,7 +388,7 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             None,
             format!("the first selection of {family} after the start is done"),
         )),
-        // What follows from a default route is the plan's.
+        // The plan records the consequences of a default route.
         Event::Bfd { .. } | Event::Advertised { .. } | Event::DefaultRoute { .. } => None,
     }
 }
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_first_and_a_reader_learns_what_he_missed() {
+    fn the_oldest_event_is_dropped_first_and_counted_as_missed() {
         let history = History::keeping(3, Vec::new());
         for text in ["a", "b", "c", "d", "e"] {
             session(&history, text);
@@ -422,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_routes_leaves_the_sessions_that_explain_it() {
+    fn many_route_events_do_not_displace_session_events() {
         let history = History::keeping(10, Vec::new());
         (0..4).for_each(|number| session(&history, &number.to_string()));
         let prefix = |number: u32| IpNet::from(std::net::IpAddr::V4(number.into()));
@@ -430,45 +435,36 @@ mod tests {
         let kept = history.since(0).events;
         assert_eq!(kept.len(), 10);
         assert_eq!(kept.iter().filter(|event| !event.kind.is_of_routes()).count(), 4);
-        // Sessions may fill it all.
+        // Session events may fill the whole ring.
         (0..20).for_each(|number| session(&history, &number.to_string()));
         let kept = history.since(0).events;
         assert_eq!((kept.len(), kept[9].text.as_str()), (10, "19"));
         assert!(kept.iter().filter(|event| event.kind.is_of_routes()).count() <= 5);
-        // Many at once are one.
+        // Many simultaneous withdrawals are one event.
         history.withdrawn((0..FEW as u32 + 1).map(prefix).collect::<Vec<_>>().into_iter());
         let last = history.since(0).events.pop().unwrap();
-        assert_eq!(last.text, "9 prefixes of this node are told to the peers no more");
+        assert_eq!(last.text, "9 prefixes of this node are no longer advertised");
         let change = |number| RouteChange { prefix: prefix(number), paths: Vec::new() };
         history.learned(&[change(1)]);
-        assert_eq!(
-            history.since(0).events.pop().unwrap().text,
-            "no peer's path leads to 0.0.0.1/32 any more"
-        );
+        assert_eq!(history.since(0).events.pop().unwrap().text, "0.0.0.1/32 has lost its last path");
         history.learned(&(0..50).map(change).collect::<Vec<_>>());
-        assert_eq!(
-            history.since(0).events.pop().unwrap().text,
-            "no peer's path leads to 50 prefixes any more"
-        );
+        assert_eq!(history.since(0).events.pop().unwrap().text, "50 prefixes have lost their last path");
     }
 
     #[test]
-    fn the_last_default_route_that_goes_is_a_warning() {
+    fn the_loss_of_the_last_default_route_is_a_warning() {
         let history = History::default();
         history.set_imports(true);
         let change = |prefix: &str| RouteChange { prefix: prefix.parse().unwrap(), paths: Vec::new() };
-        // Among many others too.
+        // Also in a batch with many others.
         let mut changes: Vec<RouteChange> = (0..50).map(|n| change(&format!("10.0.0.{n}/32"))).collect();
         changes.push(change("::/0"));
         history.learned(&changes);
         let events = history.since(0).events;
         let [lost, others] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((lost.kind, lost.severity), (EventKind::DefaultLost, Severity::Warning));
-        assert_eq!(
-            (lost.prefix, lost.text.as_str()),
-            ("::/0".parse().ok(), "no peer's path leads to ::/0 any more")
-        );
-        assert_eq!(others.text, "no peer's path leads to 50 prefixes any more");
+        assert_eq!((lost.prefix, lost.text.as_str()), ("::/0".parse().ok(), "::/0 has lost its last path"));
+        assert_eq!(others.text, "50 prefixes have lost their last path");
     }
 
     #[tokio::test]
@@ -490,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_speaker_tells_is_kept_in_words() {
+    fn events_of_the_speaker_are_recorded_as_text() {
         let history = History::default();
         let (peer, address) = (PeerId(0), "192.0.2.1".parse().unwrap());
         history.record_speaker_event(&Event::PeerDown {

@@ -1,23 +1,17 @@
-//! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
+//! Trunkline's node agent: the daemon of `trunkline agent`, as a library. The crate `cli/` has the
+//! operator's commands and builds the binary.
+
+#![forbid(unsafe_code)]
 
 pub mod addresses;
 pub mod agent;
-pub mod attach;
-mod bpf;
-pub mod bundle;
 pub mod causes;
 pub mod change_notifier;
-pub mod check;
-pub mod cli;
 pub mod config;
-pub mod doctor;
 pub mod drain;
+pub mod family;
 pub mod history;
-pub mod hybridnet;
-pub mod install;
 pub mod ipam;
-pub mod kernel;
-pub mod link_check;
 pub mod metrics;
 pub mod observe;
 pub mod packet_path;
@@ -32,3 +26,4 @@ pub mod server;
 pub mod socket;
 pub mod source;
 pub mod telemetry;
+mod text_kinds;

@@ -1,10 +1,12 @@
-//! What `/metrics` shows: the values of the catalogue ([`trunkline_api::metrics`]).
+//! The content of `/metrics`: the values of the catalogue ([`trunkline_api::metrics`]).
 //!
-//! Two kinds: what happened (attach durations, refused manifests) is counted as it happens; how things stand (peers,
-//! addresses, routes) is asked from their owners at each scrape and written down once. So nothing has to be kept in step, a peer that was
-//! removed has no series left, and the fast path writes three histograms and no more.
+//! There are two kinds. Events (attach durations, refused manifests) are counted when they happen.
+//! States (peers, addresses, routes) are read from their owners at each scrape. So no copy of a
+//! state can be out of date, a removed peer has no series left, and the fast path writes only three
+//! histograms.
 //!
-//! No owner counts anything for a scrape: with a million routes it costs what it costs with none (`cargo lab bench scrape`).
+//! No owner computes anything for a scrape: with a million routes it costs as much as with none
+//! (`cargo lab bench scrape`).
 
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Exposition as Page, counter, histogram, text};
 
-/// What is counted as it happens.
+/// The event counters.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
@@ -43,11 +45,11 @@ pub struct ScrapeData {
     pub agent: AgentStatus,
     /// Its peers.
     pub peers: Vec<Peer>,
-    /// Sessions that are Established; none of a node without peers.
+    /// Number of Established sessions; none for a node without peers.
     pub established_peers: Option<usize>,
-    /// Connections from addresses that are no peer's, since the speaker started.
+    /// Connections from addresses of no peer, since the speaker started.
     pub refused_connections: u64,
-    /// BFD packets that were not accepted, by reason, since the speaker started.
+    /// Rejected BFD packets by reason, since the speaker started.
     pub bfd_refused: Vec<(&'static str, u64)>,
 }
 
@@ -78,38 +80,38 @@ impl Metrics {
         &self.connections
     }
 
-    /// A request was answered. The network is empty where none is known.
+    /// Counts an answered request. `network` is empty if it is unknown.
     pub fn request(&self, command: &str, network: &str, ok: bool, took: Duration) {
         self.requests.with_label_values(&[command, network, outcome(ok)]).observe(took.as_secs_f64());
     }
 
-    /// A pod's addresses were told, or not in time.
+    /// Counts a readiness gate: a peer received the pod's addresses, or the gate timed out.
     pub fn gate(&self, network: &str, ok: bool, took: Duration) {
         self.gate.with_label_values(&[network, outcome(ok)]).observe(took.as_secs_f64());
     }
 
-    /// A pod's addresses were told, so long after its attach began.
+    /// Counts the time from the start of an attach until a peer received the pod's addresses.
     pub fn advertised(&self, network: &str, took: Duration) {
         self.advertised.with_label_values(&[network]).observe(took.as_secs_f64());
     }
 
-    /// What follows from the loss of a peer is in the kernel, so long after it.
+    /// Counts the time from the loss of a peer until its consequences are in the kernel.
     pub fn peer_loss_settled(&self, took: Duration) {
         self.peer_loss.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
     }
 
-    /// An address was looked at on its VLAN.
+    /// Counts a check of an address on its VLAN.
     pub fn wire_check(&self, v4: bool, outcome: &str, took: Duration) {
         let family = if v4 { "ipv4" } else { "ipv6" };
         self.wire.with_label_values(&[family, outcome]).observe(took.as_secs_f64());
     }
 
-    /// A pod's addresses came from the API server, or not in time.
+    /// Counts a wait for a pod's addresses from the API server.
     pub fn address_wait(&self, ok: bool, took: Duration) {
         self.address_wait.with_label_values(&[outcome(ok)]).observe(took.as_secs_f64());
     }
 
-    /// The API server answered to something that was written, or did not.
+    /// Counts a write to the API server. `failure`: the reason, if it failed.
     pub fn cluster_request(&self, what: &str, failure: Option<&str>, took: Duration) {
         let outcome = outcome(failure.is_none());
         self.cluster_requests.with_label_values(&[what, outcome]).observe(took.as_secs_f64());
@@ -118,33 +120,33 @@ impl Metrics {
         }
     }
 
-    /// An edit of the manifests was refused.
+    /// Counts a refused change of the manifests.
     pub fn manifests_refused(&self) {
         self.refused.with_label_values::<&str>(&[]).inc();
     }
 
-    /// The collector was asked to take something: `ok`, `refused`, or `unavailable`.
+    /// Counts a request to the collector: `ok`, `refused`, or `unavailable`.
     pub fn otlp_request(&self, signal: &str, outcome: &str) {
         self.otlp_requests.with_label_values(&[signal, outcome]).inc();
     }
 
-    /// The collector took so many records of a signal.
+    /// Counts records of a signal that the collector accepted.
     pub fn otlp_exported(&self, signal: &str, records: u64) {
         self.otlp_exported.with_label_values(&[signal]).inc_by(records);
     }
 
-    /// So many records of a signal will never be told, and why.
+    /// Counts dropped records of a signal, by reason.
     pub fn otlp_dropped(&self, signal: &str, reason: &str, records: u64) {
         self.otlp_dropped.with_label_values(&[signal, reason]).inc_by(records);
     }
 
-    /// What was counted as it happened, in Prometheus' text format.
+    /// The event counters in Prometheus' text format.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> String {
         text(&self.registry, Page::default()).unwrap_or_default()
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn render(&self, data: &ScrapeData) -> prometheus::Result<String> {
         let mut page = Page::default();
         agent(&mut page, &data.agent);
@@ -247,7 +249,7 @@ fn stand_probes(page: &mut Page, router: &ProbedRouter) {
     page.put_bool(m::PROBE_LEFT_OUT, &[peer, family], router.left_out);
 }
 
-/// What an API server as the source has to show.
+/// Writes the metrics of the API server as the source.
 fn write_cluster(page: &mut Page, cluster: &ClusterStatus) {
     page.put_bool(m::CLUSTER_CONNECTED, &[], cluster.connected);
     page.put_count(m::CLUSTER_OUTAGE, &[], cluster.outage_seconds.unwrap_or_default());
@@ -642,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn how_things_stand_is_in_the_text() {
+    fn the_text_contains_the_state() {
         let text = rendered();
         for line in [
             "trunkline_build_info{version=\"1.2.3\"} 1",

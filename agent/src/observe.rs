@@ -1,6 +1,7 @@
-//! How things stand: asked from their owners, in the words of [`trunkline_api::control`].
+//! Reads the agent's status from the tasks that own it, and returns it as types of
+//! [`trunkline_api::control`].
 //!
-//! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all come through here.
+//! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all use this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -13,38 +14,39 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
-use trunkline_api::attach::{Bandwidth, Code, Failure};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::control::{
     AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
     ManifestStatus, NetworkStatus, NotReadyReason, PacketPath, Peer, PodState, PodStatus, Route, StoreStatus,
     SubnetStatus, Table,
 };
-use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
 use trunkline_bgp::speaker::{
     ExportStanding, Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State,
 };
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::kernel::KernelHandle;
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::naming::{default_mac, host_ifname};
+use trunkline_datapath::nft::unassigned::Counters;
 
-use crate::attach::device::{default_mac, host_ifname};
-use crate::attach::workers::DeviceWorkers;
 use crate::drain::Drain;
 use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
-use crate::kernel::KernelHandle;
-use crate::kernel::nft::unassigned::Counters;
 use crate::metrics::{Metrics, ScrapeData};
 use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
-use crate::pods::show_mac;
 use crate::probe::Probes;
 use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
-use crate::source::kube::writer::at as written_at;
 
 mod conversions;
+pub mod identifiers;
 mod missing;
+mod node_peers;
 mod operate;
 mod retention;
 mod snapshot;
@@ -58,50 +60,50 @@ pub(crate) use conversions::{bfd_state, peer_state};
 pub use missing::StartupState;
 use missing::missing;
 
-/// An owner that does not answer for so long hangs.
+/// If an owner does not answer within this time, the agent reports it as unhealthy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who is asked.
+/// The owners of the agent's state, and fixed facts of this run.
 pub struct Observer {
     /// The node's name.
     pub node: String,
     /// The folder of manifests, or the API server's address.
     pub manifests: String,
-    /// The cluster, where an API server is the source.
+    /// The cluster, if an API server is the source.
     pub cluster: Option<Cluster>,
     /// The store's file.
     pub store: String,
     /// When the agent started.
     pub began: Instant,
-    /// Intent, plan, sessions.
+    /// Owner of the intent, the plan and the sessions.
     pub reconcile: Reconcile,
-    /// Addresses.
+    /// Owner of the addresses.
     pub ipam: Ipam,
-    /// The kernel's side.
+    /// The kernel owner.
     pub kernel: KernelHandle,
-    /// The threads that look into pods.
+    /// The threads that enter the pods' namespaces.
     pub devices: DeviceWorkers,
-    /// What is counted as it happens.
+    /// The event counters.
     pub metrics: Metrics,
-    /// Why `/metrics` and the probes are not served, if they are not.
+    /// The reason for which `/metrics` and the probes are not served, if any.
     pub http_fault: http::Fault,
-    /// What happened lately.
+    /// Recent events.
     pub history: History,
-    /// How far this node has left the fabric.
+    /// The stage of this node's drain.
     pub drain: Drain,
-    /// What probes show.
+    /// Results of the probes.
     pub probes: Probes,
-    /// Whether it was ready in this run.
+    /// Whether the agent was ready in this run.
     pub started: StartupState,
 }
 
-/// A table's routes on their way to whoever asked for them: see [`trunkline_bgp::speaker::Listing`].
+/// The routes of one table, read in batches: see [`trunkline_bgp::speaker::Listing`].
 pub struct Routes {
     listing: RouteListing,
 }
 
 impl Routes {
-    /// The next ones; none when all were given.
+    /// The next routes. None after the last route.
     pub async fn next(&mut self) -> Result<Option<Vec<Route>>, Failure> {
         let routes = self.listing.next().await.map_err(|_| stopping())?;
         Ok(routes.map(|routes| routes.iter().map(route).collect()))
@@ -121,7 +123,7 @@ impl Observer {
         self.view().await?.bgp.ok_or_else(no_speaker)
     }
 
-    /// What is missing before pods can be attached.
+    /// The reasons for which the agent cannot attach pods yet.
     pub async fn missing(&self) -> Vec<String> {
         match (self.view().await, self.summary().await) {
             (Ok(view), Ok(summary)) => {
@@ -133,15 +135,15 @@ impl Observer {
         }
     }
 
-    /// The agent at a glance.
+    /// A summary of the agent.
     pub async fn agent(&self) -> Result<AgentStatus, Failure> {
         let view = self.view().await?;
         let (peers, ranges) = tokio::join!(statuses(&view), ranges(&view));
         self.agent_with(&view, &peers, &ranges).await
     }
 
-    /// Everything that `/metrics` shows of how things stand, each owner asked once: while a full table comes in, the speaker answers between
-    /// two batches of it.
+    /// The state values of `/metrics`. Each owner gets only one request: while the speaker receives
+    /// a full table, it answers only between two batches of UPDATEs.
     async fn scrape_data(&self) -> Result<ScrapeData, Failure> {
         let view = self.view().await?;
         let (statuses, ranges) = tokio::join!(statuses(&view), ranges(&view));
@@ -156,7 +158,7 @@ impl Observer {
         };
         let refused_connections = view.bgp.as_ref().map_or(0, |bgp| bgp.speaker.refused());
         let bfd_refused = match &view.bgp {
-            // A speaker that has just ended counts nothing.
+            // A speaker that has just stopped has no counters.
             Some(bgp) => bgp.speaker.bfd_refused().await.unwrap_or_default(),
             None => Vec::new(),
         };
@@ -240,7 +242,7 @@ impl Observer {
         })
     }
 
-    /// The peers, or one.
+    /// All peers, or the peer that `only` names.
     pub async fn peers(&self, only: Option<String>) -> Result<Vec<Peer>, Failure> {
         let view = self.view().await?;
         if let Some(stopped) = &view.stopped {
@@ -261,7 +263,7 @@ impl Observer {
             statuses.iter().filter(|status| wanted(status)).map(|status| peer(status, bgp)).collect()
         };
         match only {
-            // An unnumbered peer goes by its interface too, found or not.
+            // The interface name also identifies an unnumbered peer, even before its discovery.
             Some(text) if text.parse::<PeerKey>().is_err() => {
                 let on =
                     |status: &PeerStatus| status.key().interface().is_some_and(|name| name.as_str() == text);
@@ -283,45 +285,18 @@ impl Observer {
         }
     }
 
-    /// The sessions as the speaker has them, and what the plan says of them; none while no speaker runs.
+    /// The status of each peer, and the speaker's plan. None if no speaker runs.
     pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, SpeakerStatus)> {
         let view = self.view().await.ok()?;
         let peers = statuses(&view).await;
         Some((peers, view.bgp?))
     }
 
-    /// The peers in the words of a NodeInfo's status.
-    pub async fn node_peers(&self) -> Vec<NodePeer> {
-        let Ok(view) = self.view().await else { return Vec::new() };
-        let peers = self.peers(None).await.unwrap_or_default();
-        let mut bgp = view.networks.iter().filter(|(_, network)| network.mode == Mode::Bgp);
-        let network = bgp.next().map(|(name, _)| name.clone()).unwrap_or_default();
-        let mut peers: Vec<NodePeer> = peers
-            .iter()
-            .map(|peer| NodePeer {
-                name: peer.name(),
-                network: network.clone(),
-                asn: peer.remote_as,
-                state: peer.state,
-                since: Some(written_at(Duration::from_secs(peer.state_seconds))),
-                prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
-                prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
-                last_error: match &peer.cause {
-                    Some(cause) => Some(cause.text.clone()),
-                    None => peer.last_error.as_ref().map(|error| error.text.clone()),
-                },
-            })
-            .collect();
-        peers.sort_by(|one, other| one.name.cmp(&other.name));
-        peers.dedup_by(|one, other| one.name == other.name);
-        peers
-    }
-
-    /// The routes of a table, to be taken in pieces.
+    /// The routes of a table, for reading in batches.
     pub async fn routes(&self, table: &Table) -> Result<Routes, Failure> {
         let bgp = self.bgp().await?;
         let listed = match table {
-            // Who wants the first ones only asks for these: `first_routes`.
+            // `First` is only a fallback here: a request for the first routes uses `first_routes`.
             Table::Best | Table::First { .. } => Listed::Used,
             Table::Received { peer } => Listed::Received(self.only(&bgp, peer).await?),
             Table::Advertised { peer } => Listed::Advertised(self.only(&bgp, peer).await?),
@@ -333,7 +308,8 @@ impl Observer {
         Ok(Routes { listing })
     }
 
-    /// Every path of the first so many prefixes. It is looked for in pieces between the speaker's other work.
+    /// All paths of the first `prefixes` prefixes. The speaker searches in small steps between its
+    /// other work.
     pub async fn first_routes(&self, prefixes: usize) -> Result<Vec<Route>, Failure> {
         const WITHIN: Duration = Duration::from_secs(10);
         let (routes, found) = self.search(RouteFilter::default(), prefixes, WITHIN).await?;
@@ -341,7 +317,7 @@ impl Observer {
             return Err(Failure::new(
                 Code::TryAgainLater,
                 format!(
-                    "only {} of {} prefixes could be looked at within 10 s",
+                    "only {} of {} prefixes could be searched within 10 s",
                     found.looked_at, found.prefixes
                 ),
             ));
@@ -349,8 +325,8 @@ impl Observer {
         Ok(routes)
     }
 
-    /// The paths of the first `limit` prefixes that have what is looked for, and what else the search came to. It takes no longer than
-    /// `within`, and says so if that was too short.
+    /// The paths of the first `limit` prefixes that match, and the statistics of the search. The
+    /// search stops after `within`; the result is then marked as incomplete.
     pub async fn search(
         &self,
         filter: RouteFilter,
@@ -363,7 +339,7 @@ impl Observer {
         Ok((routes.iter().map(route).collect(), found))
     }
 
-    /// Why a prefix is routed as it is.
+    /// The reason for which a prefix is routed as it is.
     pub async fn explain(&self, prefix: IpNet) -> Result<Explanation, Failure> {
         let bgp = self.bgp().await?;
         let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
@@ -390,8 +366,8 @@ impl Observer {
         })
     }
 
-    /// The one peer that a text names: a link-local address may do without its interface where no other peer has it, and the
-    /// interface of an unnumbered peer does too.
+    /// The one peer that `text` names. A link-local address needs no interface if only one peer has
+    /// this address. The interface name alone identifies an unnumbered peer.
     async fn only(&self, bgp: &SpeakerStatus, text: &str) -> Result<PeerKey, Failure> {
         let key = text.parse::<PeerKey>();
         let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
@@ -426,7 +402,8 @@ impl Observer {
         while let Some(octets) = dump.next().await.map_err(|_| stopping())? {
             written += octets.len() as u64;
             let file = Arc::clone(&file);
-            // A file may be a pipe that nobody reads: that must hold up nobody else.
+            // The file may be a pipe without a reader. So a blocking thread writes it, and other
+            // requests do not wait.
             let wrote = tokio::task::spawn_blocking(move || (&*file).write_all(&octets)).await;
             let wrote = wrote.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             wrote.map_err(|error| {
@@ -442,7 +419,7 @@ impl Observer {
         })
     }
 
-    /// What happened after the event of this number, once something has; none when the agent stops before.
+    /// Waits for events after number `after` and returns them. An error if the agent stops first.
     pub async fn next_events(&self, after: u64, run: Option<u64>) -> Result<Events, Failure> {
         self.history.subscribe(self.history.number_of(after, run)).next().await.ok_or_else(stopping)
     }
@@ -496,7 +473,7 @@ impl Observer {
         Ok(pods)
     }
 
-    /// What becomes of a packet from a pod.
+    /// The path of a packet from a pod.
     pub async fn path(
         &self,
         netns: OwnedFd,
@@ -508,7 +485,8 @@ impl Observer {
         let interfaces: BTreeMap<String, String> = pods
             .iter()
             .filter(|pod| pod.container_id == container_id)
-            // The pair beside an IPVLAN slave has the same name at both ends.
+            // An IPVLAN pod also has a veth pair to the host. Both ends of this pair have the same
+            // name.
             .flat_map(|pod| {
                 [&pod.ifname, &pod.host_ifname].map(|name| (name.clone(), pod.host_ifname.clone()))
             })
@@ -525,7 +503,7 @@ impl Observer {
         }
         let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();
         let query = PathQuery { destination, source, interfaces, pods };
-        let walked = self.devices.look(netns, move |host, pod| packet_path(host, pod, &query)).await;
+        let walked = self.devices.inspect(netns, move |host, pod| packet_path(host, pod, &query)).await;
         let mut path = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
         let Some(source) = path.source else { return Ok(path) };
         let nat = self.kernel.nat().await.map_err(|_| stopping())?;
@@ -584,7 +562,7 @@ fn parse(peer: &str) -> Result<PeerKey, Failure> {
     peer.parse().map_err(|error: PeerKeyError| Failure::new(Code::InvalidContent, error.to_string()))
 }
 
-/// Whether an operator who wrote this means the peer.
+/// Whether `written` identifies this peer.
 fn names(written: PeerKey, peer: &PeerStatus) -> bool {
     peer.key() == written || (written.interface().is_none() && peer.address == written.address())
 }
@@ -619,7 +597,8 @@ async fn statuses(view: &ReconcileStatus) -> Vec<PeerStatus> {
     }
 }
 
-/// How many sessions are Established, also while no speaker runs although the node is in a BGP network. None where the node has no peers.
+/// The number of Established sessions. It is 0 if the node is in a BGP network and no speaker runs.
+/// None if the node has no peers.
 fn established_peers(view: &ReconcileStatus, peers: &[PeerStatus]) -> Option<usize> {
     let in_bgp_network = || {
         let is_bgp = |mode| matches!(mode, Mode::Bgp | Mode::GlobalBgp);

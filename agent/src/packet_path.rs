@@ -1,51 +1,54 @@
-//! The path of a packet from a pod, for `trunkline pods NAME --path DST`: the kernel is asked at each place where it would look up a route.
+//! The path of a packet from a pod, for `trunkline pods NAME --path DST`, from the kernel's route
+//! look-up at each place on the path.
 //!
 //! ```text
 //!   pod's namespace                       node
 //!   rules, route, neighbour ──pair──► iif tl…: rules, route, neighbour ──► out, or into another pod, or the node itself
 //!           └── IPVLAN slave ──► straight onto the link below
-//!                                         ◄── iif of the way out: rules, route ── the way back
-//!                                       out by a VXLAN device: its forwarding entry ──► the tunnel's own packet, looked up likewise
+//!                                         ◄── iif of the uplink: rules, route ── the return path
+//!                                       out by a VXLAN device: its FDB entry ──► the tunnel's own packet, with the same look-ups
 //! ```
 //!
-//! **Nothing is derived from the plan**: a rule or route that somebody else put there, a neighbour that does not answer and a strict reverse
-//! path check show as what they do. Which route is taken, and which of several hops, is the kernel's own answer (RTM_GETROUTE with
-//! source and incoming interface, which runs the whole of its input path). Only the rules are matched here, to say how it came to that table:
-//! the first that is for the packet and leads to the table of the answer decided; those before it that are for the packet have nothing for it.
+//! **Nothing is derived from the plan.** So the result shows the effect of foreign rules and
+//! routes, of a neighbour that does not answer, and of a strict reverse path check. The kernel
+//! itself selects the route and the next hop (RTM_GETROUTE with source and incoming interface,
+//! which runs its whole input path). Only the rules are matched here, to explain the table: the
+//! deciding rule is the first that matches the packet and leads to the table of the answer. Earlier
+//! matching rules had no route for the packet.
 //!
-//! What is not seen: netfilter (but for the node's own NAT), marks that somebody sets on the way, and eBPF programs.
+//! Not covered: netfilter (except the node's own NAT), marks that other programs set on the path,
+//! and eBPF programs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::route::RouteType;
 use trunkline_api::control::{PacketPath, PathHop, PathRoute, PathRule, Place, RouteKind, RouteLookup};
-use trunkline_bgp::types::Family;
-
-use crate::attach::device::{DeviceError, Step as _};
-use crate::kernel::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name};
-use crate::kernel::netlink::objects::{self, LinkInfo};
-use crate::kernel::netlink::vxlan::{self, VxlanInfo};
-use crate::kernel::netlink::{Batch, BatchResult, Connection, Refusal};
-use crate::plan::{Hop, LinkKind};
-use crate::pods::show_mac;
+use trunkline_datapath::attach::device::{DeviceError, Step as _};
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::netlink::lookup::{self, FoundRoute, Match, Packet, kind_name};
+use trunkline_datapath::netlink::objects::{self, LinkInfo};
+use trunkline_datapath::netlink::vxlan::{self, VxlanInfo};
+use trunkline_datapath::netlink::{Batch, BatchResult, Connection, Refusal};
+use trunkline_datapath::plan::{Hop, LinkKind};
 
 const STEP: &str = "follow the packet";
 
-/// Which packet, and what is known of pods.
+/// The packet, and the known pods.
 #[derive(Clone, Debug)]
 pub struct PathQuery {
-    /// Where it goes.
+    /// The destination address.
     pub destination: IpAddr,
-    /// Where it is from; the pod's kernel chooses if none.
+    /// The source address; the pod's kernel selects one if none.
     pub source: Option<IpAddr>,
-    /// The pod's own interfaces: the host's end of each.
+    /// The pod's own interfaces, each with its host interface.
     pub interfaces: BTreeMap<String, String>,
-    /// Pods' names, by the host's end.
+    /// Pods' names, by host interface.
     pub pods: BTreeMap<String, String>,
 }
 
-/// Follows the packet there and, where that is known, its answer back.
+/// Follows the packet and, if its route is known, the reply.
 pub fn packet_path(
     host: &mut Connection,
     pod: &mut Connection,
@@ -111,7 +114,7 @@ pub fn packet_path(
     if let Some(outer) = way.link.as_ref().and_then(|link| link.vxlan.as_ref()).zip(way.vtep).map(outer) {
         path.forth.push(node.look_up(&outer, None)?.0);
     }
-    // What is for the node itself is answered from there; the rest comes back as it went.
+    // The node itself replies to a packet for it. Any other reply arrives on the packet's uplink.
     let back_by = way.link.filter(|_| way.kind != RouteType::Local);
     if let Some(source) = path.source
         && (back_by.is_some() || way.kind == RouteType::Local)
@@ -134,18 +137,18 @@ struct NamespaceTables<'a> {
     query: &'a PathQuery,
 }
 
-/// The packet that carries one through a tunnel.
+/// The tunnel's packet that carries an inner packet.
 fn outer((device, vtep): (&VxlanInfo, IpAddr)) -> Packet {
     Packet { destination: vtep, source: Some(device.local), iif: None }
 }
 
-/// How a packet goes on.
+/// The next step of a packet.
 struct ForwardingResult {
     kind: RouteType,
     gateway: Option<IpAddr>,
-    /// The tunnel's other end.
+    /// The other VTEP of the tunnel.
     vtep: Option<IpAddr>,
-    /// None of a route that leads nowhere.
+    /// None for a route without a next hop.
     link: Option<LinkInfo>,
 }
 
@@ -157,7 +160,7 @@ impl NamespaceTables<'_> {
         Ok(found(&self.connection.run(&mut batch).step(STEP)?, 0).and_then(|found| found.source))
     }
 
-    /// One look-up, `iif` being the name of the interface that the packet came in by.
+    /// One look-up. `iif` is the name of the packet's incoming interface.
     fn look_up(
         &mut self,
         packet: &Packet,
@@ -167,7 +170,8 @@ impl NamespaceTables<'_> {
         batch.look_up(packet, true);
         batch.look_up(packet, false);
         let outcome = self.connection.run(&mut batch).step(STEP)?;
-        // The route tells of all hops; whether the packet is let through, and which hop it takes, only the second answer.
+        // The first answer contains all next hops of the route. Only the second shows whether the
+        // packet passes, and the selected next hop.
         let (route, taken) = (found(&outcome, 0), found(&outcome, 1));
         let refused = outcome.refusals.last().map(|refusal| in_words(refusal, packet));
         let table = route.as_ref().filter(|_| refused.is_none()).map(|route| route.table);
@@ -205,14 +209,14 @@ impl NamespaceTables<'_> {
         Ok((stage, Some(ForwardingResult { kind: taken.kind, gateway, vtep, link })))
     }
 
-    /// The rules up to the one that led to `table`; all of them where none did.
+    /// The rules up to the rule that led to `table`, or all rules if none did.
     fn rules(
         &mut self,
         packet: &Packet,
         iif: Option<&str>,
         table: Option<u32>,
     ) -> Result<Vec<PathRule>, DeviceError> {
-        let family = Family::of(&packet.destination.into());
+        let family = IpFamily::of(&packet.destination.into());
         let there =
             self.connection.list(|batch| batch.dump_rules(family), lookup::read_any_rule).step(STEP)?;
         let mut rules = Vec::new();
@@ -234,7 +238,7 @@ impl NamespaceTables<'_> {
         Ok(rules)
     }
 
-    /// A next hop, and the other end of the tunnel that it is in.
+    /// A next hop, and the other VTEP if it is in a tunnel.
     fn hop(
         &mut self,
         hop: &Hop,
@@ -262,7 +266,7 @@ impl NamespaceTables<'_> {
                     vtep.map_or_else(|| ", no forwarding entry".to_owned(), |vtep| format!(" to {vtep}"));
                 Some(format!("VXLAN {vni}{to}"))
             }
-            Some(LinkKind::Sink) => Some("drops what is for no pod of this node".to_owned()),
+            Some(LinkKind::Sink) => Some("drops packets for no pod of this node".to_owned()),
             None => link.kind.clone().filter(|kind| kind != "veth"),
         };
         let hop = PathHop {
@@ -294,12 +298,12 @@ impl NamespaceTables<'_> {
     }
 }
 
-/// The answer to one look-up of a batch.
+/// The answer of one look-up in a batch.
 fn found(outcome: &BatchResult, index: usize) -> Option<FoundRoute> {
     outcome.replies.iter().find(|(at, ..)| *at == index).and_then(|(.., body)| lookup::read_found(body))
 }
 
-/// The type of a route in the words of the control protocol.
+/// The route's type as the control protocol names it.
 fn route_kind(kind: RouteType) -> RouteKind {
     match kind {
         RouteType::Unicast => RouteKind::Unicast,
@@ -315,7 +319,7 @@ fn route_kind(kind: RouteType) -> RouteKind {
     }
 }
 
-/// What the kernel means by refusing a packet.
+/// The meaning of the kernel's refusal of a packet.
 fn in_words(refusal: &Refusal, packet: &Packet) -> String {
     let came_in = packet.iif.is_some();
     let meaning = match refusal.errno {
@@ -324,7 +328,7 @@ fn in_words(refusal: &Refusal, packet: &Packet) -> String {
         libc::EHOSTUNREACH => "an unreachable route",
         libc::EACCES => "a prohibit route",
         libc::EXDEV => "the reverse path check (rp_filter): the source is not reached by this interface",
-        libc::EINVAL if came_in => "a blackhole route, or addresses that cannot come in here",
+        libc::EINVAL if came_in => "a blackhole route, or addresses that are invalid for received packets",
         libc::EINVAL => "a blackhole route, or a source that is not this place's",
         _ => return refusal.to_string(),
     };

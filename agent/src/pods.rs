@@ -1,21 +1,25 @@
-//! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
+//! The attach flow: from the runtime's request to a pod that the fabric can reach, and back.
 //!
-//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::link_check`]) → device in the pod's
-//! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
-//! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
-//! has, and every step can be done again:
+//! **ADD**: addresses are allocated (from this node's pools, or from the pod's IPInstances once
+//! they exist: [`Addresses`]) and written to disk → in a VLAN: the router answers, and no other
+//! host has the addresses ([`trunkline_datapath::link_check`]) → device in the pod's namespace →
+//! neighbour entries and host route → in a VLAN: ARP or ND announcement → prefixes originated → an
+//! established peer has received them → answer. **DEL** runs in reverse: prefixes withdrawn,
+//! routes, device, and the addresses are released last. So the process can be killed at any moment:
+//! the store contains at least the attachments in the kernel, and every step can be repeated:
 //!
-//! | killed | what is left | what cleans it |
+//! | killed | state after the kill | cleaned by |
 //! |---|---|---|
 //! | before the record is on disk | nothing | |
 //! | with the record, without a complete device | an *attaching* record, perhaps a link | the next start ([`recover`]), DEL, GC |
 //! | with a complete device (its host route is there) | an *attaching* record | the next start: it is *attached* |
-//! | in DEL, before the record is gone | a record, perhaps without its device | DEL comes again, or GC |
+//! | in DEL, before the record is deleted | a record, perhaps without its device | a repeated DEL, or GC |
 //!
-//! An ADD that fails takes back what it did. One that comes again for the same container and interface runs the same
-//! steps over the record that is there, and so gives the same answer.
+//! A failed ADD reverts its steps. A repeated ADD for the same container and interface runs the
+//! same steps with the existing record, and so returns the same answer.
 //!
-//! Requests for one attachment are served one after another ([`AttachmentLocks`]); different ones do not wait for each other.
+//! Requests for one attachment run one after another ([`AttachmentLocks`]); different attachments
+//! do not wait for each other.
 //!
 //! [`recover`]: crate::recover
 
@@ -32,29 +36,33 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
-    Origin, full_name,
+    Origin,
 };
-use trunkline_api::resources::{self, AttachmentKind};
+use trunkline_api::names::full_name;
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
+use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
+use trunkline_datapath::mac::show_mac;
+use trunkline_datapath::naming::host_ifname;
+use trunkline_datapath::plan::{self, OnLink};
 
 use crate::addresses::{AddressChoice, Addresses};
-use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
-use crate::attach::workers::DeviceWorkers;
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
-use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
 use crate::metrics::Metrics;
-use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
+use crate::plan::{AttachTarget, LinkParameters, Pod};
 use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
 
-/// The answer must be on its way before the client's own deadline.
+/// The answer is sent this long before the client's own deadline.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Everything that the flow works with. Cheap to clone.
+/// The inputs of the flow. Cheap to clone.
 #[derive(Clone)]
 pub struct Pods {
-    /// Who says which addresses a pod has.
+    /// The origin of pods' addresses.
     pub addresses: Addresses,
     /// Records, and this node's own pools.
     pub ipam: Ipam,
@@ -62,29 +70,30 @@ pub struct Pods {
     pub devices: DeviceWorkers,
     /// Routes and advertisements.
     pub reconcile: Reconcile,
-    /// What is asked and said on VLANs.
+    /// ARP and ND checks and announcements on VLANs.
     pub link_checker: LinkChecker,
     /// Durations.
     pub metrics: Metrics,
-    /// What becomes of each step, where somebody is told.
+    /// Traces of the steps, if a collector is configured.
     pub tracer: Tracer,
-    /// How long an ADD waits for the fabric.
+    /// Maximum time for which an ADD waits for the fabric.
     pub readiness_timeout: Duration,
-    /// One after another for each attachment.
+    /// One lock for each attachment.
     pub locks: AttachmentLocks,
 }
 
 /// The time of a request, and its origin.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
-    /// When the first octet came.
+    /// The arrival of the first octet.
     pub began: Instant,
-    /// What the client says of itself.
+    /// The client's data about its own start.
     pub origin: Option<Origin>,
 }
 
 impl Pods {
-    /// ADD. When `abandoned` ends the client has given up, and waiting for the fabric is over.
+    /// ADD. If `abandoned` completes, the client has disconnected, and the wait for the fabric
+    /// ends.
     pub async fn attach(
         &self,
         request: Attach,
@@ -102,7 +111,7 @@ impl Pods {
         outcome
     }
 
-    /// The network is written down as soon as it is known.
+    /// `network` is set as soon as it is known.
     async fn try_attach(
         &self,
         request: Attach,
@@ -112,13 +121,13 @@ impl Pods {
         network: &mut String,
         steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
-        // The client's own; waiting for the fabric ends earlier.
+        // The client's deadline; the wait for the fabric ends earlier.
         let patience = Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN).max(MARGIN);
         let client = Instant::now() + patience;
         let netns = netns.ok_or_else(|| {
             Failure::new(
                 Code::InvalidEnvironment,
-                "no network namespace came with the request: CNI_NETNS must name one that exists",
+                "the request has no network namespace: CNI_NETNS must be the path of an existing one",
             )
         })?;
         let key = key_of(&request.interface);
@@ -129,7 +138,7 @@ impl Pods {
             steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
         }
         let _guard = self.lock(&key, steps).await;
-        // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
+        // Before a plan is in force there are no pools, and "no network" would be a wrong error.
         self.reconcile.started().map_err(pod_failure)?;
         let (record, new) = match self.ipam.get(key.clone()).await {
             Some(record) => (record, false),
@@ -150,7 +159,8 @@ impl Pods {
             }
             Err(failure) => {
                 self.addresses.failed(&record, &failure);
-                // What was there before this request stays; what this one began goes.
+                // An attachment from before this request stays; one that this request began is
+                // removed.
                 if new {
                     self.take_back(&key).await;
                 }
@@ -159,8 +169,9 @@ impl Pods {
         }
     }
 
-    /// Whether a request names prefixes that its Network does not allow. Of those that a cluster's controller gives, the plan leaves out
-    /// what is not allowed: the pod's owner has been told when the pod was created.
+    /// The error for requested prefixes that the Network does not allow. For prefixes from a
+    /// cluster's controller there is no error: the plan excludes those that are not allowed, and
+    /// the controller reported them when the pod was created.
     fn unallowed(&self, record: &Record) -> Option<Failure> {
         if matches!(self.addresses, Addresses::Cluster(_)) {
             return None;
@@ -172,7 +183,7 @@ impl Pods {
         Some(Failure::new(Code::InvalidConfiguration, format!("args.cni.extraPrefixes: {words}")))
     }
 
-    /// Makes the record: whose addresses they are is on disk from here on.
+    /// Creates the record: from here on the owner of the addresses is on disk.
     async fn reserve(
         &self,
         request: Attach,
@@ -187,13 +198,13 @@ impl Pods {
             uid: pod.uid.clone(),
         });
         let pod = pod.unwrap_or_default();
-        let asked = Instant::now();
+        let started = Instant::now();
         let wanted = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await;
-        let took = asked.elapsed();
+        let took = started.elapsed();
         if let Addresses::Cluster(_) = self.addresses {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
-        steps.step("addresses", asked, took, wanted.as_ref().err());
+        steps.step("addresses", started, took, wanted.as_ref().err());
         let AddressChoice { wanted, mac, extra_prefixes } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
@@ -207,7 +218,7 @@ impl Pods {
         };
         match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
-                tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
+                tracing::info!(attachment = %holder.key, by = %key, "an old sandbox without a DEL is replaced by the pod's next one");
                 {
                     let _guard = self.locks.lock(&holder.key).await;
                     steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
@@ -218,20 +229,21 @@ impl Pods {
         }
     }
 
-    /// Whether an attachment that has the addresses of a new one need not be waited for: it is the same pod's former sandbox, or its link is gone
-    /// (after the node was started anew). Its DEL may come later, and finds nothing.
+    /// Whether the attachment `holder`, which has the addresses of a new attachment, can be
+    /// replaced: it is a former sandbox of the same pod, or its link is gone (after a restart of
+    /// the node). Its DEL may come later, and finds nothing.
     async fn is_over(&self, holder: &Record, next: &Reservation) -> bool {
         if holder.key.container_id == next.key.container_id {
             return false;
         }
         let same = holder.pod.namespace == next.pod.namespace && holder.pod.name == next.pod.name;
         let is_broken = |view: crate::reconcile::ReconcileStatus| {
-            view.broken.contains(&device::host_ifname(&holder.key.container_id, &holder.key.ifname))
+            view.broken.contains(&host_ifname(&holder.key.container_id, &holder.key.ifname))
         };
         same || self.reconcile.view().await.is_some_and(is_broken)
     }
 
-    /// Everything of an ADD that comes after the addresses.
+    /// All steps of an ADD after the addresses.
     async fn complete(
         &self,
         record: &Record,
@@ -260,8 +272,8 @@ impl Pods {
         if gated {
             self.metrics.advertised(&record.network, began.elapsed());
         }
-        // Nobody waits for the record's second commit: without it the next start sees a complete device and takes the
-        // record for attached.
+        // ADD does not wait for the record's second commit: without it, the next start finds a
+        // complete device and marks the record as attached.
         let (key, saved) = (record.key.clone(), self.ipam.attached(record.key.clone(), device.mtu));
         tokio::spawn(async move {
             if let Err(error) = saved.await {
@@ -271,8 +283,8 @@ impl Pods {
         Ok(attachment(record, &spec, &device))
     }
 
-    /// Waits until it is known of each address in a VLAN that its router answers and that nobody else has it. Nothing of this node
-    /// answers for them yet.
+    /// Waits until, for each address in a VLAN, its router has answered and no other host has the
+    /// address. This node does not answer for the addresses yet.
     async fn free(
         &self,
         checks: Vec<LinkCheck>,
@@ -284,11 +296,11 @@ impl Pods {
             return Ok(Vec::new());
         }
         let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
-        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
+        let mut pending: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
             JoinSet::new();
         for check in checks {
             let (link_checker, metrics) = (self.link_checker.clone(), self.metrics.clone());
-            asked.spawn(async move {
+            pending.spawn(async move {
                 let began = Instant::now();
                 let outcome = link_checker.check(&check).await;
                 let word = outcome.as_ref().map_or_else(LinkCheckError::outcome, |_| "ok");
@@ -300,7 +312,7 @@ impl Pods {
         let later = |text: String| Err(Failure::new(Code::TryAgainLater, text));
         let all = async {
             let mut free = Vec::new();
-            while let Some(outcome) = asked.join_next().await {
+            while let Some(outcome) = pending.join_next().await {
                 match outcome {
                     Ok((address, began, took, outcome)) => {
                         steps.step("wire check", began, took, outcome.as_ref().err());
@@ -322,7 +334,7 @@ impl Pods {
         }
     }
 
-    /// Waits until every prefix was told to an established peer.
+    /// Waits until an established peer has received every prefix.
     async fn wait_advertised(
         &self,
         gate: ReadinessGate,
@@ -344,8 +356,8 @@ impl Pods {
         let mut peers: Vec<String> = Vec::new();
         let watch = async {
             for prefix in &gate.prefixes {
-                let told = speaker.watch(*prefix).await;
-                let peer = told
+                let watched = speaker.watch(*prefix).await;
+                let peer = watched
                     .map_err(|stopped| Failure::new(Code::TryAgainLater, stopped.to_string()))?
                     .to_string();
                 if !peers.contains(&peer) {
@@ -369,7 +381,7 @@ impl Pods {
         outcome
     }
 
-    /// DEL. What is not there is gone already.
+    /// DEL. Missing parts count as deleted.
     pub async fn detach(
         &self,
         request: Detach,
@@ -394,15 +406,15 @@ impl Pods {
         outcome.map(|_| Done {})
     }
 
-    /// The record is looked at last, so that it goes even if there was no device, and the device even without record. The record, if there
-    /// was one.
+    /// Removes the device, and the record last. So the record is deleted even without a device, and
+    /// the device even without a record. Returns the record, if there was one.
     async fn remove(
         &self,
         key: &AttachmentKey,
         netns: Option<OwnedFd>,
         steps: &mut Steps,
     ) -> Result<Option<Record>, Failure> {
-        let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
+        let host_ifname = host_ifname(&key.container_id, &key.ifname);
         let removed = async {
             self.reconcile.remove_pod(host_ifname.clone()).await;
             Ok::<(), Failure>(())
@@ -418,23 +430,24 @@ impl Pods {
         Ok(record)
     }
 
-    /// Looks after the bandwidth limits of devices that somebody has changed something of, as long as somebody tells.
+    /// Repairs the bandwidth limits of devices after changes by other programs, until the channel
+    /// closes.
     pub async fn keep_limits(self, mut touched: UnboundedReceiver<String>) {
         let mut names = Vec::new();
         while touched.recv_many(&mut names, 64).await > 0 {
-            // One change is often told in several words.
+            // One change often causes several notifications.
             names.sort_unstable();
             names.dedup();
             for host_ifname in names.drain(..) {
-                if let Err(error) = self.mend_limits(&host_ifname).await {
-                    tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be put back");
+                if let Err(error) = self.repair_limits(&host_ifname).await {
+                    tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be repaired");
                 }
             }
         }
     }
 
-    /// Takes the lock: an ADD or DEL that is under way is no stranger.
-    async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
+    /// Takes the lock, because changes by a current ADD or DEL are not foreign.
+    async fn repair_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
         let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
             return Ok(());
         };
@@ -444,12 +457,12 @@ impl Pods {
         if limits.is_empty() {
             return Ok(());
         }
-        let faults = self.devices.mend_limits(host_ifname.to_owned(), limits).await?;
+        let faults = self.devices.repair_limits(host_ifname.to_owned(), limits).await?;
         if !faults.is_empty() {
             tracing::info!(
                 device = host_ifname,
                 faults = faults.join("; "),
-                "bandwidth limits were changed by others: back"
+                "bandwidth limits were changed by others: restored"
             );
         }
         Ok(())
@@ -476,15 +489,15 @@ impl Pods {
         let Some(record) = self.ipam.get(key.clone()).await else {
             return Err(Failure::new(
                 Code::UnknownContainer,
-                format!("{key} is not attached: ADD comes before CHECK"),
+                format!("{key} is not attached: run ADD before CHECK"),
             ));
         };
         let ours = record.addresses.iter().map(|assigned| assigned.address);
-        let mut said: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
+        let mut expected: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
         let missing: Vec<String> = ours
             .filter(|address| {
-                let index = said.iter().position(|said| said == address);
-                index.map(|index| said.swap_remove(index)).is_none()
+                let index = expected.iter().position(|expected| expected == address);
+                index.map(|index| expected.swap_remove(index)).is_none()
             })
             .map(|address| address.to_string())
             .collect();
@@ -512,7 +525,8 @@ impl Pods {
         }
     }
 
-    /// GC: every attachment of this configuration that is not named goes; all are tried, the first failure is told.
+    /// GC: removes every attachment of this configuration that is not in the list. Tries all, and
+    /// returns the first failure.
     pub async fn gc(&self, request: Gc) -> Result<Done, Failure> {
         let Some(summary) = self.ipam.summary().await else {
             return Err(Failure::new(Code::TryAgainLater, "the agent is stopping"));
@@ -533,11 +547,12 @@ impl Pods {
     }
 }
 
-/// What was missing when the deadline passed: each peer with its state and why it has no session.
+/// The missing condition at the deadline: each peer with its state and the reason for its missing
+/// session.
 async fn missing(speaker: &SpeakerHandle, prefixes: &[IpNet], waited: Duration) -> Failure {
     let prefixes: Vec<String> = prefixes.iter().map(IpNet::to_string).collect();
     let message = format!(
-        "{} was not told to any established peer within {:.1} s",
+        "no established peer received {} within {:.1} s",
         prefixes.join(" and "),
         waited.as_secs_f64()
     );
@@ -556,7 +571,7 @@ fn key_of(interface: &Interface) -> AttachmentKey {
     AttachmentKey { container_id: interface.container_id.clone(), ifname: interface.ifname.clone() }
 }
 
-/// What was asked for and an IPVLAN slave cannot have, if there is something.
+/// The error for a request that an IPVLAN slave does not support, if any.
 fn unsuited(record: &Record, named_mac: bool) -> Option<Failure> {
     let what = match record.attachment {
         AttachmentKind::Veth => return None,
@@ -583,7 +598,7 @@ fn target(record: &Record) -> AttachTarget {
     }
 }
 
-/// The device that belongs to a record.
+/// The device of a record.
 pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
     DeviceSpec {
         container_id: record.key.container_id.clone(),
@@ -658,16 +673,6 @@ fn addresses(record: &Record) -> String {
     addresses.join(",")
 }
 
-/// `02:12:34:00:00:01`.
-pub fn show_mac(mac: &[u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
-}
-
-pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
-    resources::parse_mac(text)
-        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
-}
-
 fn ipam_failure(error: IpamError) -> Failure {
     let code = match &error {
         IpamError::Allocate(AllocateError::Exhausted { .. }) => Code::PoolExhausted,
@@ -700,7 +705,8 @@ fn device_failure(error: DeviceError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// An address that somebody has is not given out again before all others of its subnet: the pool goes on from where it is.
+/// Converts a failed link check. An address of another host is not allocated again before all
+/// others of its subnet: the round robin continues.
 fn link_check_failure(error: LinkCheckError) -> Failure {
     let code = match &error {
         LinkCheckError::InUse(..) => Code::AddressNotAvailable,
@@ -750,7 +756,7 @@ impl Drop for AttachmentGuard {
     fn drop(&mut self) {
         self.held = None;
         let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's own reference alone: no request holds the lock or waits for it.
+        // Only the map's own reference: no request holds the lock or waits for it.
         if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.key);
         }
@@ -760,13 +766,6 @@ impl Drop for AttachmentGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mac_addresses() {
-        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
-        assert_eq!(show_mac(&[2, 0x12, 0x34, 10, 11, 255]), "02:12:34:0a:0b:ff");
-        assert!(parse_mac("02:12").unwrap_err().message.contains("mac `02:12` is not the MAC address"));
-    }
 
     #[tokio::test]
     async fn locks_of_one_attachment_exclude_each_other_and_leave_nothing() {

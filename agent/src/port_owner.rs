@@ -1,7 +1,8 @@
-//! Which process listens on a TCP port: the socket's inode from `/proc/net/tcp`, its owner from `/proc/PID/fd`.
+//! The process that listens on a TCP port: the socket's inode is in `/proc/net/tcp`, its owner in
+//! `/proc/PID/fd`.
 //!
-//! In a container the agent sees its own processes only, unless the container shares the host's: then the port's owner
-//! is not found, and the operator asks `ss -ltnp` on the host.
+//! In a container the agent sees only its own processes, unless the container shares the host's PID
+//! namespace. Otherwise the owner is not found, and the operator must use `ss -ltnp` on the host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +11,8 @@ use std::path::Path;
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
-/// `bgpd (process 4711)`, or none where the process is not visible. It reads the links of every visible process, which
-/// may take some milliseconds: call it from a thread that may block.
+/// `bgpd (process 4711)`, or none if the process is not visible. It reads the links of every
+/// visible process, which may take some milliseconds: call it from a thread that may block.
 pub(crate) fn port_owner(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: BTreeSet<u64> = tables
@@ -29,7 +30,7 @@ pub(crate) fn port_owner(port: u16) -> Option<String> {
         let is_other = name.bytes().all(|octet| octet.is_ascii_digit()) && name != own;
         (is_other && holds(&entry.path(), &links)).then(|| {
             let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            // A process chooses its name freely.
+            // A process can set its name to any text.
             format!("{} (process {name})", comm.trim().escape_debug())
         })
     })

@@ -1,40 +1,40 @@
-//! What the last run left: records in the store, links and routes in the kernel. Which of them belong together, what is
-//! taken up again, and what is cleaned.
+//! Compares the state of the last run: records in the store with links and routes in the kernel.
+//! The result is what the agent continues, and what it cleans.
 //!
-//! A pure comparison, so that every state that a kill can leave is a row in a table of tests.
+//! It is a pure comparison, so every state that a kill can leave is a row in a table of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
+use trunkline_datapath::kernel::OwnDevice;
+use trunkline_datapath::naming::{Alias, host_ifname, pair_name};
 
-use crate::attach::bandwidth::pair_name;
-use crate::attach::device::{Alias, host_ifname};
 use crate::ipam::{AttachmentKey, Phase, Record};
-use crate::kernel::OwnDevice;
 use crate::plan::Pod;
 use crate::reconcile::UnrecordedPod;
 
-/// What is to be done with what was found.
+/// The needed actions.
 #[derive(Debug, Default, PartialEq)]
 pub struct Recovery {
-    /// Records with a device: they go on.
+    /// Records with a device: they continue.
     pub pods: Vec<Pod>,
-    /// Of these, records that were not marked attached yet, with what they are marked with: now they are.
+    /// Those of these records that were not marked attached yet: they are marked now.
     pub promote: Vec<AttachmentKey>,
-    /// Records of an ADD that did not come to its end: they go, with whatever link there is.
+    /// Records of an incomplete ADD: they are deleted, together with their links.
     pub discard: Vec<AttachmentKey>,
-    /// Attached records whose device is gone: their addresses stay taken until DEL or GC.
+    /// Attached records without a device: their addresses stay allocated until DEL or GC.
     pub broken: BTreeSet<String>,
-    /// Complete devices that no record knows: the store was lost. They go on, and their addresses are given to nobody.
+    /// Complete devices without a record, because the store was lost. They continue, and their
+    /// addresses are not allocated.
     pub unrecorded: Vec<UnrecordedPod>,
-    /// Devices that nobody can use: incomplete, and no record knows them.
+    /// Unusable devices: incomplete and without a record.
     pub leftover: Vec<String>,
-    /// Devices of pods that go on with bandwidth limits, which are put in place again.
+    /// Devices of continuing pods with bandwidth limits, which are set again.
     pub limits: Vec<(String, Bandwidth)>,
 }
 
-/// Compares records with devices. A device is complete if the last run routed addresses to it, which is the last step
-/// of an ADD and the first to be undone in a DEL.
+/// Compares records with devices. A device is complete if the last run routed addresses to it. This
+/// is the last step of an ADD, and the first step that a DEL reverts.
 pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
     let mut recovery = Recovery::default();
     let (limiting, pairs): (Vec<&OwnDevice>, Vec<&OwnDevice>) =
@@ -48,8 +48,9 @@ pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
             record.addresses.iter().all(|assigned| device.addresses.contains(&assigned.address))
         };
         match (record.phase, device) {
-            // Routes of an attached record that are gone were deleted by somebody, or by a DEL that was cut short;
-            // with the device there the pod may well live, so they are put back.
+            // Missing routes of an attached record were deleted by another program, or by an
+            // interrupted DEL. The pod may run, because its device exists. So the routes are
+            // installed again.
             (Phase::Attached, Some(device)) => recovery.pods.push(pod(record, device)),
             (Phase::Attaching, Some(device)) if complete(device) => {
                 recovery.pods.push(pod(record, device));
@@ -72,7 +73,8 @@ pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
             recovery.unrecorded.push(unrecorded(device));
         }
     }
-    // What limits a pair has no use without it. A record keeps the one that it asked for, with or without its pair.
+    // A limiting device is unused without its pair. A record keeps its requested limits, with or
+    // without its pair.
     let limited: BTreeSet<String> = records
         .iter()
         .filter(|record| record.bandwidth.egress.is_some())
@@ -156,9 +158,9 @@ mod tests {
         }
     }
 
-    /// Every state that a kill in ADD or DEL, a lost store or somebody's `ip link del` can leave.
+    /// Every state that a kill in ADD or DEL, a lost store or a foreign `ip link del` can leave.
     #[test]
-    fn every_state_that_a_kill_leaves_has_its_end() {
+    fn every_state_after_a_kill_is_recovered() {
         use Phase::{Attached, Attaching};
         const BOTH: &[&str] = &["10.0.0.1", "2001:db8::1"];
         type Row = (&'static str, Option<Phase>, Option<&'static [&'static str]>, fn(&Recovery) -> bool);
@@ -188,17 +190,17 @@ mod tests {
         }
     }
 
-    /// The device that limits what comes from a pod is kept as long as somebody may want it.
+    /// The device that limits a pod's egress stays as long as a record may need it.
     #[test]
-    fn what_limits_a_pair_goes_when_nobody_asks_for_it() {
-        use crate::attach::bandwidth::ifb_name;
+    fn an_unused_limiting_device_is_removed() {
+        use trunkline_datapath::naming::ifb_name;
         let limiting = |container_id: &str| OwnDevice {
             ifname: ifb_name(&host_ifname(container_id, "eth0")).unwrap(),
             ..device(container_id, &[])
         };
         let limited = |container_id: &str, phase| Record {
             bandwidth: Bandwidth {
-                egress: Some(trunkline_api::attach::RateLimit { rate: 1_000_000, burst: None }),
+                egress: Some(trunkline_api::bandwidth::RateLimit { rate: 1_000_000, burst: None }),
                 ingress: None,
             },
             ..record(container_id, phase, &["10.0.0.1"])
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_as_it_was() {
+    fn a_recovered_pod_does_not_change() {
         let records = [record("c1", Phase::Attached, &["10.0.0.1"])];
         let devices = [device("c1", &["10.0.0.1"]), device("c2", &["2001:db8::2", "10.0.0.2"])];
         let recovery = recover(&records, &devices);

@@ -1,4 +1,4 @@
-//! Requests on the agent's socket: each connection is one question and its answer.
+//! Requests on the agent's socket: each connection carries one request and its answer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
-use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode, full_name};
+use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode};
 use trunkline_api::control::{Query, Table};
+use trunkline_api::names::full_name;
 use trunkline_daemon::http::pause_accepting;
 
 use crate::change_notifier::ChangeNotifier;
@@ -18,30 +19,30 @@ use crate::observe::{Observer, Routes};
 use crate::pods::{Pods, RequestContext};
 use crate::socket;
 
-/// A client has this long to say what it wants.
+/// Time limit for a client to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client has this long to take its answer, or a piece of one.
+/// Time limit for a client to receive its answer, or one part of it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who answers.
+/// Handles the requests.
 #[derive(Clone)]
 pub struct Server {
-    /// The plugin's requests.
+    /// Handles the plugin's requests.
     pub pods: Pods,
-    /// The operator's questions.
+    /// Handles the operator's requests.
     pub observer: Arc<Observer>,
-    /// Notified when a pod has come or gone.
+    /// Notified when a pod was attached or detached.
     pub notifier: ChangeNotifier,
 }
 
 impl Server {
-    /// Serves for ever. Requests that are under way go on in `tasks` when this is dropped.
+    /// Serves forever. Current requests continue in `tasks` when this future is dropped.
     pub async fn serve(self, listener: UnixListener, tasks: TaskTracker) {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let server = self.clone();
-                    // A task of its own, so that a client that goes away cannot stop an attach in the middle.
+                    // A separate task, so a client that disconnects cannot interrupt an attach.
                     tasks.spawn(async move { server.converse(stream).await });
                 }
                 Err(error) => {
@@ -56,7 +57,7 @@ impl Server {
         let began = Instant::now();
         let received = match timeout(REQUEST_TIMEOUT, socket::receive(&stream)).await {
             Ok(received) => received,
-            Err(_) => Err(Failure::new(Code::Io, "no whole request came within 10 s")),
+            Err(_) => Err(Failure::new(Code::Io, "no complete request arrived within 10 s")),
         };
         let (request, descriptor) = match received {
             Ok(None) => return,
@@ -143,19 +144,19 @@ impl Server {
                 answer(stream, observer.first_routes(prefixes).await).await;
             }
             Query::Routes { table } => match observer.routes(&table).await {
-                // Whoever goes away, or takes nothing any more, wants no more of it.
+                // The write ends if the client disconnects or stops reading.
                 Ok(routes) => drop(list(stream, routes).await),
                 Err(failure) => answer::<Done>(stream, Err(failure)).await,
             },
             Query::Explain { prefix } => answer(stream, observer.explain(prefix).await).await,
             Query::Dump => {
                 let outcome = match descriptor {
-                    // Whoever goes away wants no more of it.
+                    // The command ends if the client disconnects.
                     Some(file) => tokio::select! {
                         outcome = observer.dump(file.into()) => outcome,
                         () = socket::gone(stream) => return,
                     },
-                    None => Err(Failure::new(Code::InvalidContent, "no file came with the question")),
+                    None => Err(Failure::new(Code::InvalidContent, "the request has no file descriptor")),
                 };
                 answer(stream, outcome).await;
             }
@@ -198,7 +199,7 @@ impl Server {
                 let outcome = match descriptor {
                     Some(netns) => observer.path(netns, &container_id, destination, source).await,
                     None => {
-                        let missing = "the pod's network namespace did not come with the question";
+                        let missing = "the request has no descriptor of the pod's network namespace";
                         Err(Failure::new(Code::InvalidContent, missing))
                     }
                 };
@@ -214,7 +215,7 @@ fn failed(command: &str, subject: &str, outcome: &Result<Done, Failure>) {
     }
 }
 
-/// Writes routes as they come: what a client has not taken yet is a piece, however long the table is.
+/// Writes routes in batches: only one batch waits for a slow client, however large the table is.
 async fn list(stream: &mut UnixStream, mut routes: Routes) -> anyhow::Result<()> {
     let mut line = Vec::new();
     let mut reply = ListReply::begin(&mut line);
@@ -239,7 +240,7 @@ async fn answer<T: Serialize>(stream: &mut UnixStream, outcome: Result<T, Failur
         )))
     });
     if let Ok(line) = line {
-        // A client that does not wait for its answer has its reasons.
+        // A client may disconnect before its answer.
         let _ = timeout(ANSWER_TIMEOUT, stream.write_all(&line)).await;
     }
 }

@@ -1,8 +1,9 @@
-//! The agent's unix socket: one agent per socket, one request per connection, a descriptor beside it.
+//! The agent's Unix socket: one agent per socket, one request per connection, and at most one file
+//! descriptor with a request.
 //!
-//! A lock file beside the socket (`agent.sock.lock`) is held as long as the process lives: whoever has it may remove a
-//! socket that a killed agent left, and a second agent is refused before it touches anything. Only root may connect.
-//! The framing is [`trunkline_api::attach`]'s.
+//! The agent locks the file `agent.sock.lock` beside the socket while it runs. The owner of the
+//! lock may remove the socket of a killed agent. A second agent gets an error before it changes
+//! anything. Only root may connect. [`trunkline_api::attach`] defines the framing.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut};
@@ -10,30 +11,33 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::process::{Pid, test_kill_process};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use trunkline_api::attach::{Code, Failure, MAX_LINE};
 
-/// Why the agent cannot have its socket.
+/// The reason for which the agent cannot use its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// There is one already.
+    /// Another agent holds the lock of this socket.
     #[error(
         "another agent (process {pid}) runs with socket {path}: stop it, or give this one another `socket` and `store`"
     )]
     Taken {
         /// The socket.
         path: PathBuf,
-        /// What the other one wrote into the lock file.
+        /// The process ID of the other agent, from the lock file.
         pid: String,
     },
-    /// The system says no.
+    /// A system call failed.
     #[error("{step} {path}: {error}")]
     Io {
-        /// What was being done.
+        /// The failed step.
         step: &'static str,
         /// The file.
         path: PathBuf,
@@ -43,14 +47,18 @@ pub enum SocketError {
     },
 }
 
-/// The right to be the agent of this socket; it ends with the process.
+/// Maximum wait for the lock of an agent that has ended.
+const LEFT_LOCK: Duration = Duration::from_secs(2);
+
+/// The lock that makes this process the agent of the socket. The kernel releases it when the
+/// process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
     path: PathBuf,
 }
 
-/// Takes the lock of the socket at `path`, or says who has it.
+/// Locks the socket at `path`. The error contains the process that holds the lock.
 pub fn lock(path: &Path) -> Result<Lock, SocketError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
@@ -72,7 +80,9 @@ pub fn lock(path: &Path) -> Result<Lock, SocketError> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = fs::read_to_string(&lock_path).unwrap_or_default();
             let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
-            return Err(SocketError::Taken { path: path.to_owned(), pid: pid.to_owned() });
+            if runs(pid) || !locked_within(&file, LEFT_LOCK).map_err(wrong("locking", &lock_path))? {
+                return Err(SocketError::Taken { path: path.to_owned(), pid: pid.to_owned() });
+            }
         }
         Err(error) => return Err(wrong("locking", &lock_path)(error.into())),
     }
@@ -83,8 +93,27 @@ pub fn lock(path: &Path) -> Result<Lock, SocketError> {
     Ok(Lock { _file: file, path: path.to_owned() })
 }
 
+/// Whether the process with this ID runs. An invalid ID counts as a running process.
+fn runs(pid: &str) -> bool {
+    let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else { return true };
+    test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}
+
+/// Takes the lock of a process that has ended. A child of it still holds the lock between fork and
+/// exec.
+fn locked_within(file: &File, limit: Duration) -> io::Result<bool> {
+    let file = file.try_clone()?;
+    let (sender, receiver) = mpsc::channel();
+    // Blocks until the lock is free. After the limit this process ends, and the thread with it.
+    std::thread::spawn(move || sender.send(flock(&file, FlockOperation::LockExclusive)));
+    match receiver.recv_timeout(limit) {
+        Ok(locked) => Ok(locked.map(|()| true)?),
+        Err(_) => Ok(false),
+    }
+}
+
 impl Lock {
-    /// Binds the socket, in place of one that a former agent left.
+    /// Binds the socket, in place of a former agent's socket.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         let path = &self.path;
         let wrong = |step| move |error| SocketError::Io { step, path: path.clone(), error };
@@ -98,7 +127,8 @@ impl Lock {
     }
 }
 
-/// A request line and the descriptor that came with it. `None`: the client closed without asking anything.
+/// A request line and its file descriptor. `None`: the client closed the connection without a
+/// request.
 pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>, Failure> {
     let mut line = Vec::new();
     let mut descriptor = None;
@@ -118,7 +148,7 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
         if truncated || descriptors.next().is_some() {
             return Err(Failure::new(
                 Code::InvalidContent,
-                "more than one descriptor came with the request: send one, of the network namespace",
+                "the request has more than one descriptor: send one, of the network namespace",
             ));
         }
         line.extend_from_slice(&buffer[..length]);
@@ -128,10 +158,9 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
         if length == 0 {
             return match line.is_empty() {
                 true => Ok(None),
-                false => Err(Failure::new(
-                    Code::InvalidContent,
-                    "the request ends before its line does: end it with a newline",
-                )),
+                false => {
+                    Err(Failure::new(Code::InvalidContent, "the request has no newline at its end: add one"))
+                }
             };
         }
         if line.len() > MAX_LINE {
@@ -144,7 +173,8 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
 }
 
 fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
-    // Room for two, so that one too many is seen and closed rather than truncated away.
+    // The buffer has space for two descriptors. So the agent receives and closes one descriptor too
+    // many; otherwise the kernel would drop it.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message =
@@ -158,7 +188,8 @@ fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Ve
     Ok((message.bytes, descriptors, message.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Ends when the other side closes, or sends something that it should not: it is no longer interested.
+/// Returns when the client closes the connection or sends unexpected data. In both cases the client
+/// does not wait for the answer.
 pub async fn gone(stream: &UnixStream) {
     let mut octet = [0];
     loop {
@@ -189,8 +220,27 @@ mod tests {
         sendmsg(stream.as_fd(), &[IoSlice::new(octets)], &mut control, SendFlags::empty()).unwrap();
     }
 
+    #[test]
+    fn the_lock_of_a_dead_process_is_awaited() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        // As a child of a killed agent holds it for a moment.
+        let left = File::create(folder.path().join("agent.sock.lock")).unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        fs::write(folder.path().join("agent.sock.lock"), format!("{}\n", ended.id())).unwrap();
+        flock(&left, FlockOperation::LockExclusive).unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(left);
+        });
+        let lock = lock(&path).unwrap();
+        release.join().unwrap();
+        drop(lock);
+    }
+
     #[tokio::test]
-    async fn a_line_comes_in_pieces_and_its_descriptor_with_the_first() {
+    async fn a_line_in_parts_has_its_descriptor_with_the_first_part() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -206,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_request_is_refused() {
+    async fn an_invalid_request_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = File::create(folder.path().join("file")).unwrap();
         for descriptors in [2, 3] {
@@ -237,16 +287,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_gives_up_is_noticed() {
+    async fn a_disconnected_client_is_detected() {
         let (client, server) = UnixStream::pair().unwrap();
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(20), gone(&server)).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(20), gone(&server)).await;
         assert!(waiting.is_err(), "it is still there");
         drop(client);
         gone(&server).await;
     }
 
     #[tokio::test]
-    async fn a_second_agent_is_refused_and_a_dead_one_s_socket_replaced() {
+    async fn a_second_agent_is_refused_and_a_stale_socket_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/agent.sock");
         let first = lock(&path).unwrap();

@@ -1,12 +1,15 @@
-//! The guard's exceptions in a real kernel: a pod that routes for others, or speaks VRRP, sends from prefixes besides its addresses.
+//! The guard's exceptions in a real kernel: a pod that routes for others, or uses VRRP, sends from
+//! prefixes besides its addresses.
 //!
-//! That nothing arrives is shown by a marker: an allowed datagram that was sent later by the same way arrives.
+//! A marker proves that a datagram was dropped: an allowed datagram, sent later on the same path,
+//! arrives.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -14,25 +17,24 @@ use std::time::Duration;
 
 use namespace::{eventually, inside, ip, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::DeviceSpec;
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{
-    Attachment, GuardPlan, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
-};
-use trunkline_api::attach::Bandwidth;
+use trunkline_agent::plan::{Mode, NetworkPlan, Plan, Pod, plan_pod};
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
-use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_datapath::attach::device::DeviceSpec;
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::{Attachment, GuardPlan, KernelPlan, PodPlan, Rule, Sysctl};
 
 const HOST_V4: &str = "192.0.2.1";
 const HOST_V6: &str = "2001:db8:ffff::1";
 const EXTRA: [&str; 2] = ["10.9.0.0/16", "fd00:9::/64"];
 
-/// Local pods first, forwarding on, the guard in force.
+/// Local pods first, forwarding on, the guard active.
 fn kernel_plan() -> KernelPlan {
     let mut plan =
         KernelPlan { guard: GuardPlan { enabled: true, ..GuardPlan::default() }, ..KernelPlan::default() };
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.rules.insert(Rule::always(family, 1000, 39_999));
     }
     plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
@@ -41,7 +43,7 @@ fn kernel_plan() -> KernelPlan {
 }
 
 fn spawn(runtime: &Runtime) -> (KernelHandle, KernelEvents) {
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
     assert_eq!(runtime.block_on(kernel.set_plan(kernel_plan())).unwrap().faults, [""; 0]);
     (kernel, events)
 }
@@ -63,7 +65,7 @@ struct Attached {
 }
 
 impl Attached {
-    /// As the agent plans it in a Network with these `extraPrefixes`.
+    /// The agent's plan in a Network with these `extraPrefixes`.
     fn plan(&self, asks: &[&str], allowed: &[&str]) -> PodPlan {
         let network = NetworkPlan {
             mode: Mode::Bgp,
@@ -78,7 +80,7 @@ impl Attached {
         };
         let plan = Plan { networks: [("net".to_owned(), network)].into(), ..Plan::default() };
         let extra_prefixes = asks.iter().map(|prefix| prefix.parse().unwrap()).collect();
-        plan_pod(&plan, &Pod { extra_prefixes, ..self.pod.clone() }).unwrap()
+        plan_pod(&plan, &Pod { extra_prefixes, ..self.pod.clone() }).unwrap().kernel
     }
 
     fn reverse_path(&self) -> String {
@@ -123,7 +125,7 @@ fn scene(runtime: &Runtime) -> Scene {
             };
             let made = workers.attach(netns.try_clone().unwrap(), spec);
             let device = runtime.block_on(made).unwrap();
-            // Addresses that nobody gave it.
+            // Unassigned addresses.
             inside(&netns, || {
                 for address in ["10.9.1.1", "10.9.2.1", "10.10.1.1"] {
                     ip(&format!("addr add {address}/32 dev eth0"));
@@ -180,7 +182,7 @@ impl Scene {
         }
     }
 
-    /// Checks what arrives from each source of both pods, and that all else was counted.
+    /// Checks which sources of both pods arrive, and that all other packets were counted.
     fn check(&self, when: &str, passes: &[&str]) {
         let before = counters();
         let mut dropped = 0;
@@ -223,7 +225,7 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
         scene.check("at first", &all);
         assert_eq!((scene.router.reverse_path().as_str(), scene.plain.reverse_path().as_str()), ("0", "1"));
 
-        // The Network allows less: without an interruption of the pod.
+        // The Network now allows less: the pod's traffic continues.
         let handle = scene.router.pod.host_ifname.clone();
         let route = ip(&format!("route show table 39999 dev {handle}"));
         scene.add(runtime, scene.router.plan(&EXTRA, &["10.9.0.0/16"]));
@@ -240,7 +242,8 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
         assert_eq!(ip(&format!("route show table 39999 dev {handle}")), route);
         assert_eq!(scene.kernel.status().last_error, None);
 
-        // Where the host checks sources on all links there is no exception, and that is said.
+        // If the host checks sources on all links, an exception is impossible and a fault is
+        // reported.
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
         scene.add(runtime, scene.router.plan(&EXTRA[..1], &EXTRA));
         let error = scene.kernel.status().last_error.unwrap();
@@ -262,7 +265,8 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
 fn arp_from_extra_prefixes_is_accepted() {
     isolated("arp_from_extra_prefixes_is_accepted", |runtime| {
         let scene = scene(runtime);
-        // The pod's own kernel asks for its gateway, from the source of the packet that it has.
+        // The pod's own kernel sends an ARP request for its gateway, with the source of the waiting
+        // packet.
         let asks = |from: &Attached, source: &str| {
             inside(&from.netns, || {
                 ip("neigh del 169.254.1.1 dev eth0");
@@ -307,11 +311,11 @@ fn extra_prefixes_survive_a_restart() {
         assert!(runtime.block_on(scene.kernel.set_pods(pods)).unwrap().is_empty());
         scene.check("after the restart", &passes);
         assert_eq!(tables(), before, "nothing was loaded anew");
-        // What others take out comes back.
+        // Deleted rules are restored.
         nft(&["flush", "ruleset"]);
         eventually("the guard is back", || scene.kernel.status().guard.repairs > 0);
         scene.check("after a flush", &passes);
-        // A pod that has lost its exception while the agent was away.
+        // A pod that lost its exception while the agent was down.
         let (kernel, events) = spawn(runtime);
         drop((std::mem::replace(&mut scene.kernel, kernel), std::mem::replace(&mut scene.events, events)));
         let pods = vec![scene.router.plan(&EXTRA, &[]), scene.plain.plan(&[], &EXTRA)];

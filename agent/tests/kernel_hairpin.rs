@@ -2,20 +2,22 @@
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
 use namespace::{inside, ip, isolated, namespace, ping};
 use serde_json::json;
-use trunkline_agent::attach::device::DeviceSpec;
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelHandle};
-use trunkline_agent::plan::{Attachment, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
-use trunkline_api::attach::Bandwidth;
+use trunkline_agent::plan::{Host, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
-use trunkline_bgp::types::FamilySet;
+use trunkline_datapath::attach::device::DeviceSpec;
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
+use trunkline_datapath::plan::Attachment;
 
 fn intent(hairpin: bool) -> Intent {
     let network: Network = serde_json::from_value(json!({
@@ -66,7 +68,7 @@ fn attach(
             attachment: AttachmentKind::Veth,
             extra_prefixes: Default::default(),
         };
-        kernel.add_pod(plan_pod(plan, &pod).unwrap()).await.unwrap();
+        kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
     });
 }
 
@@ -81,7 +83,8 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
             println!("skipped, nft is not installed");
             return;
         }
-        // As many distributions have it: the strictest check of sources, on whatever has none of its own.
+        // As in many distributions: strict source checks on every interface without its own
+        // setting.
         for scope in ["all", "default"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
         }
@@ -102,11 +105,12 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
         });
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
         let workers = DeviceWorkers::spawn(2).unwrap();
         let put = |hairpin| {
             runtime.block_on(async {
-                let planned = plan(&intent(hairpin), &kernel.host().await.unwrap()).unwrap();
+                let host = Host { kernel: kernel.host().await.unwrap(), ..Host::default() };
+                let planned = plan(&intent(hairpin), &host).unwrap();
                 assert_eq!(kernel.set_plan(planned.kernel.clone()).await.unwrap().faults, [""; 0]);
                 planned
             })
@@ -115,7 +119,8 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
         runtime.block_on(kernel.set_pods(Vec::new())).unwrap();
         attach(runtime, (&workers, &kernel, &planned), &one, 4);
         attach(runtime, (&workers, &kernel, &planned), &two, 5);
-        // The router lets nothing of theirs through, so what still arrives has not been there.
+        // The router drops the pods' packets, so a packet that still arrives did not pass the
+        // router.
         let wall = |up: bool| {
             inside(&gateway, || {
                 nft(
@@ -132,10 +137,10 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
 
         put(true);
         assert_eq!(pods(), [false, false], "the router stands between them");
-        // The node itself, to and from.
+        // Pings to and from the node itself.
         assert!(["10.10.0.4", "fd10::4"].into_iter().all(ping));
         assert!(inside(&one, || ["10.10.0.9", "fd10::9"].into_iter().all(ping)));
-        // A Service whose backend is the other pod, and one whose backend is the pod that asks.
+        // A Service with the other pod as backend, and one with the client itself as backend.
         nft("add table ip services");
         nft("add chain ip services pre { type nat hook prerouting priority dstnat; }");
         nft("add chain ip services post { type nat hook postrouting priority srcnat; }");

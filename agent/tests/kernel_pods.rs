@@ -1,9 +1,11 @@
-//! Pods in a real kernel: attachment, its check, its repair, and what is left of half-done work.
+//! Pods in a real kernel: attachment, its check, its repair, and the cleaning of incomplete work.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -11,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
-use trunkline_agent::attach::workers::DeviceWorkers;
-use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_agent::packet_path::{PathQuery, packet_path};
-use trunkline_agent::plan::{
-    Attachment, KernelPlan, Mode, NatRules, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
-};
-use trunkline_api::attach::{Bandwidth, RateLimit};
-use trunkline_api::control::{PacketPath, RouteLookup};
+use trunkline_agent::plan::{Mode, NetworkPlan, Plan, Pod, plan_pod};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
+use trunkline_api::control::{PacketPath, Place, RouteKind, RouteLookup};
 use trunkline_api::resources::AttachmentKind;
-use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec};
+use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::naming::host_ifname;
+use trunkline_datapath::plan::{Attachment, KernelPlan, NatRules, PodPlan, Rule, Sysctl};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
     DeviceSpec {
@@ -58,13 +60,13 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
     };
-    plan_pod(&plan, &pod).unwrap()
+    plan_pod(&plan, &pod).unwrap().kernel
 }
 
 /// Local pods first, forwarding on.
 fn base() -> KernelPlan {
     let mut plan = KernelPlan::default();
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.rules.insert(Rule::always(family, 1000, 39_999));
     }
     plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
@@ -81,7 +83,7 @@ struct Node {
 fn node(runtime: &Runtime) -> Node {
     ip("addr add 192.0.2.1/32 dev lo");
     ip("addr add 2001:db8:ffff::1/128 dev lo");
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
     runtime.block_on(async {
         let applied = kernel.set_plan(base()).await.unwrap();
         assert_eq!(applied.faults, [""; 0]);
@@ -127,7 +129,7 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
             {
                 assert!(link.contains(part), "{part} in {link}");
             }
-            // What a pod that lost its neighbour entry falls back on.
+            // The proxy setting that helps a pod without its neighbour entry.
             let proxy = format!("/proc/sys/net/ipv4/conf/{}/proxy_arp", device.host_ifname);
             assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "1");
             // The same ADD again: the same device, and it still works.
@@ -144,11 +146,12 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
     });
 }
 
-/// What a Service has been translated to would answer straight to a slave; so it is asked from an address of the host. The backend here
-/// knows no way to the pod's subnet, and so answers nobody else.
+/// A translated Service's backend would reply directly to a slave, so the request uses an address
+/// of the host as source. The backend here has no route to the pod's subnet, so it can reply only
+/// to the host.
 #[test]
-fn what_a_service_became_is_asked_from_the_host() {
-    isolated("what_a_service_became_is_asked_from_the_host", |runtime| {
+fn a_translated_service_is_reached_from_the_host() {
+    isolated("a_translated_service_is_reached_from_the_host", |runtime| {
         let nft = |command: &str| Command::new("nft").arg(command).status();
         if nft("add table ip services").is_err() {
             println!("skipped, nft is not installed");
@@ -171,19 +174,19 @@ fn what_a_service_became_is_asked_from_the_host() {
         ] {
             assert!(nft(command).unwrap().success(), "{command}");
         }
-        let asked = || inside(&netns, || ping("10.96.0.1"));
-        assert!(!asked(), "from the pod's own address");
+        let reached = || inside(&netns, || ping("10.96.0.1"));
+        assert!(!reached(), "from the pod's own address");
         let nat = NatRules { slaves: ["10.1.0.0/24".parse().unwrap()].into(), ..NatRules::default() };
         let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
         assert_eq!(applied.faults, [""; 0]);
-        assert!(asked(), "from an address of the host");
+        assert!(reached(), "from an address of the host");
         assert!(!inside(&netns, || ping("203.0.113.9")), "what was not translated keeps its source");
     });
 }
 
 #[test]
-fn check_names_everything_that_is_missing() {
-    isolated("check_names_everything_that_is_missing", |runtime| {
+fn check_reports_everything_that_is_missing() {
+    isolated("check_reports_everything_that_is_missing", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
@@ -199,7 +202,7 @@ fn check_names_everything_that_is_missing() {
         {
             assert!(error.contains(part), "{part} in {error}");
         }
-        // A second ADD mends the pod's side.
+        // A second ADD repairs the pod's side.
         attach(runtime, &node, &netns, &spec);
         assert_eq!(check(runtime, &node, &netns, &spec).as_ref(), Ok(&device));
 
@@ -208,13 +211,13 @@ fn check_names_everything_that_is_missing() {
         assert!(error.contains("table 39999 has no route to 10.1.0.4"), "{error}");
         assert!(error.contains("the host has no permanent neighbour entry for 2001:db8::4"), "{error}");
         ip(&format!("link del {host}"));
-        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("does not exist"));
     });
 }
 
 #[test]
-fn what_others_break_at_a_pod_comes_back() {
-    isolated("what_others_break_at_a_pod_comes_back", |runtime| {
+fn foreign_changes_of_a_pod_are_repaired() {
+    isolated("foreign_changes_of_a_pod_are_repaired", |runtime| {
         let mut node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
@@ -247,32 +250,32 @@ fn what_others_break_at_a_pod_comes_back() {
         }
         let repairs = node.kernel.status().repairs;
         assert_eq!(node.kernel.status().rescans, 0, "no repair needed a scan");
-        // Repairs do not cause repairs.
+        // Repairs cause no further repairs.
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(node.kernel.status().repairs, repairs);
 
-        // A scan sweeps own routes that nobody asked for.
+        // A scan removes own routes that no plan contains.
         ip("route add 10.1.0.99 dev lo table 39999 proto 116");
         assert_eq!(runtime.block_on(node.kernel.resync()).unwrap(), 0);
         assert!(whole(runtime, &node));
         assert!(!ip("route show table 39999").contains("10.1.0.99"));
 
-        // A link cannot be brought back without its pod: that is said.
+        // A link cannot be restored without its pod: the fault is reported.
         ip(&format!("link del {host}"));
         let event = runtime.block_on(async {
             tokio::time::timeout(Duration::from_secs(5), node.events.next()).await.unwrap()
         });
         assert_eq!(event, Some(KernelEvent::DeviceGone { host_ifname: host.clone() }));
         eventually("the pod is forgotten", || node.kernel.status().pods == 0);
-        // And an ADD makes it anew.
+        // An ADD creates it again.
         attach(runtime, &node, &netns, &spec);
         assert!(ping("10.1.0.4"));
     });
 }
 
 #[test]
-fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
-    isolated("del_succeeds_on_what_is_gone_and_spares_what_is_not_ours", |runtime| {
+fn del_ignores_missing_and_foreign_devices() {
+    isolated("del_ignores_missing_and_foreign_devices", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let spec = spec("c", &["10.1.0.4"]);
@@ -294,7 +297,7 @@ fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
         eventually("the kernel took the pair away", || !ip("link").contains(&name));
         assert!(!delete().unwrap(), "the namespace is gone");
 
-        // Also a veth, also one without an alias; and nothing on it is touched, by DEL and by ADD.
+        // Also a veth, and a link without an alias. DEL and ADD change nothing on it.
         for (kind, alias) in [("bridge", ""), ("veth", ""), ("veth", "theirs")] {
             ip(&format!("link add {name} type {kind}"));
             if !alias.is_empty() {
@@ -317,13 +320,13 @@ fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
 }
 
 #[test]
-fn half_done_work_is_completed_or_made_anew() {
-    isolated("half_done_work_is_completed_or_made_anew", |runtime| {
+fn incomplete_work_is_completed_or_repeated() {
+    isolated("incomplete_work_is_completed_or_repeated", |runtime| {
         let node = node(runtime);
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
         let name = host_ifname("c", "eth0");
 
-        // Killed after the pair was made: no alias, no addresses, down.
+        // Killed after the creation of the pair: no alias, no addresses, down.
         let netns = namespace();
         let mac = "02:12:34:ad:15:37"; // of container c, interface eth0
         ip(&format!("link add {name} address ee:ee:ee:ee:ee:ee type veth peer name eth0 address {mac}"));
@@ -334,18 +337,18 @@ fn half_done_work_is_completed_or_made_anew() {
         assert!(ping("10.1.0.4") && ping("2001:db8::4"));
         check(runtime, &node, &netns, &spec).unwrap();
 
-        // The same container in a new namespace: the old pair is in the way.
+        // The same container in a new namespace: the old pair conflicts.
         let other = namespace();
         attach(runtime, &node, &other, &spec);
         assert!(ping("10.1.0.4"));
         check(runtime, &node, &other, &spec).unwrap();
         assert!(!inside(&netns, || ip("link").contains("eth0")));
 
-        // Somebody else's eth0 is not taken over.
-        let taken = namespace();
-        inside(&taken, || ip("link add eth0 type bridge"));
+        // A foreign eth0 is not adopted.
+        let occupied = namespace();
+        inside(&occupied, || ip("link add eth0 type bridge"));
         let error = runtime
-            .block_on(node.workers.attach(taken.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
+            .block_on(node.workers.attach(occupied.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
             .unwrap_err();
         assert!(error.to_string().contains("choose another CNI_IFNAME"), "{error}");
         assert!(!ip("link").contains(&host_ifname("d", "eth0")), "nothing is left of the attempt");
@@ -353,8 +356,8 @@ fn half_done_work_is_completed_or_made_anew() {
 }
 
 #[test]
-fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
-    isolated("bandwidth_limits_are_put_checked_and_taken_away_with_the_pair", |runtime| {
+fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
+    isolated("bandwidth_limits_are_set_checked_and_removed_with_the_pair", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let mut spec = spec("c", &["10.1.0.4"]);
@@ -373,34 +376,35 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
         assert!(inside(&netns, || ping("192.0.2.1")) && ping("10.1.0.4"), "through the limits");
         check(runtime, &node, &netns, &spec).unwrap();
 
-        // The same again changes nothing, and mends what is broken; CHECK names each.
+        // A repeated ADD changes nothing, and repairs damage; CHECK reports each fault.
         let filters = || tc(&format!("filter show dev {host} ingress")).matches("Redirect to device").count();
         let before = tc("qdisc show");
         assert_eq!(attach(runtime, &node, &netns, &spec), device);
         assert_eq!((tc("qdisc show"), filters()), (before, 1));
         for (command, fault) in [
-            (format!("qdisc del dev {host} root"), "does not limit what goes to the pod"),
+            (format!("qdisc del dev {host} root"), "does not limit packets to the pod"),
             (format!("qdisc replace dev {host} root tbf rate 1mbit burst 9kb latency 1ms"), "to the pod"),
-            (format!("qdisc del dev {ifb} root"), "does not limit what comes from the pod"),
-            (format!("qdisc del dev {host} clsact"), "does not lead what comes from the pod over"),
+            (format!("qdisc del dev {ifb} root"), "does not limit packets from the pod"),
+            (format!("qdisc del dev {host} clsact"), "does not redirect packets from the pod to"),
         ] {
             tc(&command);
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
-            // As the next start does it.
-            let mended = runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
-            assert_eq!(mended.len(), 1, "{command}: {mended:?}");
+            // As the next start does.
+            let repaired =
+                runtime.block_on(node.workers.repair_limits(host.to_owned(), spec.bandwidth)).unwrap();
+            assert_eq!(repaired.len(), 1, "{command}: {repaired:?}");
             check(runtime, &node, &netns, &spec).unwrap();
         }
         ip(&format!("link set {ifb} down"));
         assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is down"));
         ip(&format!("link del {ifb}"));
-        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("does not exist"));
         attach(runtime, &node, &netns, &spec);
         check(runtime, &node, &netns, &spec).unwrap();
         assert!(inside(&netns, || ping("192.0.2.1")));
 
-        // The pair goes with its namespace and leaves the other device, which DEL takes.
+        // The pair is deleted with its namespace. The other device stays until DEL.
         drop(netns);
         eventually("the kernel took the pair away", || !ip("link").contains(host));
         assert!(ip("link").contains(&ifb));
@@ -410,8 +414,8 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
 }
 
 #[test]
-fn a_second_interface_leaves_the_first_one_alone() {
-    isolated("a_second_interface_leaves_the_first_one_alone", |runtime| {
+fn a_second_interface_does_not_change_the_first() {
+    isolated("a_second_interface_does_not_change_the_first", |runtime| {
         let node = node(runtime);
         let netns = namespace();
         let first = spec("c", &["10.1.0.4"]);
@@ -431,7 +435,8 @@ fn a_second_interface_leaves_the_first_one_alone() {
             check(runtime, &node, &netns, &second).unwrap();
         };
         both_whole();
-        // Which of them has left rules in the pod is said where its DEL looks; the same ADD keeps it.
+        // The alias records whether the interface has rules in the pod, for DEL. A repeated ADD
+        // keeps it.
         let alias = |ifname: &str| {
             let link = ip_json(&format!("link show {}", host_ifname("c", ifname)));
             link[0]["ifalias"].as_str().unwrap().to_owned()
@@ -440,15 +445,16 @@ fn a_second_interface_leaves_the_first_one_alone() {
             (alias("eth0"), alias("net1")),
             ("trunkline:c:eth0".into(), "trunkline:c:net1:second".into())
         );
-        // The default route is the first one's, and where that has no IPv6 the second one's.
+        // The default route is the first interface's, and for IPv6, which the first lacks, the
+        // second's.
         assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
         assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
-        // The subnets of its network are the second one's, and so is what is from its address.
+        // The subnets of its network use the second interface, and so do packets from its address.
         assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
         assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"), "{}", way("192.0.2.1 from 10.2.0.4"));
         let gateways = device.routes.iter().map(|(to, by)| format!("{to} {by}")).collect::<Vec<_>>();
         assert_eq!(gateways, ["10.2.0.0/16 169.254.1.1", "::/0 fe80::ecee:eeff:feee:eeee"]);
-        // Each answers at its own address, also under a strict check of sources.
+        // Each interface answers at its own address, also under a strict source check.
         inside(&netns, || {
             for name in ["all", "eth0", "net1"] {
                 std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "1").unwrap();
@@ -457,7 +463,7 @@ fn a_second_interface_leaves_the_first_one_alone() {
         assert!(ping("10.1.0.4") && ping("10.2.0.4") && ping("2001:db8:2::4"));
         assert!(inside(&netns, || ping("10.2.0.9") && ping("192.0.2.1") && ping("2001:db8:ffff::1")));
 
-        // The same ADDs again change nothing; what is broken is named and mended.
+        // Repeated ADDs change nothing; faults are reported and repaired.
         let shown =
             || inside(&netns, || [ip("rule"), ip("route show table all"), ip("-6 route show table all")]);
         let before = shown();
@@ -480,7 +486,7 @@ fn a_second_interface_leaves_the_first_one_alone() {
         attach(runtime, &node, &netns, &second);
         both_whole();
 
-        // The second one goes and leaves nothing, and the first one as it was.
+        // The second interface is removed without leftovers, and the first does not change.
         let detach = |device: &str, netns: &OwnedFd| {
             runtime.block_on(async {
                 node.kernel.remove_pod(device).await.unwrap();
@@ -492,13 +498,13 @@ fn a_second_interface_leaves_the_first_one_alone() {
         assert!(!inside(&netns, || ip("rule")).contains("1100"));
         assert!(inside(&netns, || ping("192.0.2.1")) && ping("10.1.0.4"));
 
-        // The first one goes: the second stays what it was, in CHECK too.
+        // The first interface is removed: the second does not change, also in CHECK.
         attach(runtime, &node, &netns, &second);
         detach(&host_ifname("c", "eth0"), &netns);
         check(runtime, &node, &netns, &second).unwrap();
         assert!(ping("10.2.0.4") && inside(&netns, || ping("10.2.0.9")));
 
-        // Somebody else's default route is left alone as well.
+        // A foreign default route also does not change.
         let netns = namespace();
         inside(&netns, || {
             ip("link add theirs0 type veth peer name theirs1");
@@ -514,14 +520,14 @@ fn a_second_interface_leaves_the_first_one_alone() {
     });
 }
 
-/// The rules that a packet goes through, and what each means for it.
-fn standings(stage: &RouteLookup) -> Vec<String> {
+/// The rules that a packet passes, each with its effect on the packet.
+fn rule_effects(stage: &RouteLookup) -> Vec<String> {
     stage.rules.iter().map(|rule| format!("{} {}", rule.priority, rule.standing)).collect()
 }
 
 #[test]
-fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
-    isolated("a_packet_s_walk_is_what_the_kernel_does_with_it", |runtime| {
+fn packet_path_equals_the_kernels_forwarding() {
+    isolated("packet_path_equals_the_kernels_forwarding", |runtime| {
         let node = node(runtime);
         let router = namespace();
         ip("link add up0 address 02:00:00:00:00:01 type veth peer name r0 address 02:00:00:00:00:02");
@@ -552,16 +558,16 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
                 pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
             };
             let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &query);
-            runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
+            runtime.block_on(node.workers.inspect(one.try_clone().unwrap(), look)).unwrap()
         };
 
-        // Out by the router, which answers: then its address is known.
+        // Through the router, which answers: then its MAC address is known.
         assert!(inside(&one, || ping("198.51.100.1")));
         let out = path_to("198.51.100.1");
         assert_eq!(out.source, Some("10.1.0.1".parse().unwrap()));
         assert_eq!(out.end, "out by up0 to 192.0.3.1");
         let [pod, host] = &out.forth[..] else { panic!("{out:?}") };
-        assert_eq!((pod.place.as_str(), host.place.as_str()), ("pod", "node"));
+        assert_eq!((pod.place, host.place), (Place::Pod, Place::Node));
         let hop = &pod.route.as_ref().unwrap().hops[0];
         assert_eq!(hop.gateway, Some("169.254.1.1".parse().unwrap()));
         assert_eq!(
@@ -569,15 +575,15 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
             ("eth0", 1400, Some("ee:ee:ee:ee:ee:ee"), Some("permanent"))
         );
         assert_eq!(host.interface.as_ref(), Some(&first.host_ifname));
-        assert_eq!(standings(host), ["0 no route", "1000 no route", "1030 not for it", "1100 decides"]);
+        assert_eq!(rule_effects(host), ["0 no route", "1000 no route", "1030 not for it", "1100 decides"]);
         assert_eq!(host.rules[3].rule, "from 10.1.0.0/16 lookup 10000");
         let route = host.route.as_ref().unwrap();
-        assert_eq!((route.table, route.prefix.prefix_len(), route.kind.as_str()), (10_000, 0, "unicast"));
+        assert_eq!((route.table, route.prefix.prefix_len(), route.kind), (10_000, 0, RouteKind::Unicast));
         let hop = &route.hops[0];
         assert!(hop.taken && hop.mac.as_deref() == Some("02:00:00:00:00:02"), "{hop:?}");
         let [back] = &out.back[..] else { panic!("{out:?}") };
         assert_eq!(
-            (back.interface.as_deref(), standings(back)),
+            (back.interface.as_deref(), rule_effects(back)),
             (Some("up0"), vec!["0 no route".to_owned(), "1000 decides".to_owned()])
         );
         assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
@@ -587,7 +593,7 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
             let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
             let host = &local.forth[1];
-            assert_eq!(standings(host), ["0 no route", "1000 decides"]);
+            assert_eq!(rule_effects(host), ["0 no route", "1000 decides"]);
             let met = host.route.as_ref().unwrap();
             assert_eq!((met.table, met.prefix), (39_999, route.parse().unwrap()));
             assert_eq!(met.hops[0].pod.as_deref(), Some("lab/two"));
@@ -599,13 +605,14 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
         assert_eq!(path_to("10.1.0.1").end, "the pod itself: a local route");
 
-        // Two hops: both are shown, one is taken.
+        // Two next hops: both are shown, one is selected.
         ip("route replace default table 10000 nexthop via 192.0.3.1 nexthop via 192.0.3.9");
         let hops = path_to("198.51.100.1").forth[1].route.clone().unwrap().hops;
         assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
         assert!(hops.iter().any(|hop| hop.neighbour.is_none()), "nobody has spoken to 192.0.3.9: {hops:?}");
 
-        // Through a tunnel: whose other end is its forwarding entry's, and how its own packet goes.
+        // Through a tunnel: the FDB entry contains the other VTEP, and the result contains the path
+        // of the tunnel's own packet.
         ip("link add vx9 address 02:00:00:00:00:09 type vxlan id 9 local 192.0.3.2 dstport 8472 nolearning");
         ip("link set vx9 up");
         ip("route add 10.9.0.0/16 via 10.9.0.1 dev vx9 onlink table 10000");
@@ -622,7 +629,7 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         assert_eq!(outer.route.as_ref().unwrap().hops[0].interface, "up0");
         assert_eq!(tunnelled.end, "out by vx9 to 10.9.0.1");
 
-        // What ends it is said.
+        // The reason for its end is shown.
         ip("route add blackhole 203.0.113.0/24 table 10000");
         let dropped = path_to("203.0.113.1");
         assert_eq!(dropped.end, "it is dropped on the node");
@@ -653,8 +660,8 @@ fn move_link(name: &str, netns: &OwnedFd) {
 }
 
 #[test]
-fn a_pod_is_attached_without_a_look_at_the_others() {
-    isolated("a_pod_is_attached_without_a_look_at_the_others", |runtime| {
+fn an_attach_lists_no_other_pods() {
+    isolated("an_attach_lists_no_other_pods", |runtime| {
         let node = node(runtime);
         let mut namespaces = Vec::new();
         let mut measure = |from: u32, count: u32| {
@@ -684,7 +691,7 @@ fn a_pod_is_attached_without_a_look_at_the_others() {
             "attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}",
             few.0, few.1, many.0, many.1
         );
-        // Times are for people; what an ADD must not do is look at what is there.
+        // Durations are only for information. An ADD must not list existing objects.
         assert_eq!(
             node.kernel.status().rescans,
             rescans,

@@ -1,7 +1,9 @@
-//! Rules, routes, learned tables and NAT in a real kernel: restarts, repairs, large tables, and what is not ours.
+//! Rules, routes, learned tables and NAT in a real kernel: restarts, repairs, large tables, and
+//! foreign objects.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::collections::BTreeSet;
@@ -14,16 +16,19 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{
-    Hop, KernelPlan, Learned, Link, NatRules, RouteKey, RouteTarget, Rule, TranslatedRules,
-};
+use trunkline_agent::plan::Learned;
 use trunkline_bgp::rib::{FibPath, RouteChange};
-use trunkline_bgp::types::{Family, FamilySet, NextHop};
+use trunkline_bgp::types::NextHop;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::{
+    Hop, KernelPlan, LearnedRoute, Link, NatRules, RouteKey, RouteTarget, Rule, TranslatedRules,
+};
 
 const TABLE: u32 = 10_000;
 
-/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64; the host is the lower address.
+/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64.
+/// The host has the lower address.
 fn uplinks() -> OwnedFd {
     use std::os::fd::AsRawFd;
     let routers = namespace();
@@ -56,10 +61,10 @@ fn route(table: u32, prefix: &str) -> RouteKey {
     RouteKey { table, prefix: prefix.parse().unwrap() }
 }
 
-/// What a node with two routers and a subnet of each family has.
+/// The plan of a node with two routers and a subnet of each family.
 fn plan() -> KernelPlan {
     let mut plan = KernelPlan::default();
-    for (family, subnet) in [(Family::Ipv4Unicast, "10.1.0.0/16"), (Family::Ipv6Unicast, "2001:db8:1::/64")] {
+    for (family, subnet) in [(IpFamily::V4, "10.1.0.0/16"), (IpFamily::V6, "2001:db8:1::/64")] {
         let rule = |priority, from: Option<IpNet>, iif: Option<&str>, table| Rule {
             from,
             iif: iif.map(str::to_owned),
@@ -77,15 +82,18 @@ fn plan() -> KernelPlan {
 }
 
 fn importing() -> KernelPlan {
-    let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
-    KernelPlan {
-        learned: Some(Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() }),
-        ..plan()
-    }
+    KernelPlan { learned: Some(TABLE), ..plan() }
 }
 
-fn spawn(hold: FamilySet) -> (KernelHandle, KernelEvents) {
-    KernelHandle::spawn(KernelConfig { hold }).unwrap()
+/// The changes as routes of the two imported peers.
+fn learned(changes: Vec<RouteChange>) -> Vec<LearnedRoute> {
+    let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
+    let imported = Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() };
+    changes.iter().map(|change| imported.route(change)).collect()
+}
+
+fn spawn<const N: usize>(hold: [IpFamily; N]) -> (KernelHandle, KernelEvents) {
+    KernelHandle::spawn(KernelConfig { hold: hold.into() }).unwrap()
 }
 
 fn set(runtime: &Runtime, kernel: &KernelHandle, plan: KernelPlan) -> Applied {
@@ -105,7 +113,7 @@ fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
     RouteChange { prefix, paths: paths.collect() }
 }
 
-/// `ip route show` of a table, one route a line, own and others'.
+/// `ip route show` of a table, one route per line, own and foreign ones.
 fn table(family: u8, table: u32) -> Vec<String> {
     let output = Command::new("ip")
         .args([&format!("-{family}"), "route", "show", "table", &table.to_string()])
@@ -126,17 +134,17 @@ fn table(family: u8, table: u32) -> Vec<String> {
 fn a_plan_is_installed_and_a_restart_changes_nothing() {
     isolated("a_plan_is_installed_and_a_restart_changes_nothing", |runtime| {
         let _routers = uplinks();
-        let learned = |kernel: &KernelHandle| {
+        let learn = |kernel: &KernelHandle| {
             let changes = vec![
                 change("198.51.100.0/24".parse().unwrap(), &[("192.0.2.1", "192.0.2.1")]),
                 change("2001:db8:f::/48".parse().unwrap(), &[("2001:db8:0:1::2", "192.0.2.1")]),
             ];
-            runtime.block_on(kernel.learned(changes)).unwrap();
+            runtime.block_on(kernel.learned(learned(changes))).unwrap();
         };
         {
-            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            let (kernel, _events) = spawn([]);
             assert!(set(runtime, &kernel, importing()).relearn);
-            learned(&kernel);
+            learn(&kernel);
         }
         let state = || [table(4, TABLE), table(6, TABLE), table(4, 39_998), table(6, 39_998)].concat();
         let before = state();
@@ -149,10 +157,10 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         );
         let rules = ip("rule") + &ip("-6 rule");
 
-        // The whole life of a second agent, watched.
+        // The whole run of a second agent, with a monitor.
         let mut monitor = Command::new("ip").args(["monitor", "all"]).stdout(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        let (kernel, _events) = spawn(FamilySet::ALL);
+        let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert_eq!(host.tables.get(&"10.1.0.0/16".parse::<IpNet>().unwrap()), Some(&TABLE));
         assert!(!host.used_tables.contains(&TABLE), "own tables are not somebody else's");
@@ -163,8 +171,8 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         assert!(runtime.block_on(kernel.set_pods(Vec::new())).unwrap().is_empty());
         assert_eq!(kernel.status().stale_routes, 4, "two defaults, two learned");
         assert_eq!(set(runtime, &kernel, importing()).changed, 0);
-        learned(&kernel);
-        for family in Family::ALL {
+        learn(&kernel);
+        for family in IpFamily::ALL {
             runtime.block_on(kernel.release(family)).unwrap();
         }
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
@@ -178,11 +186,11 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
 }
 
 #[test]
-fn stale_routes_go_by_family_and_only_own_ones() {
-    isolated("stale_routes_go_by_family_and_only_own_ones", |runtime| {
+fn only_own_stale_routes_are_removed_by_family() {
+    isolated("only_own_stale_routes_are_removed_by_family", |runtime| {
         let _routers = uplinks();
         {
-            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            let (kernel, _events) = spawn([]);
             set(runtime, &kernel, plan());
         }
         for foreign in [
@@ -194,7 +202,7 @@ fn stale_routes_go_by_family_and_only_own_ones() {
         ] {
             ip(foreign);
         }
-        let (kernel, _events) = spawn(FamilySet::ALL);
+        let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert!(host.used_tables.contains(&12_345));
         let names: Vec<&str> = host.links.iter().map(|link: &Link| link.name.as_str()).collect();
@@ -203,12 +211,12 @@ fn stale_routes_go_by_family_and_only_own_ones() {
         set(runtime, &kernel, KernelPlan::default());
         assert!(table(4, 39_998) == ["203.0.113.0/24 via 192.0.2.1 dev up1"], "{:?}", table(4, 39_998));
         assert!(table(4, TABLE).concat().contains("default"), "held");
-        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["203.0.113.0/24 via 192.0.2.1 dev up1"]);
         assert!(!ip("rule").contains("lookup 10000"));
         assert!(table(6, TABLE).concat().contains("default"), "the other family is still held");
         assert!(ip("-6 rule").contains("lookup 10000"));
-        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(6, TABLE).len(), 1);
         assert!(table(6, TABLE)[0].starts_with("2001:db8:aaaa::/48"));
         assert!(ip("rule").contains("from 10.9.0.0/16 lookup 12345"));
@@ -218,12 +226,12 @@ fn stale_routes_go_by_family_and_only_own_ones() {
 }
 
 #[test]
-fn deleted_routes_and_rules_come_back_without_a_scan() {
-    isolated("deleted_routes_and_rules_come_back_without_a_scan", |runtime| {
+fn deleted_routes_and_rules_are_restored_without_a_scan() {
+    isolated("deleted_routes_and_rules_are_restored_without_a_scan", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
-        // Rules of one preference stand in the order in which they were made.
+        // The kernel orders rules of one preference by their creation.
         let rules =
             |family: &str| ip(&format!("{family} rule")).lines().map(str::to_owned).collect::<BTreeSet<_>>();
         let state = || {
@@ -256,22 +264,22 @@ fn deleted_routes_and_rules_come_back_without_a_scan() {
 }
 
 #[test]
-fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
-    isolated("a_lost_link_is_left_out_at_once_and_taken_in_again", |runtime| {
+fn a_lost_link_is_excluded_at_once_and_included_again() {
+    isolated("a_lost_link_is_excluded_at_once_and_included_again", |runtime| {
         let routers = uplinks();
-        let (kernel, mut events) = spawn(FamilySet::EMPTY);
+        let (kernel, mut events) = spawn([]);
         set(runtime, &kernel, plan());
         let before = [table(4, TABLE), table(6, TABLE)].concat();
         let only_two = || {
             let now = [table(4, TABLE), table(6, TABLE)].concat();
             now.len() == 2 && now.iter().all(|line| line.contains("dev up2") && !line.contains("up1"))
         };
-        // The other side of the cable goes.
+        // The other end of the cable goes down.
         inside(&routers, || ip("link set r1 down"));
         eventually("no carrier", only_two);
         inside(&routers, || ip("link set r1 up"));
         eventually("carrier again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // This side is set down; the kernel flushes IPv6 addresses, who owns them puts them back.
+        // This end is set down. The kernel deletes IPv6 addresses; their owner adds them again.
         ip("link set up1 down");
         eventually("down", only_two);
         let event = runtime
@@ -280,7 +288,7 @@ fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
         ip("link set up1 up");
         ip("addr replace 2001:db8:0:1::1/64 dev up1 nodad");
         eventually("up again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // Both ways gone: no default at all rather than one into the void.
+        // Both paths are gone: there is no default route, instead of one without effect.
         ip("addr del 192.0.2.0/31 dev up1");
         ip("addr del 192.0.2.2/31 dev up2");
         eventually("no way", || table(4, TABLE).is_empty());
@@ -296,7 +304,7 @@ fn a_next_hop_behind_a_router_is_reached_by_that_router() {
         let _routers = uplinks();
         ip("route add 198.51.100.0/24 via 192.0.2.3");
         ip("-6 route add 2001:db8:f::/48 via 2001:db8:0:2::2");
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let mut plan = plan();
         plan.routes.insert(route(TABLE, "0.0.0.0/0"), via(&["198.51.100.1"]));
         plan.routes.insert(route(TABLE, "::/0"), via(&["2001:db8:f::1"]));
@@ -310,7 +318,7 @@ fn a_next_hop_behind_a_router_is_reached_by_that_router() {
 fn a_former_speakers_routes_stay_until_the_next_has_converged() {
     isolated("a_former_speakers_routes_stay_until_the_next_has_converged", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let mut plan = importing();
         plan.routes.retain(|key, _| key.prefix.prefix_len() != 0);
         set(runtime, &kernel, plan);
@@ -318,15 +326,15 @@ fn a_former_speakers_routes_stay_until_the_next_has_converged() {
         let gone: IpNet = "203.0.113.0/24".parse().unwrap();
         let learn = |prefix| {
             let changes = vec![change(prefix, &[("192.0.2.1", "192.0.2.1")])];
-            runtime.block_on(kernel.learned(changes)).unwrap();
+            runtime.block_on(kernel.learned(learned(changes))).unwrap();
         };
         learn(again);
         learn(gone);
-        runtime.block_on(kernel.keep_learned()).unwrap();
+        runtime.block_on(kernel.retain_learned()).unwrap();
         learn(again);
-        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(4, TABLE).len(), 2, "{:?}", table(4, TABLE));
-        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["198.51.100.0/24 via 192.0.2.1 dev up1 proto 116"]);
     });
 }
@@ -335,10 +343,10 @@ fn a_former_speakers_routes_stay_until_the_next_has_converged() {
 fn learned_routes_are_those_of_imported_peers() {
     isolated("learned_routes_are_those_of_imported_peers", |runtime| {
         let _routers = uplinks();
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         let prefix: IpNet = "198.51.100.0/24".parse().unwrap();
         let both = [("192.0.2.1", "192.0.2.1"), ("192.0.2.3", "192.0.2.3")];
-        let learn = |change: RouteChange| runtime.block_on(kernel.learned(vec![change])).unwrap();
+        let learn = |change: RouteChange| runtime.block_on(kernel.learned(learned(vec![change]))).unwrap();
         learn(change(prefix, &both));
         assert!(table(4, TABLE).is_empty(), "no plan imports");
 
@@ -381,12 +389,12 @@ fn a_large_table_takes_no_longer_than_ip_does() {
         ip(&format!("-batch {}", script.path().display()));
         let by_ip = started.elapsed();
 
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, importing());
         let changes: Vec<RouteChange> =
             (0..count).map(|number| change(prefix(number), &[("192.0.2.1", "192.0.2.1")])).collect();
         let started = Instant::now();
-        runtime.block_on(kernel.learned(changes)).unwrap();
+        runtime.block_on(kernel.learned(learned(changes))).unwrap();
         let by_agent = started.elapsed();
         assert_eq!(table(4, TABLE).len(), count as usize + 1);
         println!(
@@ -394,7 +402,7 @@ fn a_large_table_takes_no_longer_than_ip_does() {
             by_agent.as_secs_f64() / by_ip.as_secs_f64()
         );
 
-        // One of many that is deleted comes back, and nothing is listed for it.
+        // One deleted route of many is restored, without a dump of the table.
         ip(&format!("route del {} table {TABLE}", prefix(7)));
         eventually("one of many", || {
             ip(&format!("route show {} table {TABLE}", prefix(7))).contains("192.0.2.1")
@@ -405,15 +413,15 @@ fn a_large_table_takes_no_longer_than_ip_does() {
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
         println!("resync with {count} routes: {:?}", started.elapsed());
         let gone = (0..count).map(|number| change(prefix(number), &[])).collect();
-        runtime.block_on(kernel.learned(gone)).unwrap();
+        runtime.block_on(kernel.learned(learned(gone))).unwrap();
         assert_eq!(table(4, TABLE).len(), 1);
         assert!(by_agent < by_ip * 2, "{by_agent:?} {by_ip:?}");
     });
 }
 
 #[test]
-fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
-    isolated("nat_is_replaced_as_a_whole_and_left_alone_when_right", |runtime| {
+fn nat_is_replaced_as_a_whole_and_only_if_it_differs() {
+    isolated("nat_is_replaced_as_a_whole_and_only_if_it_differs", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;
@@ -445,19 +453,20 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
         };
         let generation = || {
             let output = Command::new("nft").args(["-j", "list", "ruleset"]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap() // handles are in it: they change with every replacement
+            // contains handles: they change with every replacement
+            String::from_utf8(output.stdout).unwrap()
         };
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, nat(&["10.1.0.0/16", "2001:db8:1::/64"]));
         assert!(rules().contains("ip saddr @sources4 ip daddr != @inside4 masquerade"), "{}", rules());
         let before = generation();
-        let (second, _events) = spawn(FamilySet::EMPTY);
+        let (second, _events) = spawn([]);
         assert_eq!(set(runtime, &second, nat(&["10.1.0.0/16", "2001:db8:1::/64"])).changed, 0);
         assert_eq!(generation(), before);
         drop(kernel);
         set(runtime, &second, nat(&["10.2.0.0/24"]));
         assert!(rules().contains("10.2.0.0/24"));
-        // Who else touches it undoes it, and one repair each is enough.
+        // Another program's change is reverted, with one repair for each.
         let before = rules();
         for (number, command) in
             ["delete table inet trunkline", "flush ruleset", "flush set inet trunkline inside4"]
@@ -468,7 +477,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
             assert!(done.success(), "{command}");
             eventually(command, || rules() == before && second.status().repairs == number as u64 + 1);
         }
-        // Another table is none of ours.
+        // A foreign table does not change.
         assert!(Command::new("nft").args(["add", "table", "inet", "theirs"]).status().unwrap().success());
         let (handles, repairs) = (generation(), second.status().repairs);
         std::thread::sleep(Duration::from_millis(200));
@@ -482,8 +491,8 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
 }
 
 #[test]
-fn marks_come_with_the_first_nat_chain_of_others() {
-    isolated("marks_come_with_the_first_nat_chain_of_others", |runtime| {
+fn the_first_foreign_nat_chain_enables_marks() {
+    isolated("the_first_foreign_nat_chain_enables_marks", |runtime| {
         let nft = |command: &str| {
             let output = Command::new("nft").args(command.split(' ')).output();
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -502,7 +511,7 @@ fn marks_come_with_the_first_nat_chain_of_others() {
             ..KernelPlan::default()
         };
         let marked = || nft("list ruleset").unwrap().contains("ct status dnat");
-        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let (kernel, _events) = spawn([]);
         set(runtime, &kernel, plan());
         nft("add table inet theirs").unwrap();
         nft("add chain inet theirs input { type filter hook input priority filter ; }").unwrap();
@@ -513,7 +522,7 @@ fn marks_come_with_the_first_nat_chain_of_others() {
         assert_eq!(kernel.status().repairs, 0, "nobody changed a table of the agent's");
         drop(kernel);
         nft("delete table inet trunkline").unwrap();
-        let (second, _events) = spawn(FamilySet::EMPTY);
+        let (second, _events) = spawn([]);
         set(runtime, &second, plan());
         assert!(marked(), "the chain was there at the start");
     });

@@ -40,6 +40,7 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::bandwidth::Bandwidth;
 use crate::control::Query;
 
 pub use pieces::ListReply;
@@ -135,15 +136,6 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// `namespace/name`, only the name without a namespace, and empty without a name.
-pub fn full_name(namespace: &str, name: &str) -> String {
-    match (namespace, name) {
-        (_, "") => String::new(),
-        ("", name) => name.to_owned(),
-        (namespace, name) => format!("{namespace}/{name}"),
-    }
-}
-
 /// Values that a request names. The agent chooses the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachOptions {
@@ -165,43 +157,6 @@ pub struct AttachOptions {
     /// Prefixes from which it may send in addition to its addresses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
-}
-
-/// Rate limits of a container's interface (CNI's capability `bandwidth`), as the container sees the
-/// directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bandwidth {
-    /// Limit towards the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ingress: Option<RateLimit>,
-    /// Limit from the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<RateLimit>,
-}
-
-impl Bandwidth {
-    /// Whether there is no limit.
-    pub fn is_empty(&self) -> bool {
-        *self == Bandwidth::default()
-    }
-}
-
-/// A rate limit of one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RateLimit {
-    /// In bits per second, Ethernet headers included; at least [`RateLimit::MIN_RATE`].
-    pub rate: u64,
-    /// Maximum burst after a pause, in bits, at most [`RateLimit::MAX_BURST`]; none: the agent
-    /// derives it from the rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u64>,
-}
-
-impl RateLimit {
-    /// The lowest rate, as in Kubernetes' annotations.
-    pub const MIN_RATE: u64 = 1_000;
-    /// The largest burst: the kernel counts its octets in 32 bits.
-    pub const MAX_BURST: u64 = (1 << 35) - 8;
 }
 
 impl AttachOptions {
@@ -477,16 +432,10 @@ pub fn decode_reply<T: DeserializeOwned>(line: &[u8]) -> Result<Reply<T>, Decode
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bandwidth::RateLimit;
 
     fn interface() -> Interface {
         Interface { container_id: "c1".into(), ifname: "eth0".into() }
-    }
-
-    #[test]
-    fn a_name_needs_no_namespace() {
-        assert_eq!(full_name("default", "web"), "default/web");
-        assert_eq!(full_name("", "web"), "web");
-        assert_eq!((full_name("default", ""), full_name("", "")), (String::new(), String::new()));
     }
 
     #[test]
@@ -580,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_the_specification_s_numbers() {
+    fn codes_are_those_of_the_specification() {
         for (number, code) in CODES {
             assert_eq!(u32::from(code), number);
             assert_eq!(Code::from(number), code);

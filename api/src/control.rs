@@ -1,9 +1,9 @@
-//! What the operator's commands ask of the agent, and what `-o json` prints.
+//! Queries and commands of the operator's tools, and the replies that `-o json` prints.
 //!
-//! A question travels as [`crate::attach::Command::Query`] over the socket of the attach protocol and gets one
-//! `Reply` of the type that it names. The answers are printed by `-o json` as they are: **their field names are
-//! an interface**, to be added to and never renamed. Times are counted in seconds back from the answer, so that nothing
-//! depends on clocks that agree.
+//! A query is sent as [`crate::attach::Command::Query`] over the socket of the attach protocol. Its
+//! reply is one `Reply` of the documented type. `-o json` prints the reply unchanged. **The field
+//! names are an interface**: fields may be added, and are never renamed. Times are seconds before
+//! the reply, so clocks need not agree.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{Bandwidth, full_name};
+use crate::bandwidth::Bandwidth;
+use crate::names::full_name;
 
 mod bgp;
 mod cause;
@@ -42,129 +43,136 @@ pub use probe::{
 };
 pub use snapshot::Snapshot;
 
-/// A question.
+/// A query or command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "query", rename_all = "lowercase")]
 pub enum Query {
-    /// The agent at a glance: `Reply<AgentStatus>`.
+    /// A summary of the agent: `Reply<AgentStatus>`.
     Agent,
     /// The BGP peers: `Reply<Vec<Peer>>`.
     Peers {
-        /// Only this one: its address, `fe80::1%eth0` if that is link-local; or its interface, if that is how it is configured.
+        /// Only this peer: its address (`fe80::1%eth0` if link-local), or its interface if it is
+        /// configured by interface.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
-    /// Routes: `Reply<Vec<Route>>`, in no order but that those of one prefix follow each other. Each prefix is as it is when its turn comes;
-    /// what comes or goes while the answer is on its way may be missing, or be there twice.
+    /// Routes: `Reply<Vec<Route>>`. Routes of one prefix are adjacent; there is no other order.
+    /// Each prefix has its state at the moment when it is written. Prefixes that appear or
+    /// disappear meanwhile may be missing, or occur twice.
     Routes {
-        /// Which table.
+        /// The table.
         #[serde(flatten)]
         table: Table,
     },
-    /// Why a prefix is routed as it is: `Reply<Explanation>`.
+    /// Explain the routing of a prefix: `Reply<Explanation>`.
     Explain {
         /// The prefix.
         prefix: IpNet,
     },
-    /// The BGP tables as MRT (TABLE_DUMP_V2), written to the file whose descriptor comes with the request:
-    /// `Reply<DumpDone>`.
+    /// The BGP tables as MRT (TABLE_DUMP_V2), written to a file: `Reply<DumpDone>`. The request
+    /// carries the file's descriptor.
     Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
-    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<PacketPath>`.
+    /// The path of a packet from a pod: `Reply<PacketPath>`. The request carries the pod's network
+    /// namespace.
     Path {
         /// The container.
         container_id: String,
-        /// Where the packet goes.
+        /// The destination of the packet.
         destination: IpAddr,
-        /// Where it is from; the pod's kernel chooses if none.
+        /// The source of the packet; the pod's kernel chooses if none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<IpAddr>,
     },
-    /// What happened lately: `Reply<Events>`.
+    /// Recent events: `Reply<Events>`.
     Events {
-        /// Only what is newer than the event of this number; 0 is all that is kept.
+        /// Only events after this number; 0: all stored events.
         #[serde(default)]
         after: u64,
-        /// Which run of the agent that event is of, as [`Events`] says: another run answers with all that it keeps.
+        /// The run of the agent to which the number belongs, from [`Events`]. Another run answers
+        /// with all stored events.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u64>,
-        /// Answer once there is something newer, however long that takes.
+        /// Answer only when there is a newer event, without a time limit.
         #[serde(default)]
         wait: bool,
     },
-    /// Everything that is shown live, once it has changed, and after [`Snapshot::SILENCE`] anyway: `Reply<Snapshot>`.
+    /// The whole state for a live view, after each change and at the latest after
+    /// [`Snapshot::SILENCE`]: `Reply<Snapshot>`.
     Watch {
-        /// The [`Snapshot::number`] that is known.
+        /// The last received [`Snapshot::number`].
         #[serde(default)]
         after: u64,
-        /// Which run of the agent that is of; any other, and none, is answered at once.
+        /// The run of the agent to which the number belongs. Another run answers at once, and so
+        /// does a request without it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u64>,
     },
-    /// End a peer's session, and begin a new one: `Reply<PeerDone>`.
+    /// Reset a peer's session: `Reply<PeerDone>`.
     ResetPeer {
-        /// The peer: as in [`Query::Peers`], and one only.
+        /// The peer, as in [`Query::Peers`]; exactly one.
         peer: String,
-        /// Nothing is kept over it on either side (RFC 8538).
+        /// Hard reset: neither side retains paths (RFC 8538).
         #[serde(default)]
         hard: bool,
-        /// What the peer's operator is told (RFC 9003).
+        /// Text for the peer's operator (RFC 9003).
         #[serde(default)]
         message: String,
     },
-    /// Have what was told on a session told again, without ending it: `Reply<PeerDone>`.
+    /// Request or send all routes of a session again, without a reset: `Reply<PeerDone>`.
     RefreshPeer {
-        /// The peer: as in [`Query::Peers`], and one only.
+        /// The peer, as in [`Query::Peers`]; exactly one.
         peer: String,
-        /// By whom.
+        /// The direction of the routes.
         direction: Direction,
     },
-    /// Leave the fabric: `Reply<DrainStatus>`, as soon as it has begun and will go on over a restart.
+    /// Drain the node: `Reply<DrainStatus>`, as soon as the drain has begun and is stored for a
+    /// restart.
     Drain {
-        /// What the peers' operators are told with the end of the sessions (RFC 9003).
+        /// Text for the peers' operators at the end of the sessions (RFC 9003).
         #[serde(default)]
         message: String,
     },
-    /// Come back, or go no further: `Reply<DrainStatus>`.
+    /// End the drain, or stop it: `Reply<DrainStatus>`.
     Undrain,
-    /// How far this node has left the fabric: `Reply<DrainStatus>`.
+    /// The state of the drain: `Reply<DrainStatus>`.
     DrainStatus {
-        /// Answer once it is drained, or not at all.
+        /// Answer only when the node is drained.
         #[serde(default)]
         wait: bool,
     },
 }
 
-/// Which way routes are told.
+/// Direction of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// By the peer, which is asked to (RFC 2918).
+    /// The peer sends its routes again, by request (RFC 2918).
     In,
-    /// By this node.
+    /// This node sends its routes again.
     Out,
 }
 
-/// What was done with a peer.
+/// The result of a command for a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerDone {
     /// The peer. See [`Peer::name`].
     pub peer: String,
-    /// What was done, in words.
+    /// The result, as text.
     pub done: String,
 }
 
-/// What was dumped.
+/// The result of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DumpDone {
     /// Peers in the index.
     pub peers: u64,
-    /// Prefixes with a path that import policy let through.
+    /// Prefixes with a path that import policy accepts.
     pub prefixes: u64,
-    /// Their paths.
+    /// Paths of these prefixes.
     pub paths: u64,
     /// Octets written.
     pub octets: u64,
@@ -174,26 +182,26 @@ pub struct DumpDone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "table", rename_all = "lowercase")]
 pub enum Table {
-    /// The paths in use, originated ones included (Loc-RIB).
+    /// The paths in use, including originated ones (Loc-RIB).
     Best,
-    /// Likewise, of the first so many prefixes alone: what can be answered beside a full table.
+    /// Loc-RIB, limited to the first prefixes: a cheap answer even for a full table.
     First {
-        /// How many.
+        /// The limit.
         prefixes: usize,
     },
-    /// What a peer told, refused paths included (Adj-RIB-In).
+    /// The paths received from a peer, including rejected ones (Adj-RIB-In).
     Received {
         /// The peer, as in [`Query::Peers`].
         peer: String,
     },
-    /// What a peer was told (Adj-RIB-Out).
+    /// The routes advertised to a peer (Adj-RIB-Out).
     Advertised {
         /// The peer, as in [`Query::Peers`].
         peer: String,
     },
 }
 
-/// The agent at a glance.
+/// A summary of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
@@ -201,56 +209,57 @@ pub struct AgentStatus {
     pub node: String,
     /// The agent's version.
     pub version: String,
-    /// Since the agent started.
+    /// Time since the agent started.
     pub uptime_seconds: u64,
     /// Whether pods can be attached.
     pub ready: bool,
-    /// What is missing before they can; empty if ready.
+    /// Reasons why pods cannot be attached; empty if ready.
     pub not_ready: Vec<String>,
-    /// The same with their kinds; empty of an agent that has none.
+    /// The same reasons with their kinds; empty if the agent has no kinds.
     #[serde(default)]
     pub not_ready_reasons: Vec<NotReadyReason>,
-    /// What the agent's own readiness probe waits for: what of `notReady` is the agent's own, and all of it that another agent in its place would not
-    /// lack, until it was ready once.
+    /// Reasons why the agent's readiness probe fails. Faults of the agent itself always count.
+    /// Other reasons of `notReady` count only until the agent was ready once, because a replaced
+    /// agent would have the same ones.
     #[serde(default)]
     pub not_serving: Vec<String>,
-    /// How far it has left the fabric.
+    /// The drain of the node.
     #[serde(default)]
     pub drain: DrainStatus,
-    /// What is wanted, and where it comes from.
+    /// The manifests in force, and their source.
     pub manifests: ManifestStatus,
-    /// The API server, where that is the source.
+    /// The API server, if it is the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
     /// The store.
     pub store: StoreStatus,
-    /// The speaker; none where no BGP network is on this node.
+    /// The speaker; none if the node has no BGP network.
     pub bgp: Option<BgpStatus>,
     /// The networks on this node.
     pub networks: Vec<NetworkStatus>,
-    /// Attached pods' interfaces.
+    /// Attached interfaces of pods.
     pub attachments: usize,
-    /// Pods that are in the kernel although no record knows them; they keep running, and their addresses are given
-    /// to nobody.
+    /// Pods in the kernel without a record. They keep running, and their addresses are not
+    /// allocated to other pods.
     pub unrecorded: usize,
     /// The kernel's tables.
     pub kernel: KernelStatus,
-    /// The guard against what pods and foreign tunnels may not send.
+    /// The guard against packets that pods and foreign tunnels may not send.
     #[serde(default)]
     pub guard: GuardStatus,
-    /// Packets for pods of other nodes; none where this node has no second uplink for them.
+    /// Packets for pods of other nodes; none if the node has no second uplink for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternate_paths: Option<AlternatePaths>,
-    /// What probes show; none where none are sent.
+    /// Results of the probes; none if no probes are sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<ProbeStatus>,
-    /// Why `/metrics`, `/healthz` and `/readyz` are not served.
+    /// The reason why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
 }
 
 impl AgentStatus {
-    /// The reasons for which no pod can be attached. Of an agent that has no kinds they are
+    /// The reasons why no pod can be attached. If the agent sends no kinds, each one is
     /// [`NotReadyKind::Unknown`].
     pub fn reasons(&self) -> Vec<NotReadyReason> {
         let unknown = |text: &String| NotReadyReason { kind: NotReadyKind::Unknown, text: text.clone() };
@@ -261,38 +270,38 @@ impl AgentStatus {
     }
 }
 
-/// A reason for which no pod can be attached.
+/// A reason why no pod can be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NotReadyReason {
     /// The kind, for programs.
     pub kind: NotReadyKind,
-    /// The reason as text, with the thing to look at.
+    /// The reason as text, with the object to check.
     pub text: String,
 }
 
-/// The guard against what pods and foreign tunnels may not send.
+/// The guard against packets that pods and foreign tunnels may not send.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GuardStatus {
-    /// The configuration has it switched on.
+    /// Whether the configuration enables it.
     pub enabled: bool,
-    /// Its rules are in the kernel.
+    /// Whether its rules are in the kernel.
     pub in_force: bool,
-    /// Why they are not.
+    /// The reason why they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// How often others changed its tables, and the agent restored them.
+    /// How often another program changed its tables and the agent repaired them.
     pub repairs: u64,
     /// Dropped packets by reason, since the tables were loaded.
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// Packets that a router sent this node for a pod of another node, since the rules were loaded.
+/// Packets that a router sent to this node for a pod of another node, since the rules were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AlternatePaths {
-    /// Sent on to another router: the first one does not know the pod.
+    /// Forwarded to another router, because the first one does not know the pod.
     pub forwarded: u64,
     /// Dropped because no router knew the pod.
     pub dropped: u64,
@@ -304,27 +313,28 @@ pub struct AlternatePaths {
 pub struct ManifestStatus {
     /// The folder, or the API server's address.
     pub folder: String,
-    /// Whether any of its states was taken over since the agent started.
+    /// Whether the agent applied any state of it since its start.
     pub applied: bool,
-    /// Why its state of now is refused, and the one before runs; empty if it is in force.
+    /// Reasons why the current state is rejected and the previous one stays in force; empty if the
+    /// current one is in force.
     pub refused: Vec<String>,
 }
 
-/// How the API server is doing, as this node sees it.
+/// The API server as this node sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
     /// Its address.
     pub server: String,
-    /// Every watch has had its list, and none fails.
+    /// Whether every watch has its list and none fails.
     pub connected: bool,
-    /// For how long a watch has been failing.
+    /// Time since a watch started to fail.
     pub outage_seconds: Option<u64>,
-    /// Why.
+    /// The reason.
     pub last_error: Option<String>,
-    /// Objects that are not served as they are, each with field and fix.
+    /// Objects that are not applied unchanged, each with field and fix.
     pub faults: Vec<String>,
-    /// Objects that this node is still to write.
+    /// Objects that this node still has to write.
     pub unwritten: u64,
     /// The watches.
     pub watches: Vec<WatchStatus>,
@@ -334,15 +344,15 @@ pub struct ClusterStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchStatus {
-    /// What is watched.
+    /// The watched resource.
     pub name: String,
-    /// It has had its list and does not fail.
+    /// Whether it has its list and does not fail.
     pub live: bool,
     /// Changes and bookmarks since the agent started.
     pub events: u64,
     /// Failures since the agent started.
     pub errors: u64,
-    /// Since the last change or bookmark; bookmarks come about once a minute.
+    /// Time since the last change or bookmark; bookmarks come about once a minute.
     pub last_event_seconds: Option<u64>,
 }
 
@@ -352,7 +362,7 @@ pub struct WatchStatus {
 pub struct StoreStatus {
     /// The file.
     pub path: String,
-    /// Why no address is given out.
+    /// The reason why no address is allocated.
     pub fault: Option<String>,
 }
 
@@ -364,13 +374,13 @@ pub struct BmpStation {
     pub address: SocketAddr,
     /// Whether it is connected.
     pub connected: bool,
-    /// Since when it is, or is not.
+    /// Time since the last change of `connected`.
     pub seconds: u64,
-    /// How often it was connected since the speaker started.
+    /// Number of connections since the speaker started.
     pub connections: u64,
-    /// Octets told.
+    /// Octets sent.
     pub octets: u64,
-    /// Why the last connection or attempt ended.
+    /// The reason why the last connection or attempt ended.
     pub last_error: Option<String>,
 }
 
@@ -384,9 +394,9 @@ pub struct NetworkStatus {
     pub mode: Mode,
     /// The routing table of its subnets, if it is the same for all.
     pub table: Option<u32>,
-    /// Why it is not served here.
+    /// The reason why this node does not serve it.
     pub refused: Option<String>,
-    /// Attached pods' interfaces in it, on this node.
+    /// Attached interfaces of pods in it, on this node.
     #[serde(default)]
     pub attachments: usize,
     /// Its subnets.
@@ -399,32 +409,33 @@ pub struct NetworkStatus {
 pub struct SubnetStatus {
     /// Its name.
     pub name: String,
-    /// The prefix; none of a subnet that is not served.
+    /// The prefix; none for a subnet that is not served.
     pub cidr: Option<IpNet>,
-    /// Addresses that can be given out.
+    /// Addresses in the pool.
     pub total: u32,
-    /// Given out.
+    /// Allocated addresses.
     pub used: u32,
-    /// Can still be given to a pod that names none.
+    /// Free addresses for pods that request no specific one.
     pub free: u32,
-    /// Why it is not served here.
+    /// The reason why this node does not serve it.
     pub refused: Option<String>,
     /// The routing table that its rule leads to.
     #[serde(default)]
     pub table: Option<u32>,
-    /// VLAN: its id; 0 is untagged.
+    /// VLAN ID; 0 is untagged.
     #[serde(default)]
     pub vlan: Option<u16>,
-    /// VLAN: the device that its packets leave the node by.
+    /// The device for packets of a VLAN subnet.
     #[serde(default)]
     pub device: Option<String>,
-    /// VLAN: the link that carries the device; the device itself, if it is untagged.
+    /// The link under that device; the device itself if untagged.
     #[serde(default)]
     pub parent: Option<String>,
-    /// Why that device carries nothing now; its pods are not attached before it does.
+    /// The reason why that device carries no packets now; pods are not attached before it does.
     #[serde(default)]
     pub device_fault: Option<String>,
-    /// Packets from the fabric that this node dropped because no pod here has the address; none where they are not counted.
+    /// Packets from the fabric that this node dropped because no pod here has the address; none if
+    /// they are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unassigned_packets: Option<u64>,
 }
@@ -433,31 +444,32 @@ pub struct SubnetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelStatus {
-    /// Routes that should be there.
+    /// Routes that should be installed.
     pub routes_wanted: u64,
-    /// Of these, the ones that are.
+    /// Wanted routes that are installed.
     pub routes_installed: u64,
-    /// Routes of the agent's last run that nobody has asked for yet; they stay until BGP has converged.
+    /// Routes of the agent's previous run without a wanted route yet; they stay until BGP has
+    /// converged.
     pub routes_stale: u64,
     /// Own policy rules.
     pub rules: u64,
-    /// Forwarding entries of the tunnels that should be there, one for each other node.
+    /// Forwarding entries of the tunnels that should exist, one for each other node.
     #[serde(default)]
     pub forwarding_wanted: u64,
-    /// Of these, the ones that are.
+    /// Wanted forwarding entries that exist.
     #[serde(default)]
     pub forwarding_installed: u64,
-    /// Forwarding entries that somebody else removed and that were put back, or added and that were removed.
+    /// Forwarding entries that another program removed or added, and the agent repaired.
     #[serde(default)]
     pub forwarding_repairs: u64,
-    /// What somebody else removed or changed, and was put back.
+    /// Objects that another program removed or changed, and the agent repaired.
     pub repairs: u64,
-    /// What the kernel refused.
+    /// Changes that the kernel refused.
     pub errors: u64,
-    /// The same by reason: the error number's name, or who refused.
+    /// The same by reason: the name of the error number, or the part that refused.
     #[serde(default)]
     pub errors_by_reason: BTreeMap<String, u64>,
-    /// The last refusal, in words.
+    /// The last refusal, as text.
     pub last_error: Option<String>,
 }
 
@@ -467,49 +479,52 @@ pub struct KernelStatus {
 pub struct Route {
     /// The prefix.
     pub prefix: IpNet,
-    /// Who told of it (who is told, among the advertised); none if it is originated here. See [`Peer::name`].
+    /// The peer that sent the path, or that receives it (among advertised routes); none if
+    /// originated here. See [`Peer::name`].
     pub peer: Option<String>,
-    /// Next hop; none if it is originated here.
+    /// Next hop; none if originated here.
     pub next_hop: Option<IpAddr>,
     /// ORIGIN.
     pub origin: RouteOrigin,
     /// AS_PATH, sets in braces.
     pub as_path: String,
-    /// The identifier among several paths of the prefix (RFC 7911): the peer's, or with `--advertised` this side's.
+    /// The path identifier (RFC 7911): the peer's, or this side's among advertised routes.
     #[serde(default)]
     pub path_id: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
     /// LOCAL_PREF.
     pub local_pref: Option<u32>,
-    /// Communities, large ones too.
+    /// Communities, including large ones.
     pub communities: Vec<String>,
-    /// Traffic uses it.
+    /// Whether the path is in use.
     pub best: bool,
-    /// Why it is kept and not used, in words.
+    /// The reason why the path is kept but not used, as text.
     pub filtered: Option<String>,
-    /// Kept from before the peer's restart.
+    /// Retained from before the peer's restart.
     pub stale: bool,
 }
 
-/// Why a prefix is routed as it is.
+/// The explanation of a prefix's routing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// The prefix.
     pub prefix: IpNet,
-    /// Where it has no path: the longest prefix that covers it and has one.
+    /// The longest covering prefix that has a path, if this one has none.
     pub covered_by: Option<IpNet>,
-    /// Every path of it, those in use first.
+    /// Every path of the prefix, those in use first.
     pub paths: Vec<ExplainedPath>,
-    /// What each peer is told; a peer that is told several paths (RFC 7911) has an entry for each.
+    /// The export result for each peer; a peer that receives several paths (RFC 7911) has an entry
+    /// for each.
     pub peers: Vec<ExplainedPeer>,
-    /// Where pods' packets go: of a default route, and where no peer has `import` of any prefix that this node does not originate.
+    /// The next hops of pods' packets: for a default route, and for a prefix that this node does
+    /// not originate if no peer has `import`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_out: Option<DefaultRouteStatus>,
 }
 
-/// A path and what became of it.
+/// A path with the result of the decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedPath {
@@ -518,37 +533,37 @@ pub struct ExplainedPath {
     pub route: Route,
     /// The result of the decision process.
     pub standing: PathStanding,
-    /// Why, in words; empty of the best one.
+    /// The reason, as text; empty for the best path.
     pub reason: String,
-    /// The step of the decision that separated it from the best path, in words.
+    /// The step of the decision that separated the path from the best one, as text.
     pub step: Option<String>,
-    /// What import policy said of it, if there is one.
+    /// The result of import policy, if the peer has one.
     pub import: Option<PolicyMatch>,
 }
 
-/// What a peer is told of a prefix.
+/// The export result of a prefix for a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedPeer {
     /// The peer. See [`Peer::name`].
     pub peer: String,
-    /// Whose path it is about; none if it is originated here, or if there is no path.
+    /// The peer of the path; none if originated here, or if there is no path.
     pub from: Option<String>,
     /// The result of the export.
     pub standing: ExportStanding,
-    /// Why, in words; empty if there is nothing to say.
+    /// The reason, as text; may be empty.
     pub reason: String,
-    /// What export policy said of it, if it was asked.
+    /// The result of export policy, if it ran.
     pub export: Option<PolicyMatch>,
 }
 
-/// What a policy said of a path.
+/// The result of a policy for a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyMatch {
     /// Whether it accepts the path.
     pub accepted: bool,
-    /// The rule that decided, counted from 1; none if no rule did and the policy's default holds.
+    /// The rule that decided, counted from 1; none if the policy's default decided.
     pub rule: Option<usize>,
     /// The rule's name, if it has one.
     pub name: Option<String>,
@@ -562,9 +577,9 @@ pub struct PodStatus {
     pub container_id: String,
     /// The interface in the container.
     pub ifname: String,
-    /// The pod's namespace; empty where the runtime has no pods.
+    /// The pod's namespace; empty if the runtime has no pods.
     pub namespace: String,
-    /// The pod's name; empty where the runtime has no pods.
+    /// The pod's name; empty if the runtime has no pods.
     pub name: String,
     /// The network.
     pub network: String,
@@ -572,15 +587,17 @@ pub struct PodStatus {
     pub addresses: Vec<IpAddr>,
     /// MAC address in the container.
     pub mac: String,
-    /// Its bandwidth limits, in bits.
+    /// Bandwidth limits, in bits.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may send from besides its addresses, as far as its Network allows them.
+    /// Prefixes that the pod may send from besides its addresses, as far as its Network allows
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_prefixes: Vec<IpNet>,
     /// The host's end.
     pub host_ifname: String,
-    /// Its network namespace's path when it was attached, where the runtime sees it; empty where that was not recorded.
+    /// The path of its network namespace when it was attached, in the runtime's mount namespace;
+    /// empty if unknown.
     #[serde(default)]
     pub netns: String,
     /// The state of the attachment.
@@ -588,7 +605,7 @@ pub struct PodStatus {
 }
 
 impl PodStatus {
-    /// What people call it: `namespace/name`, or the container's ID where the runtime has no pods.
+    /// The displayed name: `namespace/name`, or the container's ID if the runtime has no pods.
     pub fn title(&self) -> String {
         let name = full_name(&self.namespace, &self.name);
         if name.is_empty() { self.container_id.clone() } else { name }
@@ -601,7 +618,7 @@ mod tests {
     use crate::attach::{Command, Request, encode};
 
     #[test]
-    fn every_question_survives_the_wire() {
+    fn every_query_survives_the_wire() {
         let peer = "fe80::1%eth0".to_owned();
         let (container_id, destination) = ("c1".to_owned(), "2001:db8::1".parse().unwrap());
         let path = Query::Path { container_id, destination, source: None };

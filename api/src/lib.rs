@@ -5,17 +5,21 @@
 //! - [`resources`], [`policy`]: Network, Subnet, NodeInfo and IPInstance, field for field as in
 //!   hybridnet (`networking.alibaba.com/v1`), with optional additions to a BGP peer.
 //! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
+//! - [`fault`]: a fault in a resource.
 //! - [`validate`]: the rules for resources, alone, together and on one node.
 //! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`pod`]: the annotations and labels of a pod or its namespace.
 //! - [`pool`]: the addresses of a subnet, and the order of their allocation.
+//! - [`bandwidth`]: the rate limits of a container's interface.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
 //! - [`control`]: the queries of the operator's commands, and the shape of `-o json`.
 //! - [`metrics`]: the catalogue of the Prometheus metrics.
 
 pub mod attach;
+pub mod bandwidth;
 pub mod control;
+pub mod fault;
 #[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;
@@ -26,3 +30,4 @@ pub mod policy;
 pub mod pool;
 pub mod resources;
 pub mod validate;
+mod value;

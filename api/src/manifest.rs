@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_error() {
+    fn an_empty_text_is_no_error() {
         for text in ["", "\n\n", "# only a comment\n", "---\n---\n", "%YAML 1.2\n---\n"] {
             assert_eq!(parse(text), Ok(Vec::new()), "{text:?}");
         }

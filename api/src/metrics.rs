@@ -63,7 +63,7 @@ pub enum Unit {
     Bool,
     /// A number from a list in the help text.
     Code,
-    /// A count; the name of the metric says of what.
+    /// A count; the name of the metric has the counted objects.
     Count,
 }
 
@@ -90,7 +90,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Names of its labels, in the order of the values.
     pub labels: &'static [&'static str],
-    /// What its number counts.
+    /// The unit of the value.
     pub unit: Unit,
     /// Its description in Markdown: `# HELP`, and the line of the page.
     pub help: &'static str,

@@ -6,6 +6,15 @@ pub const GROUP: &str = "networking.alibaba.com";
 /// `apiVersion` of Network, Subnet, NodeInfo and IPInstance.
 pub const API_VERSION: &str = "networking.alibaba.com/v1";
 
+/// `namespace/name`, only the name without a namespace, and empty without a name.
+pub fn full_name(namespace: &str, name: &str) -> String {
+    match (namespace, name) {
+        (_, "") => String::new(),
+        ("", name) => name.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
 /// Annotations of a pod or its namespace.
 pub mod annotation {
     /// Addresses by the ordinal of a stateful pod: `10.0.0.1,10.0.0.2`, dual stack as `v4/v6`.
@@ -108,3 +117,15 @@ pub const QUOTA_NONEMPTY: &str = "nonempty";
 pub const QUOTA_EMPTY: &str = "empty";
 /// Value of the attachment labels.
 pub const ATTACHED: &str = "true";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_needs_no_namespace() {
+        assert_eq!(full_name("default", "web"), "default/web");
+        assert_eq!(full_name("", "web"), "web");
+        assert_eq!((full_name("default", ""), full_name("", "")), (String::new(), String::new()));
+    }
+}

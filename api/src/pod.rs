@@ -17,11 +17,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::fault::Fault;
 use crate::names::{annotation, label};
 use crate::resources::{Network, NetworkType, ValueError, parse_address, parse_mac};
-use crate::validate::Fault;
 
-/// Which addresses a pod gets.
+/// The address families of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IpFamily {
     /// One IPv4 address.
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_are_read_from_annotations_before_labels() {
+    fn annotations_have_precedence_over_labels() {
         assert!(preferences(&[], &[]).unwrap().is_empty());
         assert!(preferences(&[(annotation::SPECIFIED_NETWORK, "")], &[]).unwrap().is_empty());
         let both = preferences(
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_unreadable_value_is_named() {
         for (annotations, field) in [
             (
                 [(annotation::SPECIFIED_SUBNET, "a/b/c")],

@@ -38,30 +38,30 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::resources::{ValueError, is_default, null_default};
+use crate::value::{ValueError, is_default, null_default};
 
-/// Rules in order; the first with an action that matches decides.
+/// Ordered rules; the first matching rule with an action decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
-    /// Tried in order.
+    /// The rules, in order of evaluation.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// For a path that no rule decided. Unless said, `import` accepts it, and `export` does what it does without rules: what
-    /// this node originates is told, what it learned is not.
+    /// The action for a path that no rule decides. Default: `import` accepts the path. `export`
+    /// advertises it if this node originates it, and rejects received paths, as without rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Action>,
 }
 
-/// What becomes of a path.
+/// The action for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Used, or told.
+    /// Use the path (`import`), or advertise it (`export`).
     Accept,
-    /// Not used, or not told.
+    /// Do not use the path, or do not advertise it.
     Reject,
 }
 
@@ -70,52 +70,54 @@ pub enum Action {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// For people: `trunkline routes --explain` says it beside the rule's number.
+    /// A name for people; `trunkline routes --explain` shows it beside the rule's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// One of these matches the path's prefix, or one of `prefixSets`. Both empty: any prefix.
+    /// The path's prefix matches one of these, or one of `prefixSets`. Both empty: any prefix.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixMatch>,
-    /// Names of lists in `spec.config.prefixSets`: as if what they hold stood under `prefixes`.
+    /// Names of lists in `spec.config.prefixSets`: their entries are added to `prefixes`.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub prefix_sets: Vec<String>,
-    /// What communities the path carries. See [`parse_community`].
+    /// Condition on the path's communities. See [`parse_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub communities: Members,
-    /// What large communities the path carries. See [`parse_large_community`].
+    /// Condition on the path's large communities. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub large_communities: Members,
-    /// What extended communities the path carries. See [`parse_extended_community`].
+    /// Condition on the path's extended communities. See [`parse_extended_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub extended_communities: Members,
-    /// What its AS_PATH is like; in `export` this node's AS is not in it yet.
+    /// Condition on the AS_PATH; in `export` it does not contain this node's AS yet.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub as_path: AsPath,
     /// ORIGIN is one of these. Empty: any.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<Origin>,
-    /// The next hop is in one of these prefixes; in `export` the one that this node uses. Empty: any, or none.
+    /// The next hop is in one of these prefixes; in `export` it is the next hop that this node
+    /// uses. Empty: any next hop, or none.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub next_hops: Vec<String>,
-    /// In `export` only: the path starts at this node (its pods and subnets), or it was learned. Not given: both.
+    /// Only in `export`: whether this node originates the path (its pods and subnets). Without it:
+    /// both kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub originated: Option<bool>,
-    /// What is changed in a path that matches.
+    /// Changes to a matching path.
     #[serde(default, deserialize_with = "null_default")]
     pub set: Changes,
-    /// What becomes of a path that matches; the next rule is tried if it was not said.
+    /// The action for a matching path; without one, the next rule follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
 }
 
-/// A condition on what a path carries. Written as a list it is `anyOf`.
+/// A condition on the members of a path attribute. A list is short for `anyOf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// At least one of these. Empty: it need not.
+    /// At least one of these is present. Empty: no condition.
     pub any_of: Vec<String>,
-    /// Every one of these.
+    /// All of these are present.
     pub all_of: Vec<String>,
-    /// Not one of these.
+    /// None of these is present.
     pub none_of: Vec<String>,
 }
 
@@ -174,19 +176,19 @@ impl<'de> Deserialize<'de> for Members {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AsPath {
-    /// At least so long; a set counts 1 (RFC 4271 §9.1.2.2).
+    /// The lowest length; a set counts 1 (RFC 4271 §9.1.2.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_length: Option<u32>,
-    /// At most so long; 0 is a path that starts in this AS.
+    /// The highest length; 0 is a path that starts in this AS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_length: Option<u32>,
-    /// One of these is in it. Empty: any.
+    /// The path contains one of these. Empty: any path.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub contains: Vec<u32>,
-    /// It began in one of these: the last. Empty: any.
+    /// One of these originated the path (the last AS). Empty: any path.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub origin_as: Vec<u32>,
-    /// It came by one of these: the first. Empty: any.
+    /// One of these sent the path (the first AS). Empty: any path.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub neighbour_as: Vec<u32>,
 }
@@ -196,11 +198,11 @@ pub struct AsPath {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// From inside the AS where the path began.
+    /// The path originates inside its first AS.
     Igp,
-    /// By EGP.
+    /// The path comes from EGP.
     Egp,
-    /// By other means, such as redistribution.
+    /// The path comes from elsewhere, such as redistribution.
     Incomplete,
 }
 
@@ -211,10 +213,10 @@ pub enum Origin {
 pub struct PrefixMatch {
     /// The covering prefix, without host bits.
     pub prefix: String,
-    /// Shortest length that matches; the prefix's own unless said.
+    /// The shortest matching length; the prefix's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ge: Option<u8>,
-    /// Longest length that matches; unless said, the prefix's own, or the family's longest where `ge` is given.
+    /// The longest matching length. Default: the prefix's own, or with `ge` the family's longest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub le: Option<u8>,
 }
@@ -224,40 +226,42 @@ pub struct PrefixMatch {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Changes {
-    /// LOCAL_PREF; external peers are never told of it.
+    /// LOCAL_PREF; not sent to external peers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_preference: Option<u32>,
     /// MULTI_EXIT_DISC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub med: Option<u32>,
-    /// In `import` the neighbour's AS, in `export` this node's, is put in front of AS_PATH this many times more.
+    /// Prepends the neighbour's AS (`import`) or this node's AS (`export`) this many additional
+    /// times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepend: Option<u8>,
-    /// Take the place of all that are there, before others are taken out and added; `[]` takes all out. See [`parse_community`].
+    /// Replaces all communities before others are removed and added; `[]` removes all. See
+    /// [`parse_community`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_communities: Option<Vec<String>>,
-    /// Added. See [`parse_community`].
+    /// Adds these. See [`parse_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub add_communities: Vec<String>,
-    /// Taken out. See [`parse_community`].
+    /// Removes these. See [`parse_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub remove_communities: Vec<String>,
-    /// As `setCommunities`. See [`parse_large_community`].
+    /// Like `setCommunities`. See [`parse_large_community`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_large_communities: Option<Vec<String>>,
-    /// Added. See [`parse_large_community`].
+    /// Adds these. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub add_large_communities: Vec<String>,
-    /// Taken out. See [`parse_large_community`].
+    /// Removes these. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub remove_large_communities: Vec<String>,
-    /// As `setCommunities`. See [`parse_extended_community`].
+    /// Like `setCommunities`. See [`parse_extended_community`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_extended_communities: Option<Vec<String>>,
-    /// Added. See [`parse_extended_community`].
+    /// Adds these. See [`parse_extended_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub add_extended_communities: Vec<String>,
-    /// Taken out. See [`parse_extended_community`].
+    /// Removes these. See [`parse_extended_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub remove_extended_communities: Vec<String>,
 }
@@ -348,7 +352,7 @@ pub fn parse_extended_community(text: &str) -> Result<[u8; 8], ValueError> {
     })
 }
 
-/// Digits only: Rust's own parser takes a `+` too.
+/// Parses digits only: Rust's own parser accepts a `+` too.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

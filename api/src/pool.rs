@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_leave_out_what_nobody_may_have() {
+    fn candidates_exclude_unavailable_addresses() {
         let mut pool = Pool::new(PoolSpec {
             gateway: Some(ip("10.0.0.1")),
             reserved: vec![ip("10.0.0.3")],
@@ -406,11 +406,11 @@ mod tests {
         pool.take(ip("10.0.0.3")).unwrap();
         assert_eq!(pool.counts(), Counts { total: 4, used: 4, open: 3, free: 0 });
         pool.release(ip("10.0.0.3"));
-        assert_eq!(pool.take_next(), None, "a reserved address goes back to being reserved");
+        assert_eq!(pool.take_next(), None, "a released reserved address is reserved again");
     }
 
     #[test]
-    fn a_named_address_is_given_or_the_reason_said() {
+    fn a_named_address_is_allocated_or_has_a_reason() {
         let mut pool = Pool::new(PoolSpec {
             start: Some(ip("10.0.0.8")),
             end: Some(ip("10.0.0.15")),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_robin_goes_on_after_the_last_one_given_and_wraps() {
+    fn round_robin_continues_after_the_last_address_and_wraps() {
         let mut pool = Pool::new(PoolSpec {
             start: Some(ip("10.0.0.1")),
             end: Some(ip("10.0.0.4")),
@@ -443,14 +443,14 @@ mod tests {
         assert_eq!(pool.take_next(), Some(ip("10.0.0.2")));
         pool.release(ip("10.0.0.1"));
         pool.release(ip("10.0.0.2"));
-        assert_eq!(pool.take_next(), Some(ip("10.0.0.3")), "what was just returned is the last to come back");
+        assert_eq!(pool.take_next(), Some(ip("10.0.0.3")), "a released address is reused last");
         pool.take(ip("10.0.0.1")).unwrap();
         assert_eq!(pool.last(), Some(ip("10.0.0.3")), "a named address does not move the round robin");
         assert_eq!(pool.take_next(), Some(ip("10.0.0.4")));
         assert_eq!(pool.take_next(), Some(ip("10.0.0.2")));
         pool.set_last(Some(ip("192.0.2.1")));
         pool.release(ip("10.0.0.1"));
-        assert_eq!(pool.take_next(), Some(ip("10.0.0.1")), "a cursor from elsewhere starts over");
+        assert_eq!(pool.take_next(), Some(ip("10.0.0.1")), "a foreign cursor starts from the beginning");
     }
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_free_address_of_a_large_range_is_found_wherever_it_is() {
+    fn the_last_free_address_of_a_large_range_is_found() {
         let mut pool = Pool::new(PoolSpec {
             start: Some(ip("10.16.0.1")),
             end: Some(ip("10.16.78.32")),
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_pool_says_why() {
+    fn an_invalid_pool_has_an_error() {
         for (spec, reason) in [
             (PoolSpec { start: Some(ip("10.1.0.1")), ..spec("10.0.0.0/24") }, "not inside"),
             (

@@ -136,7 +136,7 @@ fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
 }
 
 #[test]
-fn every_path_of_hybridnets_crds_is_there() {
+fn every_path_of_hybridnets_crds_exists() {
     for (kind, plural, scope, columns, fields) in HYBRIDNET {
         let crd = crds().into_iter().find(|crd| crd.spec.names.kind == *kind).unwrap();
         assert_eq!((&*crd.spec.names.plural, &*crd.spec.scope), (*plural, *scope));
@@ -157,26 +157,26 @@ fn every_path_of_hybridnets_crds_is_there() {
 }
 
 #[test]
-fn no_field_is_asked_for_that_hybridnet_leaves_out() {
-    fn walk(path: &str, schema: &Value, asked: &mut Vec<String>) {
+fn no_field_is_required_that_hybridnet_omits() {
+    fn walk(path: &str, schema: &Value, required_fields: &mut Vec<String>) {
         let required: Vec<&str> =
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if !required.is_empty() {
-            asked.push(format!("{path}: {}", required.join(" ")));
+            required_fields.push(format!("{path}: {}", required.join(" ")));
         }
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-            walk(&format!("{path}.{name}"), inner, asked);
+            walk(&format!("{path}.{name}"), inner, required_fields);
         }
         if schema["items"].is_object() {
-            walk(&format!("{path}[]"), &schema["items"], asked);
+            walk(&format!("{path}[]"), &schema["items"], required_fields);
         }
     }
     for (kind, .., fields) in HYBRIDNET {
-        let mut asked = Vec::new();
-        walk(kind, &root(kind), &mut asked);
+        let mut required_fields = Vec::new();
+        walk(kind, &root(kind), &mut required_fields);
         // Only where hybridnet has the object: no stored object has a field that hybridnet does not
         // know.
-        for one in &asked {
+        for one in &required_fields {
             let path = one.split(": ").next().unwrap().strip_prefix(kind).unwrap().trim_start_matches('.');
             let known = path.is_empty() || fields.iter().any(|field| field.starts_with(&format!("{path}.")));
             let allowed = REQUIRED.contains(&one.as_str()) || *one == format!("{kind}: spec");

@@ -45,7 +45,7 @@ fn bgp_network_as_documented() {
     assert_eq!(networks[0].spec.net_id, Some(4_200_000_001));
     let peers = networks[0].peers();
     assert_eq!(peers[0].password().unwrap().expose(), "a key");
-    assert_eq!(peers[1].graceful_restart(), 300, "0 and nothing are 300 s");
+    assert_eq!(peers[1].graceful_restart(), 300, "0 and an absent value are 300 s");
     assert!(
         peers[1].password().is_none() && peers[1].does_not_route_traffic && peers[1].allow_not_established
     );
@@ -92,12 +92,12 @@ fn subnet_as_documented() {
 }
 
 #[test]
-fn what_the_api_server_gives_back() {
+fn objects_from_the_api_server() {
     let (networks, subnets) = load(&[include_str!("fixtures/as-the-server-gives-it.yaml")]);
     assert_eq!(networks[0].status.as_ref().unwrap().statistics.unwrap().used, 4);
     assert_eq!(networks[0].metadata.resource_version.as_deref(), Some("4711"));
     assert_eq!(subnets[0].spec.range.parse().unwrap().last.to_string(), "2001:db8:b::ffff");
-    assert_eq!(unsupported_subnet(&subnets[0]), None, "empty texts are not said");
+    assert_eq!(unsupported_subnet(&subnets[0]), None, "empty texts count as absent");
 }
 
 #[test]

@@ -444,7 +444,7 @@ fn nodes_of_the_overlay() {
 }
 
 #[test]
-fn overlay_and_global_bgp_are_there_once() {
+fn at_most_one_overlay_and_one_global_bgp() {
     for (spec, first) in [("{type: Overlay, netID: 9}", "overlay"), ("{type: GlobalBGP}", "global")] {
         let text = format!(
             "{GOOD}---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {{name: more}}\nspec: {spec}\n"
@@ -631,7 +631,7 @@ fn subnets() {
 }
 
 #[test]
-fn equal_prefixes_of_one_network_give_out_different_addresses() {
+fn equal_prefixes_of_one_network_allocate_different_addresses() {
     let with = |range: &str| {
         faults(&format!(
             "{GOOD}---\napiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata: {{name: more}}\n\
@@ -652,7 +652,7 @@ fn equal_prefixes_of_one_network_give_out_different_addresses() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_faults_are_reported_at_once() {
     let found = faults(&edited(
         GOOD,
         &[
@@ -695,7 +695,7 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
 }
 
 #[test]
-fn what_cannot_change_says_so() {
+fn immutable_fields_are_named() {
     let (networks, subnets, _) = load(GOOD);
     let change = |edits: &[(&str, &str)]| {
         let (new_networks, new_subnets, _) = load(&edited(GOOD, edits));

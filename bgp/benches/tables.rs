@@ -6,7 +6,7 @@
 //! | `five/withdraw`, `one/withdraw` | that peer is lost, the other receives withdrawals |
 //! | `hundred/pass on` | 10,000 /24s, five per attribute set, to a hundred peers |
 //! | `flap/down` | a peer with 100 prefixes is lost, others have 1,000,000 |
-//! | `flap/told` | one of two hundred peers (100 of 20,000 prefixes) is lost and returns |
+//! | `flap/advertised` | one of two hundred peers (100 of 20,000 prefixes) is lost and returns |
 //!
 //! To profile: `valgrind --tool=callgrind target/release/deps/tables-… --test 'five/pass on'`.
 #![allow(missing_docs, reason = "criterion's macros")]
@@ -215,14 +215,14 @@ fn main() {
         });
     });
     let bodies: Vec<Vec<Vec<u8>>> = (0..200).map(|peer| table(peer, peer * 100, 100, 5)).collect();
-    let told = || {
+    let tables = || {
         let mut tables = Tables::new((0..200).map(|peer| (peer, Policy::accept_all())));
         for (peer, bodies) in (0..).zip(&bodies) {
             tables.take(peer, bodies);
         }
         tables
     };
-    let mut told = std::cell::LazyCell::new(told);
-    criterion.bench_function("flap/told", |bencher| bencher.iter(|| flap(&mut told, 7, &bodies[7])));
+    let mut tables = std::cell::LazyCell::new(tables);
+    criterion.bench_function("flap/advertised", |bencher| bencher.iter(|| flap(&mut tables, 7, &bodies[7])));
     criterion.final_summary();
 }

@@ -77,7 +77,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// Why a text cannot be a TCP-MD5 key.
+/// The reason why a text cannot be a TCP-MD5 key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordError {
     /// The password is empty.
@@ -158,9 +158,9 @@ pub struct PeerConfig {
     pub export: Policy,
     /// Protocol rules for the peer's paths, besides policy.
     pub paths: PathRules,
-    /// IPv4 next hop that this side announces; if none, the session's local address if it is IPv4.
+    /// IPv4 next hop that this side advertises; if none, the session's local address if it is IPv4.
     pub next_hop_v4: Option<Ipv4Addr>,
-    /// IPv6 next hop that this side announces; if none, the session's local address if it is IPv6.
+    /// IPv6 next hop that this side advertises; if none, the session's local address if it is IPv6.
     pub next_hop_v6: Option<Ipv6Addr>,
     /// BFD (RFC 5882) monitors the path to the peer: its failure ends the session. BGP does not
     /// wait for BFD to come up.
@@ -272,7 +272,7 @@ impl PeerConfig {
     }
 }
 
-/// Why the speaker rejects a configuration. The previous one stays in effect.
+/// The reason why the speaker rejects a configuration. The previous one stays in effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A field of the speaker has an invalid value.

@@ -48,7 +48,7 @@
 //! | `net` | the shell |
 //!
 //! All output is pulled: nothing is computed or encoded for a peer, a FIB or a station before it
-//! can accept it. So a slow one costs one bit per prefix and delays nobody.
+//! can accept it. So a slow one costs one bit per prefix and delays no other.
 //!
 //! # RFCs
 //! | RFC | | |
@@ -89,6 +89,7 @@
 pub mod bfd;
 pub mod bmp;
 pub mod config;
+pub mod io;
 pub mod mrt;
 #[cfg(feature = "net")]
 pub mod net;

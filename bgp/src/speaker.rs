@@ -1,28 +1,27 @@
-//! The speaker: every peer's session joined with the RIBs, without I/O.
+//! The speaker: the sessions of all peers joined with the RIBs, without I/O.
 //!
-//! Input comes by `handle_*` and by the operator's verbs, each with the time; output is taken by `poll_*`.
-//! The order of calls that a shell keeps to:
+//! Input comes by `handle_*` calls and by the operator's commands, each with the time. Output is
+//! taken by `poll_*` calls. A shell calls in this order:
 //!
-//! 1. After any input, [`Speaker::poll_action`] until it gives none, and do what it says.
-//! 2. [`Speaker::poll_event`] until it gives none.
-//! 3. [`Speaker::poll_writable`] until it gives none: these connections have something to send. When the socket
-//!    takes bytes, [`Speaker::poll_transmit`] with the room there is. What is said of routes is encoded at this
-//!    moment and not before, so a peer that does not read costs no memory, and a prefix that changed ten times
-//!    meanwhile is sent once.
-//! 4. [`Speaker::route_changes`] whenever the FIB has room for more.
+//! 1. After any input: [`Speaker::poll_action`] until it returns none. The shell carries out each
+//!    action.
+//! 2. [`Speaker::poll_event`] until it returns none.
+//! 3. [`Speaker::poll_writable`] until it returns none. It names connections with octets to send.
+//!    When the socket accepts octets: [`Speaker::poll_transmit`] with the free room. UPDATEs are
+//!    encoded in this call and not earlier. So a peer that does not read costs no memory, and a
+//!    prefix that changed ten times in between is sent once.
+//! 4. [`Speaker::route_changes`] whenever the FIB can accept more.
 //! 5. Sleep until [`Speaker::poll_timeout`], then [`Speaker::handle_timeout`].
 
 mod deferral;
 mod dump;
 pub mod explain;
 mod hub;
-pub mod io;
 pub mod listing;
 mod ranges;
 pub mod route;
 pub mod search;
 mod stations;
-pub mod status;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,18 +30,18 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 pub use crate::config::{ConfigError, PeerConfig, PeerRange, SpeakerConfig};
+pub use crate::io::status::{
+    BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
+    SessionStatus, State, Traffic,
+};
+pub use crate::io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::session::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
 pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation, ExportStanding, PathStanding};
-pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use listing::{Listed, Listing};
 pub use route::Route;
 pub use search::{PathStatus, RouteFilter, Search, SearchResult, Source};
-pub use status::{
-    BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
-    SessionStatus, State, Traffic,
-};
 
 use crate::bfd;
 use crate::bmp::Station;
@@ -57,7 +56,7 @@ use ranges::Ranges;
 #[derive(Debug)]
 pub struct Speaker {
     config: SpeakerConfig,
-    /// By index; a removed peer leaves a place for the next.
+    /// Peers by index; a new peer gets the index of a removed one.
     peers: Vec<Option<Peer>>,
     by_key: BTreeMap<PeerKey, PeerId>,
     ranges: Ranges,
@@ -65,12 +64,16 @@ pub struct Speaker {
     deferral: Deferral,
     /// The host's links; none are known before [`Speaker::set_links`].
     links: Vec<bfd::HostLink>,
-    /// The listening sockets have to be told anew.
+    /// The listening sockets need the new key table.
     listen_changed: bool,
 }
 
 impl Speaker {
-    /// A speaker without peers and originations. If `config.restarting`, the Selection_Deferral_Timer starts now.
+    /// Creates a speaker without peers and originations. If `config.restarting`, the
+    /// Selection_Deferral_Timer starts now.
+    ///
+    /// # Errors
+    /// If the configuration is invalid.
     pub fn new(config: SpeakerConfig, now: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
         let mut rib = Rib::new(RibConfig {
@@ -93,18 +96,21 @@ impl Speaker {
         })
     }
 
-    /// What it was made with.
+    /// The configuration that the speaker was created with.
     pub fn config(&self) -> &SpeakerConfig {
         &self.config
     }
 
     /// Adds a peer and starts its session, unless it is configured as shut down.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or if the peer exists.
     pub fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
         config.validate()?;
         config.validate_for(self.config.local_as)?;
         let key = config.key();
         if let Some(id) = self.peer_id(key) {
-            // One that came from a range is configured from now on.
+            // A dynamic neighbour becomes a configured peer.
             if !self.ranges.release(id) {
                 return Err(ConfigError::DuplicatePeer(key));
             }
@@ -118,7 +124,7 @@ impl Speaker {
         Ok(id)
     }
 
-    /// Makes a peer of an address that none has.
+    /// Creates a peer for an address that no peer has.
     fn insert_peer(&mut self, config: PeerConfig, now: Instant) -> PeerId {
         let key = config.key();
         let place = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
@@ -130,7 +136,8 @@ impl Speaker {
             restarting: self.config.restarting && !self.deferral.is_over(),
             forwarding: self.config.restarting,
         };
-        // Peers of one speaker draw differently, and the same again from the same seed.
+        // The peers of one speaker draw different random numbers; the same seed gives the same
+        // numbers.
         let seed = self.config.seed.wrapping_add(u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let bfd = config.bfd_target();
         let mut peer = Peer::new(id, config, local, seed, now);
@@ -149,8 +156,11 @@ impl Speaker {
         id
     }
 
-    /// Changes the peer with `config`'s key; its session is reset only if
-    /// [`PeerConfig::requires_reset`] says so.
+    /// Changes the peer with `config`'s key. The session is reset only if
+    /// [`PeerConfig::requires_reset`] is true.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or if no such peer is configured.
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
         self.hub.clock = now;
         config.validate()?;
@@ -174,7 +184,7 @@ impl Speaker {
         }
         let config = peer.config();
         if config.remote_as != before.remote_as {
-            // Nothing of the peer in the other AS is left.
+            // The state of the peer in the other AS is removed.
             self.hub.rib.remove_peer(id);
             self.hub.report_defaults();
             self.hub.rib.add_peer(id, rib_peer(config));
@@ -195,7 +205,10 @@ impl Speaker {
         Ok(change)
     }
 
-    /// Removes a peer with a Cease, Peer De-configured (RFC 4486), and everything learned from it.
+    /// Removes a peer with a Cease, Peer De-configured (RFC 4486), and removes its paths.
+    ///
+    /// # Errors
+    /// If no such peer is configured.
     pub fn remove_peer(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<(), ConfigError> {
         self.hub.clock = now;
         let key = peer.into();
@@ -223,29 +236,35 @@ impl Speaker {
         self.by_key.get(&peer.into()).copied()
     }
 
-    /// Originates a prefix, or changes what it carries. Host bits are cleared.
+    /// Originates a prefix, or changes its attributes. Host bits are cleared.
     pub fn originate(&mut self, prefix: IpNet, origination: Origination, now: Instant) {
         self.hub.rib.originate(prefix.trunc(), &origination);
         self.after(now);
     }
 
-    /// Takes an originated prefix back. Nothing happens if it is not originated.
+    /// Ends the origination of a prefix. A prefix that is not originated is ignored.
     pub fn withdraw(&mut self, prefix: IpNet, now: Instant) {
         self.hub.rib.withdraw(prefix.trunc());
         self.after(now);
     }
 
-    /// The first intent is in place: every peer that should be there was added, every prefix originated. Before
-    /// this no UPDATE and no End-of-RIB leaves, so that a restart is never told as the loss of what is not yet
-    /// put together again. From now on originations are told; what was learned, and End-of-RIB, after the deferral.
-    /// Calls after the first do nothing.
+    /// The first intent is complete: the owner added every peer and originated every prefix.
+    ///
+    /// No UPDATE and no End-of-RIB is sent before this call. Otherwise a peer would take prefixes
+    /// that are not originated yet after a restart for withdrawn ones. From this call on,
+    /// originated prefixes are advertised; received paths and End-of-RIB follow after the deferral.
+    /// Later calls do nothing.
     pub fn originations_complete(&mut self, now: Instant) {
         self.deferral.originations_complete();
         self.hub.rib.advertise_originated();
         self.after(now);
     }
 
-    /// Asks a peer for everything again (RFC 2918). False if it is not Established or has no route refresh.
+    /// Requests all routes of a peer again (RFC 2918). Returns false if the peer is not Established
+    /// or has no route refresh.
+    ///
+    /// # Errors
+    /// If no such peer is configured.
     pub fn request_refresh(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<bool, ConfigError> {
         let key = peer.into();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
@@ -253,7 +272,10 @@ impl Speaker {
         Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.request_refresh(now, hub)))
     }
 
-    /// Tells a peer everything again. False if it is not Established.
+    /// Advertises all routes to a peer again. Returns false if the peer is not Established.
+    ///
+    /// # Errors
+    /// If no such peer is configured.
     pub fn refresh_out(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<bool, ConfigError> {
         let key = peer.into();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
@@ -261,9 +283,13 @@ impl Speaker {
         Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.refresh_out(now, hub)))
     }
 
-    /// Ends a peer's session with a Cease, Administrative Reset, and a text for its operator (RFC 9003), and begins a new one a
-    /// moment later. Where both sides have RFC 8538's N bit paths are kept meanwhile, unless the reset is a hard one. A wait after
-    /// an error ends too. False if the peer is administratively down.
+    /// Resets a peer's session with a Cease, Administrative Reset, and a text for the peer's
+    /// operator (RFC 9003). A new session starts a moment later. If both sides have RFC 8538's N
+    /// bit, the paths are retained meanwhile, except by a hard reset. An idle hold after an error
+    /// ends too. Returns false if the peer is administratively down.
+    ///
+    /// # Errors
+    /// If no such peer is configured.
     pub fn reset_peer(
         &mut self,
         peer: impl Into<PeerKey>,
@@ -280,15 +306,16 @@ impl Speaker {
         Ok(reset)
     }
 
-    /// Whether every Established peer has been written all that there is to tell it.
+    /// Whether every Established peer was sent all pending routes.
     pub fn has_advertised_all(&self) -> bool {
         let mut established =
             self.peers.iter().flatten().filter(|peer| peer.session().is_some()).map(Peer::id);
         !established.any(|id| self.hub.rib.pending(id))
     }
 
-    /// Ends every session and accepts nothing more. The actions that follow close every connection. The tables stay
-    /// as they are: no route change follows, so that the FIB outlives the stop; nor does an event follow a silent one.
+    /// Ends every session and accepts no more connections. The following actions close every
+    /// connection. The tables stay as they are, and no route change follows, so the FIB outlives
+    /// the stop. After a silent stop no event follows either.
     pub fn stop(&mut self, stop: Stop, now: Instant) {
         self.hub.clock = now;
         self.hub.frozen = true;
@@ -299,15 +326,15 @@ impl Speaker {
         };
         for peer in self.peers.iter_mut().flatten() {
             peer.stop(fault.clone(), now, &mut self.hub);
-            // A silent stop says nothing by BFD either: peers would take AdminDown for the end of a session that is to
-            // come back (RFC 5882 §4.3.2.2).
+            // A silent stop sends nothing by BFD either: peers would take AdminDown for the end of
+            // a session that comes back (RFC 5882 §4.3.2.2).
             if !self.hub.silent && peer.config().bfd.is_some() {
                 self.hub.actions.push_back(Action::RemoveBfd { peer: peer.id() });
             }
         }
     }
 
-    /// A connection of [`Action::Connect`] is there.
+    /// The connection of an [`Action::Connect`] is open.
     pub fn handle_connected(&mut self, conn: ConnId, local: SocketAddr, remote: SocketAddr, now: Instant) {
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_connected(conn, local, remote, now, &mut self.hub);
@@ -315,7 +342,7 @@ impl Speaker {
         self.after(now);
     }
 
-    /// A connection of [`Action::Connect`] could not be made.
+    /// The connection of an [`Action::Connect`] failed.
     pub fn handle_connect_failed(&mut self, conn: ConnId, failure: impl Into<ConnectFailure>, now: Instant) {
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_connect_failed(conn, failure.into(), now, &mut self.hub);
@@ -324,21 +351,23 @@ impl Speaker {
         self.after(now);
     }
 
-    /// When [`Speaker::handle_timeout`] gives up an attempt to connect; none if `conn` is no attempt. Before that the shell
-    /// says by [`Speaker::handle_refused_segments`] what the kernel refused meanwhile.
+    /// The time at which [`Speaker::handle_timeout`] gives up an attempt to connect; none if `conn`
+    /// is no attempt. Before that time the shell reports segments that the kernel dropped, by
+    /// [`Speaker::handle_refused_segments`].
     pub fn attempt_due(&self, conn: ConnId) -> Option<Instant> {
         let peer = self.hub.conns.get(&conn)?;
         self.peers.get(peer.0 as usize)?.as_ref()?.attempt_due(conn)
     }
 
-    /// The kernel refused these segments since the attempt began.
+    /// The kernel dropped these segments since the attempt began.
     pub fn handle_refused_segments(&mut self, conn: ConnId, refused: RefusedSegments) {
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_refused_segments(conn, refused);
         }
     }
 
-    /// The host's links: a session that is lost while the link towards the peer has no carrier is lost by that.
+    /// The host's links. If a session is lost while the link towards its peer has no carrier, the
+    /// link is reported as the cause.
     pub fn set_links(&mut self, links: &[bfd::HostLink]) {
         for peer in self.peers.iter_mut().flatten() {
             peer.set_links(links);
@@ -346,8 +375,12 @@ impl Speaker {
         self.links = links.to_vec();
     }
 
-    /// Somebody connected, by this interface if the address is link-local. On `Ok` the shell keeps the connection under the name given, and an
-    /// [`Action::Configure`] follows; on `Err` it closes it.
+    /// A peer connected, by this interface if the address is link-local. After `Ok` the shell keeps
+    /// the connection under the returned name, and an [`Action::Configure`] follows. After `Err` it
+    /// closes the connection.
+    ///
+    /// # Errors
+    /// The reason of the rejection.
     pub fn handle_accepted(
         &mut self,
         local: SocketAddr,
@@ -372,7 +405,7 @@ impl Speaker {
         accepted
     }
 
-    /// Bytes have come, in order, cut anywhere.
+    /// Received octets, in order, in pieces of any size.
     pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now: Instant) {
         self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
@@ -381,8 +414,8 @@ impl Speaker {
         self.after(now);
     }
 
-    /// The BFD session of [`Action::SetBfd`] with `remote` stands differently; `down` if it has left Up since the last
-    /// call. What was said of a peer that is not there any more is ignored.
+    /// The BFD session of [`Action::SetBfd`] with `remote` changed its status; `down` if it left Up
+    /// since the last call. A report for a removed peer is ignored.
     pub fn handle_bfd(
         &mut self,
         peer: PeerId,
@@ -399,7 +432,7 @@ impl Speaker {
         self.after(now);
     }
 
-    /// The connection ended: the peer's FIN, a reset, a write error; `reason` in words.
+    /// The connection ended: the peer's FIN, a reset or a write error; `reason` is a text.
     pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant) {
         self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
@@ -409,7 +442,7 @@ impl Speaker {
         self.after(now);
     }
 
-    /// The time of [`Speaker::poll_timeout`] has come (or any other: nothing happens too early).
+    /// The time of [`Speaker::poll_timeout`] has come. An earlier call does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.hub.clock = now;
         for peer in self.peers.iter_mut().flatten() {
@@ -421,10 +454,10 @@ impl Speaker {
         self.after(now);
     }
 
-    /// The next thing to do, in order.
+    /// The next action, in order.
     pub fn poll_action(&mut self) -> Option<Action> {
         if std::mem::take(&mut self.listen_changed) {
-            // Before anything that could make the peer come.
+            // Keys are set before any action that lets the peer connect.
             let configured = self.peers.iter().flatten().filter(|peer| self.ranges.of(peer.id()).is_none());
             return Some(Action::Listen(configured.map(Peer::listen_key).collect()));
         }
@@ -434,13 +467,13 @@ impl Speaker {
         self.hub.actions.pop_front()
     }
 
-    /// The next thing that happened, in order.
+    /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.hub.events.pop_front()
     }
 
-    /// The next connection that has something new to send. Each is named once, until `poll_transmit` has said
-    /// that it has nothing more.
+    /// The next connection that has new octets to send. Each is returned once, until
+    /// `poll_transmit` returns false for it.
     pub fn poll_writable(&mut self) -> Option<ConnId> {
         while let Some(conn) = self.hub.writable.pop_front() {
             if self.hub.conns.contains_key(&conn) {
@@ -450,9 +483,10 @@ impl Speaker {
         None
     }
 
-    /// Appends what the connection has to send: control messages first, then UPDATEs out of Adj-RIB-Out up to
-    /// about `budget` octets (the last message may go past it by its own length). True if there is more: call
-    /// again when the socket has taken these. False: `poll_writable` will name the connection again.
+    /// Appends octets for the connection: control messages first, then UPDATEs from Adj-RIB-Out, up
+    /// to about `budget` octets. The last message may exceed the budget by its own length. Returns
+    /// true if there is more: call again when the socket has accepted these octets. After false,
+    /// `poll_writable` returns the connection again once it has more.
     pub fn poll_transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, budget: usize, now: Instant) -> bool {
         let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) else { return false };
         let more = peer.poll_transmit(conn, out, budget, now, &mut self.hub);
@@ -462,40 +496,40 @@ impl Speaker {
         more
     }
 
-    /// When `handle_timeout` is due.
+    /// The time at which `handle_timeout` is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.peers.iter().flatten().filter_map(Peer::poll_timeout);
         let stations = self.hub.stations.iter().filter_map(Station::poll_timeout);
-        // After a stop nothing is decided any more, and a deadline that nobody deals with would be due for ever.
+        // After a stop no selection follows, and the deadline would stay due for ever.
         let deferral = self.deferral.poll_timeout().filter(|_| !self.hub.frozen);
         peers.chain(deferral).chain(stations).min()
     }
 
-    /// Up to `max` prefixes whose learned best paths changed since they were last asked for, each with its state
-    /// of now. Fewer than `max`: there are no more for now. Originated prefixes are not among them.
+    /// Up to `max` prefixes whose received best paths changed since the last call returned them,
+    /// each with its current state. Fewer than `max`: no more for now. Originated prefixes are not
+    /// included.
     pub fn route_changes(&mut self, max: usize) -> Vec<RouteChange> {
         self.hub.rib.route_changes(max)
     }
 
-    /// Attribute sets in the tables, each counted once however many prefixes have it: what most of their memory beyond
-    /// prefixes is for.
+    /// The number of attribute sets in the tables. A set counts once, for any number of prefixes.
+    /// Together with the prefixes they are most of the tables' memory.
     pub fn attribute_sets(&self) -> usize {
         self.hub.rib.attribute_sets()
     }
 
-    /// Every prefix that [`Speaker::route_changes`] has told a path of has changed, whether it has or not: whoever was told has lost
-    /// them.
+    /// Reports all prefixes again by [`Speaker::route_changes`]: the consumer lost its FIB.
     pub fn resend_routes(&mut self) {
         self.hub.rib.resend_routes();
     }
 
-    /// Whether [`Speaker::route_changes`] has something to say.
+    /// Whether [`Speaker::route_changes`] would return a prefix.
     pub fn has_route_changes(&self) -> bool {
         self.hub.rib.has_route_changes()
     }
 
-    /// From now on [`Event::Advertised`] tells of each Established peer that the prefix has been written to;
-    /// of those that have it already, at once.
+    /// Starts [`Event::Advertised`] for a prefix: one event for each Established peer that the
+    /// prefix is written to. Peers that have it already are reported at once.
     pub fn watch(&mut self, prefix: IpNet) {
         let prefix = prefix.trunc();
         for peer in self.hub.rib.watch(prefix) {
@@ -508,7 +542,7 @@ impl Speaker {
         self.hub.rib.unwatch(&prefix.trunc());
     }
 
-    /// Every peer, configured or of a range, by address.
+    /// All peers, configured and dynamic, by address.
     pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
         let by_key = self.by_key.values().filter_map(|id| self.peers[id.0 as usize].as_ref());
         by_key
@@ -530,12 +564,15 @@ impl Speaker {
             .collect()
     }
 
-    /// The connection that a peer's Established session runs over.
+    /// The connection of a peer's Established session.
     pub fn connection_of(&self, peer: PeerId) -> Option<ConnId> {
         self.peers.get(peer.0 as usize)?.as_ref()?.connection()
     }
 
-    /// Adj-RIB-In of a peer, refused paths included, by prefix.
+    /// Adj-RIB-In of a peer by prefix, including rejected paths.
+    ///
+    /// # Errors
+    /// If no such peer exists.
     pub fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, ConfigError> {
         let key = peer.into();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
@@ -543,7 +580,10 @@ impl Speaker {
         Ok(sorted(paths.map(|path| Route::of_path(&path, Some(key)))))
     }
 
-    /// Adj-RIB-Out of a peer: what has been written to it, by prefix.
+    /// Adj-RIB-Out of a peer by prefix: the routes written to it.
+    ///
+    /// # Errors
+    /// If no such peer exists.
     pub fn advertised(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, ConfigError> {
         let key = peer.into();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
@@ -551,7 +591,7 @@ impl Speaker {
         Ok(sorted(routes.map(|route| Route::of_advertised(&route, key))))
     }
 
-    /// Loc-RIB: the paths in use, originated ones included, by prefix, the best of each first.
+    /// Loc-RIB by prefix: the paths in use, including originated ones, the best path first.
     pub fn routes(&self) -> Vec<Route> {
         let paths = Family::ALL.into_iter().flat_map(|family| self.hub.rib.best(family));
         sorted(paths.map(|path| {
@@ -560,12 +600,13 @@ impl Speaker {
         }))
     }
 
-    /// What any input may lead to: the end of the deferral, and something to write.
+    /// Follows every input: ends the deferral if it is over, and collects connections with octets
+    /// to send.
     fn after(&mut self, now: Instant) {
         if self.hub.frozen {
             return;
         }
-        // Of a session that has ended: after its `PeerDown`.
+        // After the `PeerDown` of a session that ended.
         self.hub.report_defaults();
         self.drop_spent(now);
         let ready = self.deferral.take_ready(now, self.peers.iter().flatten(), self.ranges.any());
@@ -584,13 +625,13 @@ impl Speaker {
     }
 }
 
-/// Whose connection it is.
+/// The peer of a connection.
 fn peer_of<'a>(peers: &'a mut [Option<Peer>], hub: &Hub, conn: ConnId) -> Option<&'a mut Peer> {
     let id = hub.conns.get(&conn)?;
     peers.get_mut(id.0 as usize)?.as_mut()
 }
 
-/// By prefix; what is equal stays in its order.
+/// Sorts by prefix; routes of one prefix keep their order.
 fn sorted(routes: impl Iterator<Item = Route>) -> Vec<Route> {
     let mut routes: Vec<Route> = routes.collect();
     routes.sort_by_key(|route| route.prefix);

@@ -174,7 +174,7 @@ fn silence_expires_the_session_and_the_peer_is_informed() {
     assert_eq!(down, Down { cause: Cause::TimeExpired, control_plane_independent: true });
     assert!(at - cut <= ms(151) && at - cut >= ms(100), "{:?}", at - cut);
     assert_eq!(pair.downs(1)[0].1.cause, Cause::NeighborDown);
-    assert!(pair.downs(1)[0].0 - at <= ms(2), "told at once");
+    assert!(pair.downs(1)[0].0 - at <= ms(2), "signalled at once");
     assert_eq!(pair.ends[0].status(ID).unwrap().diagnostic.to_string(), "Control Detection Time Expired");
     pair.lost[1] = |_| false;
     pair.run(Duration::from_secs(4));
@@ -220,7 +220,7 @@ fn admin_down_is_sent_for_a_detection_time() {
     assert_eq!(pair.state(0), State::Down);
     pair.run(Duration::from_secs(10));
     assert!(!pair.ends[1].is_active(ID));
-    assert_eq!(pair.downs(0).len(), 1, "and what follows is silence of a session that is Down already");
+    assert_eq!(pair.downs(0).len(), 1, "later silence is of a session that is Down already");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn every_reception_check_rejects_its_packet() {
     for (source, expected) in sources {
         assert_eq!(end.handle_packet(&source, &good, pair.now), Err(expected), "{source:?}");
     }
-    assert_eq!(end.status(ID).unwrap(), before, "what is refused changes nothing");
+    assert_eq!(end.status(ID).unwrap(), before, "a rejected packet changes nothing");
     let mut down = Packet::decode(&good).unwrap();
     (down.state, down.your_discriminator) = (State::Down, 0);
     let stranger = Source { remote: "10.0.0.9".parse().unwrap(), ..source(0) };

@@ -37,13 +37,17 @@ async fn a_watch_resolves_when_a_route_was_advertised() {
         async move { handle.watch(prefix(1)).await }
     });
     let never = tokio::time::timeout(Duration::from_millis(50), a.handle.watch(prefix(2))).await;
-    assert!(never.is_err(), "nobody was told");
+    assert!(never.is_err(), "no peer received it");
     a.handle.originate(prefix(1), Origination::default()).await.unwrap();
-    assert!(!early.is_finished(), "there is no peer");
+    assert!(!early.is_finished(), "no peer exists");
 
     join(&a, &b).await;
     assert_eq!(soon(early).await.unwrap(), Ok(b.address.into()));
-    assert_eq!(soon(a.handle.watch(prefix(1))).await, Ok(b.address.into()), "again, of what is told already");
+    assert_eq!(
+        soon(a.handle.watch(prefix(1))).await,
+        Ok(b.address.into()),
+        "again, for a prefix that is advertised already"
+    );
     let pods = (10..60).map(|index| {
         let handle = a.handle.clone();
         tokio::spawn(async move {
@@ -54,7 +58,7 @@ async fn a_watch_resolves_when_a_route_was_advertised() {
     for pod in pods.collect::<Vec<_>>() {
         assert_eq!(soon(pod).await.unwrap(), Ok(b.address.into()));
     }
-    b.until(a.address, "told of all", |peer| peer.families[0].received == 51).await;
+    b.until(a.address, "all routes received", |peer| peer.families[0].received == 51).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,10 +128,10 @@ async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     // About 90 octets each: four megabytes in total.
     let routes = (0..ROUTES).map(|index| (prefix(index), own_attributes(index)));
     a.handle.originate_all(routes.collect()).await.unwrap();
-    b.until(a.address, "told of all", |peer| peer.families[0].received == ROUTES as usize).await;
+    b.until(a.address, "all routes received", |peer| peer.families[0].received == ROUTES as usize).await;
 
     let written = a.status(slow.address).await.traffic.sent.octets;
-    assert!(written < 1_500_000, "{written} octets were encoded for a peer that doesn't read");
+    assert!(written < 1_500_000, "{written} octets were encoded for a peer that does not read");
 
     // While it does not read, most of its pending routes are withdrawn again: it never receives
     // them.
@@ -146,6 +150,6 @@ async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     };
     soon(read).await;
     let written = a.status(slow.address).await.traffic.sent.octets;
-    assert!(written < 2_500_000, "{written} octets for what came and went");
-    b.until(a.address, "told of the withdrawals", |peer| peer.families[0].received == 100).await;
+    assert!(written < 2_500_000, "{written} octets for routes that were withdrawn meanwhile");
+    b.until(a.address, "the withdrawals received", |peer| peer.families[0].received == 100).await;
 }

@@ -1,4 +1,5 @@
-//! Sessions over real sockets: passwords, both families, edits of a live peer, the two ways to stop, strangers.
+//! Sessions over real sockets: passwords, both families, edits of a live peer, the two ways to
+//! stop, unknown sources.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod net_support;
@@ -20,7 +21,7 @@ fn password(text: &str) -> Option<Password> {
 }
 
 #[tokio::test]
-async fn a_password_on_both_sides_lets_the_session_up() {
+async fn equal_passwords_establish_the_session() {
     let (a, b) = (Node::new("127.7.1.1", 1).await, Node::new("127.7.1.2", 2).await);
     join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.password = password("k")).await;
     let status = a.established(&b).await;
@@ -41,7 +42,7 @@ async fn ipv6_with_a_password() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
+async fn a_wrong_password_is_reported_and_an_edit_repairs_it() {
     let (a, b) = (Node::new("127.7.2.1", 1).await, Node::new("127.7.2.2", 2).await);
     join_with(&a, &b, |peer| peer.password = password("right"), |peer| peer.password = password("wrong"))
         .await;
@@ -66,7 +67,7 @@ async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_says_so_even_when_the_connect_retry_is_shorter_than_the_attempt() {
+async fn a_short_connect_retry_does_not_hide_a_wrong_password() {
     let (a, b) = (Node::new("127.7.13.1", 1).await, Node::new("127.7.13.2", 2).await);
     let retry = Duration::from_secs(1);
     let edit = |peer: &mut PeerConfig, key| {
@@ -80,7 +81,7 @@ async fn a_wrong_password_says_so_even_when_the_connect_retry_is_shorter_than_th
 }
 
 #[tokio::test]
-async fn a_password_is_changed_taken_out_and_put_in_again() {
+async fn a_password_is_changed_removed_and_set_again() {
     let (a, b) = (Node::new("127.7.3.1", 1).await, Node::new("127.7.3.2", 2).await);
     join(&a, &b).await;
     for (count, key) in [(2, password("first")), (3, password("second")), (4, None)] {
@@ -99,7 +100,7 @@ async fn a_password_is_changed_taken_out_and_put_in_again() {
 }
 
 #[tokio::test]
-async fn a_peer_without_the_password_is_not_let_in_by_the_listener() {
+async fn the_listener_drops_a_peer_without_the_password() {
     let a = Node::new("127.7.4.1", 1).await;
     let b = Node::new("127.7.4.2", 2).await;
     join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.shutdown = true).await;
@@ -107,14 +108,15 @@ async fn a_peer_without_the_password_is_not_let_in_by_the_listener() {
     let attempt = tokio::time::timeout(Duration::from_millis(800), connect_from(b.address, to)).await;
     assert!(attempt.is_err(), "an unsigned SYN was answered");
     a.handle.remove_peer(b.address).await.unwrap();
-    // The key is gone with the peer: the connection is made, and closed since nobody is configured.
+    // The key is removed with the peer: the connection opens, and is closed because no peer is
+    // configured.
     let mut stream = soon(connect_from(b.address, to)).await.unwrap();
     assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0);
     assert_eq!(a.handle.refused(), 1);
 }
 
 #[tokio::test]
-async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
+async fn timers_and_ttl_change_on_the_live_session() {
     let (a, b) = (Node::new("127.7.5.1", 1).await, Node::new("127.7.5.2", 2).await);
     let hold = Duration::from_secs(6);
     join_with(&a, &b, |peer| peer.hold_time = hold, |peer| peer.hold_time = hold).await;
@@ -134,7 +136,7 @@ async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
         to_b.ebgp_multihop = hops;
         assert_eq!(a.handle.update_peer(to_b.clone()).await, Ok(Change::Applied));
     }
-    // Both sides: each sends with 255 and takes nothing less.
+    // Both sides send with TTL 255 and accept no lower one.
     to_b.ebgp_multihop = None;
     to_b.ttl_security = Some(1);
     to_a.ttl_security = Some(1);
@@ -144,7 +146,8 @@ async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
     let status = a.until(b.address, "kept alive", |peer| peer.traffic.received.keepalive >= before + 4).await;
     assert_eq!((status.established_count, status.flaps), (1, 0));
 
-    // One side stops sending with 255: what it says never arrives, and the Hold Timer expires at the other.
+    // One side stops sending with TTL 255: its packets are dropped, and the Hold Timer expires at
+    // the other side.
     to_a.ttl_security = None;
     assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
     a.until(b.address, "down", |peer| peer.flaps == 1).await;
@@ -154,7 +157,7 @@ async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
 }
 
 #[tokio::test]
-async fn a_silent_stop_keeps_the_routes_and_a_cease_gives_its_reason() {
+async fn a_silent_stop_retains_routes_and_a_cease_has_a_reason() {
     let mut a = Node::new("127.7.6.1", 1).await;
     for (count, stop) in [
         (1, Stop::Silent),
@@ -175,7 +178,10 @@ async fn a_silent_stop_keeps_the_routes_and_a_cease_gives_its_reason() {
         }
         let prefix = "10.1.0.0/24".parse().unwrap();
         b.handle.originate(prefix, Origination::default()).await.unwrap();
-        a.until(b.address, "told", |peer| peer.families.iter().any(|family| family.received == 1)).await;
+        a.until(b.address, "a route received", |peer| {
+            peer.families.iter().any(|family| family.received == 1)
+        })
+        .await;
         soon(b.handle.stop(stop)).await;
         let (reason, retained) = a
             .event(|event| match event {
@@ -239,26 +245,26 @@ async fn a_restart_comes_back_without_losing_a_route() {
     b.handle.add_peer(b.peer(&a)).await.unwrap();
     b.handle.originate(prefix, Origination::default()).await.unwrap();
     b.handle.originations_complete().await.unwrap();
-    a.until(b.address, "told again", |peer| {
+    a.until(b.address, "the routes received again", |peer| {
         peer.established_count == 2 && peer.families.iter().all(|family| family.end_of_rib_received)
     })
     .await;
     let status = a.status(b.address).await;
     assert_eq!(status.families.iter().map(|family| family.stale).sum::<usize>(), 0);
     assert_eq!(status.families.iter().map(|family| family.received).sum::<usize>(), 1);
-    // The FIB heard of nothing in between.
+    // The FIB received no change in between.
     let change = tokio::time::timeout(Duration::from_millis(100), a.changes.next(10)).await;
     assert!(change.is_err(), "{change:?}");
 }
 
 #[tokio::test]
-async fn a_stranger_is_closed_at_once_and_counted() {
+async fn an_unknown_source_is_closed_at_once_and_counted() {
     let (a, b) = (Node::new("127.7.9.1", 1).await, Node::new("127.7.9.2", 2).await);
     join(&a, &b).await;
     for count in 1..=5 {
         let mut stream =
             soon(connect_from("127.7.9.99".parse().unwrap(), a.handle.listening()[0])).await.unwrap();
-        assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0, "a stranger is told nothing");
+        assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0, "a stranger receives nothing");
         assert_eq!(a.handle.refused(), count);
     }
     assert_eq!(a.status(b.address).await.flaps, 0);
@@ -271,18 +277,18 @@ async fn garbage_from_a_configured_address_gets_a_notification() {
     join_with(&a, &b, |peer| peer.passive = true, |peer| peer.shutdown = true).await;
     let mut stream = soon(connect_from(b.address, a.handle.listening()[0])).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: tor1\r\n\r\n").await.unwrap();
-    let mut said = Vec::new();
-    soon(stream.read_to_end(&mut said)).await.expect("a FIN, no RST");
+    let mut received = Vec::new();
+    soon(stream.read_to_end(&mut received)).await.expect("a FIN, no RST");
     // The last message is NOTIFICATION 1/1, Connection Not Synchronized (RFC 4271 §6.1).
-    let last = said.len().checked_sub(21).expect("a NOTIFICATION");
-    assert_eq!(&said[last..last + 16], &[0xff; 16]);
-    assert_eq!(&said[last + 16..], &[0, 21, 3, 1, 1]);
+    let last = received.len().checked_sub(21).expect("a NOTIFICATION");
+    assert_eq!(&received[last..last + 16], &[0xff; 16]);
+    assert_eq!(&received[last + 16..], &[0, 21, 3, 1, 1]);
     let error = a.until(b.address, "in error", |peer| peer.last_error.is_some()).await.last_error.unwrap();
     assert!(!error.text.is_empty());
 }
 
 #[tokio::test]
-async fn a_refused_connection_says_who_refused() {
+async fn a_refused_connection_names_the_address() {
     let a = Node::new("127.7.11.1", 1).await;
     let b = Node::new("127.7.11.2", 2).await;
     let mut peer = a.peer(&b);
@@ -337,7 +343,7 @@ async fn connect_from(local: IpAddr, remote: SocketAddr) -> std::io::Result<TcpS
 }
 
 #[tokio::test]
-async fn neighbours_come_from_a_prefix_signed_by_its_key_and_not_from_elsewhere() {
+async fn dynamic_neighbours_need_the_prefix_and_its_key() {
     let waiting = Node::new("127.7.40.1", 1).await;
     let (inside, outside) = (Node::new("127.7.41.2", 2).await, Node::new("127.7.42.2", 2).await);
     let mut template = PeerConfig::new(waiting.address, Asn(2));

@@ -86,7 +86,7 @@ fn equal_paths_are_used_or_lost_to_the_limit() {
     let (step, own, other, peer) = separated(&bench, 1);
     assert_eq!(
         (step, own.as_str(), other.as_str(), peer),
-        (Step::Originated, "learned", "originated here", None)
+        (Step::Originated, "received", "originated here", None)
     );
 }
 
@@ -112,7 +112,7 @@ fn rejected_paths_report_the_rule_or_the_loop() {
     };
     let by_name = PolicyMatch { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
     assert_eq!(refused(1), (SelectionResult::Refused(Filtered::Policy), Some(by_name)));
-    assert_eq!(refused(2), (SelectionResult::Refused(Filtered::AsLoop), None), "policy was not asked");
+    assert_eq!(refused(2), (SelectionResult::Refused(Filtered::AsLoop), None), "policy did not run");
     assert_eq!(refused(3), (SelectionResult::Refused(Filtered::Policy), ruling(false, None)), "by default");
 }
 
@@ -125,9 +125,9 @@ fn export_results_report_their_reason() {
     assert_eq!(export(&mut bench, 2).refused, Some(NotAdvertised::NoPath));
     bench.announce(1, PREFIX, &path(&[65001]));
     let pending = export(&mut bench, 2);
-    assert_eq!((pending.from, pending.refused, pending.told), (Some(PeerId(1)), None, false));
+    assert_eq!((pending.from, pending.refused, pending.advertised), (Some(PeerId(1)), None, false));
     bench.flush();
-    assert!(export(&mut bench, 2).told);
+    assert!(export(&mut bench, 2).advertised);
     assert_eq!(export(&mut bench, 1).refused, Some(NotAdvertised::SplitHorizon));
     assert_eq!(export(&mut bench, 5).refused, Some(NotAdvertised::NoSession));
     let v6 = FamilySet::from_iter([Family::Ipv6Unicast]);
@@ -137,9 +137,9 @@ fn export_results_report_their_reason() {
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &Policy::originated_only());
     let withdrawing = export(&mut bench, 2);
     assert_eq!((withdrawing.refused, withdrawing.ruling), (Some(NotAdvertised::Policy), ruling(false, None)));
-    assert!(withdrawing.told, "it has yet to be withdrawn");
+    assert!(withdrawing.advertised, "the withdrawal is pending");
     bench.flush();
-    assert!(!export(&mut bench, 2).told);
+    assert!(!export(&mut bench, 2).advertised);
 
     bench.announce(1, PREFIX, &PathAttributes { communities: vec![Community::NO_EXPORT], ..path(&[65001]) });
     let no_export = export(&mut bench, 2);
@@ -180,7 +180,7 @@ fn an_add_path_peer_has_a_row_for_each_path() {
     assert!((900..1020).rev().any(|count| bench.try_announce(1, PREFIX, &grown(count))));
     bench.flush();
     let explained = bench.rib.explain_export(PeerId(4), &net(PREFIX));
-    let rows: Vec<_> = explained.iter().map(|it| (it.told, it.refused)).collect();
+    let rows: Vec<_> = explained.iter().map(|it| (it.advertised, it.refused)).collect();
     let (too_long, beyond) = (Some(NotAdvertised::TooLong), Some(NotAdvertised::BeyondPaths));
     assert_eq!(rows, [(false, too_long), (true, None), (false, beyond)]);
 }

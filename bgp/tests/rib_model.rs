@@ -1,10 +1,10 @@
 //! Random histories against a naive model.
 //!
-//! The model has every peer's announcements, policy and staleness. With maps and loops it computes
-//! the routes that each peer should have and the content of the FIB. The tables write octets, in
-//! small portions and at random moments; a receiver at the other end decodes and applies them.
-//! After the last write of a history, both must agree. After everything is removed, no state may be
-//! left.
+//! The model has every peer's advertised paths, policy and staleness. With maps and loops it
+//! computes the routes that each peer should have and the content of the FIB. The tables write
+//! octets, in small portions and at random times; a receiver at the other end decodes and applies
+//! them. After the last write of a history, both must agree. After everything is removed, no state
+//! may be left.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -85,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The announcement of a peer, by number.
+/// The attributes that a peer advertises, by number.
 fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
     let first = if external { vec![65000 + peer] } else { vec![] };
     let along = |rest: &[u32]| path(&[&first[..], rest].concat());
@@ -99,7 +99,7 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
         5 => PathAttributes { local_pref: (!external).then_some(200), med: Some(5), ..along(&[7, 9]) },
         6 => PathAttributes { local_pref, ..along(&[65000, 9]) }, // loops
         7 => PathAttributes { local_pref, communities: vec![Community::GRACEFUL_SHUTDOWN], ..along(&[7]) },
-        // From another reflector, and looped by each of its two loop attributes.
+        // From another reflector, and looped by each of the two loop attributes.
         8 if !external => reflected([10, 0, 0, 9], [9, 9, 9, 9], along(&[7])),
         9 if !external => reflected([1, 1, 1, 1], [9, 9, 9, 9], along(&[7])),
         10 if !external => reflected([10, 0, 0, 9], [1, 1, 1, 1], along(&[7])),
@@ -237,7 +237,7 @@ fn external(peer: u32) -> bool {
 }
 
 /// Whether a peer supports long-lived stale paths (RFC 9494 §4.3).
-fn knows_long_lived(peer: u32) -> bool {
+fn supports_long_lived(peer: u32) -> bool {
     peer % 2 == 1
 }
 
@@ -314,7 +314,7 @@ impl Model {
         }
     }
 
-    fn told(&self, to: u32, prefix: &IpNet) -> Option<(NextHop, PathAttributes)> {
+    fn advertised(&self, to: u32, prefix: &IpNet) -> Option<(NextHop, PathAttributes)> {
         let (from, mut path) = self.selected(prefix).into_iter().next()?;
         let originated = from == 0;
         let reflected = !originated && !external(from) && !external(to);
@@ -333,7 +333,7 @@ impl Model {
         if role == Some(Peer) && carries(Community::NO_PEER) {
             return None;
         }
-        if carries(Community::LLGR_STALE) && !knows_long_lived(to) {
+        if carries(Community::LLGR_STALE) && !supports_long_lived(to) {
             return None;
         }
         if external(to) && !originated {
@@ -452,7 +452,7 @@ fn run(steps: &[Step]) {
             }
             Step::Up { peer } => {
                 if model.up.insert(peer) {
-                    let long_lived_stale = knows_long_lived(peer);
+                    let long_lived_stale = supports_long_lived(peer);
                     bench.up_with(peer, SessionFacts { long_lived_stale, ..session(peer) });
                 }
             }
@@ -519,10 +519,10 @@ fn compare(bench: &mut Bench, model: &Model) {
         let expected: Vec<_> = expected.into_iter().map(address).collect();
         assert_eq!(bench.fib(&prefix.to_string()), expected, "FIB, {prefix}");
         for peer in &model.up {
-            let told = bench.receivers[peer].routes.get(&prefix).cloned();
-            assert_eq!(told, model.told(*peer, &prefix), "{prefix} to peer {peer}");
+            let advertised = bench.receivers[peer].routes.get(&prefix).cloned();
+            assert_eq!(advertised, model.advertised(*peer, &prefix), "{prefix} to peer {peer}");
             let reason = bench.rib.not_advertised(PeerId(*peer), &prefix);
-            assert_eq!(reason.is_some(), told.is_none(), "{prefix} to peer {peer}: {reason:?}");
+            assert_eq!(reason.is_some(), advertised.is_none(), "{prefix} to peer {peer}: {reason:?}");
         }
     }
     for (peer, _) in PEERS {
@@ -549,9 +549,9 @@ fn compare(bench: &mut Bench, model: &Model) {
                 bench.rib.received(PeerId(peer), family).filter(|entry| entry.used.is_some()).count();
             assert_eq!(counts.accepted, listed);
             if let Some(receiver) = bench.receivers.get(&peer) {
-                let told = receiver.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
-                assert_eq!(counts.advertised, told);
-                assert_eq!(bench.rib.advertised(PeerId(peer), family).count(), told);
+                let advertised = receiver.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
+                assert_eq!(counts.advertised, advertised);
+                assert_eq!(bench.rib.advertised(PeerId(peer), family).count(), advertised);
                 assert_eq!(receiver.end_of_rib.iter().filter(|marked| **marked == family).count(), 1);
             }
         }

@@ -32,7 +32,7 @@ fn facts(number: u32, paths: u8) -> SessionFacts {
 }
 
 /// The number of paths by peer, 0 without ADD-PATH. Peers 2 and 3 send several.
-const TOLD: [(u32, u8); 5] = [(1, 0), (2, 3), (3, 0), (4, 2), (5, 1)];
+const PATHS: [(u32, u8); 5] = [(1, 0), (2, 3), (3, 0), (4, 2), (5, 1)];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -76,10 +76,10 @@ fn check(bench: &mut Bench, model: &Model, limit: u8) {
     bench.flush_by(1);
     for (prefix, text) in PREFIXES.into_iter().enumerate() {
         let ranked = ranked(model, prefix);
-        for (number, paths) in TOLD {
+        for (number, paths) in PATHS {
             let receiver = &bench.receivers[&number];
             let marks = |attributes: &PathAttributes| attributes.communities[0];
-            let told: BTreeSet<Community> = match paths {
+            let received: BTreeSet<Community> = match paths {
                 0 => receiver
                     .routes
                     .get(&net(text))
@@ -108,7 +108,7 @@ fn check(bench: &mut Bench, model: &Model, limit: u8) {
                         .collect()
                 }
             };
-            assert_eq!(told, wanted, "{text} at {number}");
+            assert_eq!(received, wanted, "{text} at {number}");
             let advertised = bench.rib.counts(PeerId(number), Family::Ipv4Unicast).advertised;
             assert_eq!(advertised, receiver.routes.len() + receiver.paths.len());
         }
@@ -132,8 +132,8 @@ proptest! {
 
     #[test]
     fn each_peer_receives_the_best_paths_it_may_have(steps in proptest::collection::vec((step(), any::<bool>()), 1..60)) {
-        let mut bench = Bench::down(1, &TOLD.map(|(number, _)| (number, true)));
-        for (number, paths) in TOLD {
+        let mut bench = Bench::down(1, &PATHS.map(|(number, _)| (number, true)));
+        for (number, paths) in PATHS {
             bench.up_with(number, facts(number, paths));
         }
         let mut model = Model::new();
@@ -163,7 +163,7 @@ proptest! {
                     for ((_, it, _), (_, stale)) in &mut model {
                         *stale |= *it == peer;
                     }
-                    let (_, paths) = TOLD[peer as usize - 1];
+                    let (_, paths) = PATHS[peer as usize - 1];
                     bench.up_with(peer, facts(peer, paths));
                 }
                 Step::Sweep { peer } => {
@@ -183,7 +183,7 @@ proptest! {
         }
         check(&mut bench, &model, limit);
         // No state is left after all peers are removed.
-        for (number, _) in TOLD {
+        for (number, _) in PATHS {
             bench.rib.remove_peer(PeerId(number));
         }
         while bench.rib.has_route_changes() {

@@ -37,7 +37,7 @@ fn with_set() -> AsPath {
     }
 }
 
-/// Peer 1's announcement in the tests of conditions; its next hop is 10.0.0.1.
+/// Peer 1's path in the tests of conditions; its next hop is 10.0.0.1.
 fn announced() -> PathAttributes {
     PathAttributes {
         origin: Origin::Egp,
@@ -76,11 +76,11 @@ const ROWS: &[Row] = &[
     ("length 4 at least", || as_path(|it| it.length = 4..=usize::MAX), false),
     ("length 2 at most", || as_path(|it| it.length = 0..=2), false),
     ("an AS in the middle", || as_path(|it| it.contains = asns(&[5, 8])), true),
-    ("an AS that is not there", || as_path(|it| it.contains = asns(&[5])), false),
-    ("the AS it is from", || as_path(|it| it.neighbour_as = asns(&[5, 65001])), true),
-    ("not the AS it is from", || as_path(|it| it.neighbour_as = asns(&[9])), false),
-    ("the AS it began in", || as_path(|it| it.origin_as = asns(&[9])), true),
-    ("not the AS it began in", || as_path(|it| it.origin_as = asns(&[8, 65001])), false),
+    ("an AS that is not in the path", || as_path(|it| it.contains = asns(&[5])), false),
+    ("the neighbouring AS", || as_path(|it| it.neighbour_as = asns(&[5, 65001])), true),
+    ("not the neighbouring AS", || as_path(|it| it.neighbour_as = asns(&[9])), false),
+    ("the originating AS", || as_path(|it| it.origin_as = asns(&[9])), true),
+    ("not the originating AS", || as_path(|it| it.origin_as = asns(&[8, 65001])), false),
     ("ORIGIN", || origins(&[Origin::Igp, Origin::Egp]), true),
     ("another ORIGIN", || origins(&[Origin::Igp, Origin::Incomplete]), false),
     ("next hop", || next_hops(&["192.0.2.0/24", "10.0.0.0/24"]), true),
@@ -186,10 +186,10 @@ fn list_edits_replace_then_remove_then_add() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &announced());
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
-    let (_, told) = bench.advertised_path(2, PREFIX).unwrap();
-    assert_eq!(told.communities, [Community(7), Community(9)]);
-    assert_eq!(told.large_communities, [large(2)]);
-    assert_eq!(told.extended_communities, [target(2), target(3)]);
+    let (_, sent) = bench.advertised_path(2, PREFIX).unwrap();
+    assert_eq!(sent.communities, [Community(7), Community(9)]);
+    assert_eq!(sent.large_communities, [large(2)]);
+    assert_eq!(sent.extended_communities, [target(2), target(3)]);
     let set =
         Actions { communities: Edit { replace: Some(Vec::new()), ..Edit::default() }, ..Actions::default() };
     let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
@@ -204,13 +204,13 @@ fn non_transitive_communities_stay_within_the_as() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let extended_communities = vec![target(1), bandwidth];
     bench.announce(1, PREFIX, &PathAttributes { extended_communities, ..path(&[65001]) });
-    let told = |bench: &mut Bench, to| bench.advertised_path(to, PREFIX).unwrap().1.extended_communities;
-    assert_eq!(told(&mut bench, 4), [target(1), bandwidth]);
-    assert_eq!(told(&mut bench, 2), [target(1)]);
+    let sent = |bench: &mut Bench, to| bench.advertised_path(to, PREFIX).unwrap().1.extended_communities;
+    assert_eq!(sent(&mut bench, 4), [target(1), bandwidth]);
+    assert_eq!(sent(&mut bench, 2), [target(1)]);
     let set = Actions { extended_communities: Edit::add([bandwidth]), ..Actions::default() };
     let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
-    assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
+    assert_eq!(sent(&mut bench, 2), [target(1), bandwidth]);
 }
 
 /// A later rule sees the changes of an earlier one. A condition on other attributes is cached
@@ -258,11 +258,11 @@ proptest! {
     #[test]
     fn a_set_matches_if_any_entry_matches(
         entries in proptest::collection::vec(entry(), 0..30),
-        asked in proptest::collection::vec(prefix(), 1..60),
+        prefixes in proptest::collection::vec(prefix(), 1..60),
     ) {
         let set = PrefixSet::from(entries.clone());
         prop_assert_eq!(set.entries(), entries.as_slice());
-        for prefix in asked.iter().chain(entries.iter().map(|entry| &entry.prefix)) {
+        for prefix in prefixes.iter().chain(entries.iter().map(|entry| &entry.prefix)) {
             let expected = entries.iter().any(|entry| entry.matches(prefix));
             prop_assert_eq!(set.contains(prefix), expected, "{} in {:?}", prefix, entries);
         }

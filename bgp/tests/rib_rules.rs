@@ -33,9 +33,9 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let going = PathAttributes { communities: vec![Community::GRACEFUL_SHUTDOWN], ..path(&[65001]) };
     bench.announce(1, PREFIX, &going);
-    assert_eq!(bench.fib(PREFIX), [address(1)], "as long as there is no other");
-    let (_, told) = bench.advertised_path(4, PREFIX).unwrap();
-    assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
+    assert_eq!(bench.fib(PREFIX), [address(1)], "while there is no other");
+    let (_, sent) = bench.advertised_path(4, PREFIX).unwrap();
+    assert_eq!((sent.local_pref, sent.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
@@ -71,8 +71,8 @@ fn graceful_shutdown_marks_paths_in_both_directions() {
     assert_eq!(communities(&mut bench, 1), [Community::GRACEFUL_SHUTDOWN]);
     assert!(communities(&mut bench, 2).is_empty(), "that session stays");
     bench.rib.set_rules(PeerId(4), shutting());
-    let (_, told) = bench.advertised_path(4, "10.9.0.0/16").unwrap();
-    assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
+    let (_, sent) = bench.advertised_path(4, "10.9.0.0/16").unwrap();
+    assert_eq!((sent.local_pref, sent.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
 
     bench.rib.set_rules(PeerId(1), PathRules::default());
     assert_eq!(bench.fib(PREFIX), [address(1)]);
@@ -97,9 +97,9 @@ fn client_paths_are_reflected_to_and_from_all_peers() {
         let mut bench = reflector();
         let attributes = if from == 6 { path(&[65006, 7]) } else { internal() };
         bench.announce(from, PREFIX, &attributes);
-        let told: Vec<u32> =
+        let sent: Vec<u32> =
             [1, 2, 4, 5, 6].into_iter().filter(|to| bench.advertised_path(*to, PREFIX).is_some()).collect();
-        assert_eq!(told, expected, "from {from}");
+        assert_eq!(sent, expected, "from {from}");
         let reason = bench.rib.not_advertised(PeerId(5), &net(PREFIX));
         assert_eq!(reason, (from == 4).then_some(NotAdvertised::InternalToInternal), "from {from}");
     }
@@ -109,14 +109,14 @@ fn client_paths_are_reflected_to_and_from_all_peers() {
 fn reflection_adds_originator_and_cluster_only() {
     let mut bench = reflector();
     bench.announce(1, PREFIX, &internal());
-    let (hop, told) = bench.advertised_path(4, PREFIX).unwrap();
+    let (hop, sent) = bench.advertised_path(4, PREFIX).unwrap();
     assert_eq!(hop, next_hop(1, &net(PREFIX)));
     let reflected = PathAttributes {
         originator_id: Some(Ipv4Addr::new(10, 0, 0, 1)),
         cluster_list: vec![ROUTER_ID],
         ..internal()
     };
-    assert_eq!(told, reflected);
+    assert_eq!(sent, reflected);
     let (_, outside) = bench.advertised_path(6, PREFIX).unwrap();
     assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
 
@@ -128,13 +128,13 @@ fn reflection_adds_originator_and_cluster_only() {
         ..internal()
     };
     bench.announce(1, PREFIX, &far);
-    let (_, told) = bench.advertised_path(2, PREFIX).unwrap();
-    assert_eq!(told.originator_id, Some(other));
-    assert_eq!(told.cluster_list, [ROUTER_ID, Ipv4Addr::new(8, 8, 8, 8)]);
+    let (_, sent) = bench.advertised_path(2, PREFIX).unwrap();
+    assert_eq!(sent.originator_id, Some(other));
+    assert_eq!(sent.cluster_list, [ROUTER_ID, Ipv4Addr::new(8, 8, 8, 8)]);
 
     bench.announce(1, PREFIX, &PathAttributes { cluster_list: vec![other, ROUTER_ID], ..internal() });
     assert_eq!(filtered(&bench, 1), Some(Filtered::ClusterLoop));
-    assert!(bench.told(2).is_empty());
+    assert!(bench.advertised(2).is_empty());
     bench.announce(1, PREFIX, &PathAttributes { originator_id: Some(ROUTER_ID), ..internal() });
     assert_eq!(filtered(&bench, 1), Some(Filtered::OriginatorLoop));
 }
@@ -144,12 +144,15 @@ fn the_client_setting_can_be_changed() {
     let mut bench = Bench::new(1, &[(1, false), (4, false), (5, false)]);
     bench.announce(1, PREFIX, &internal());
     bench.announce(4, "198.51.100.0/24", &internal());
-    assert!(bench.told(1).is_empty() && bench.told(5).is_empty());
+    assert!(bench.advertised(1).is_empty() && bench.advertised(5).is_empty());
     bench.rib.set_rules(PeerId(1), client());
-    assert_eq!(bench.told(1), ["198.51.100.0/24"]);
-    assert_eq!((bench.told(4), bench.told(5)), (vec![PREFIX.to_owned()], vec![PREFIX.to_owned()]));
+    assert_eq!(bench.advertised(1), ["198.51.100.0/24"]);
+    assert_eq!(
+        (bench.advertised(4), bench.advertised(5)),
+        (vec![PREFIX.to_owned()], vec![PREFIX.to_owned()])
+    );
     bench.rib.set_rules(PeerId(1), PathRules::default());
-    assert!([1, 4, 5].into_iter().all(|number| bench.told(number).is_empty()));
+    assert!([1, 4, 5].into_iter().all(|number| bench.advertised(number).is_empty()));
 }
 
 #[test]
@@ -195,8 +198,8 @@ fn only_to_customer_is_checked_and_set_on_import() {
         let mut bench = Bench::new(1, &[(1, true), (4, false)]);
         bench.rib.set_rules(PeerId(1), role(local));
         bench.announce(1, PREFIX, &marked(1, came));
-        let told = bench.advertised_path(4, PREFIX).map(|(_, path)| path.only_to_customer.map(|asn| asn.0));
-        assert_eq!((filtered(&bench, 1), told), (expected.err(), expected.ok()), "{local} {came:?}");
+        let sent = bench.advertised_path(4, PREFIX).map(|(_, path)| path.only_to_customer.map(|asn| asn.0));
+        assert_eq!((filtered(&bench, 1), sent), (expected.err(), expected.ok()), "{local} {came:?}");
     }
 }
 
@@ -220,14 +223,14 @@ fn only_to_customer_is_checked_and_set_on_export() {
         bench.rib.originate(net("10.9.0.0/16"), &Origination::default());
         bench.rib.set_rules(PeerId(2), role(local));
         bench.announce(1, PREFIX, &marked(1, came));
-        let told = |bench: &mut Bench, prefix| {
+        let sent = |bench: &mut Bench, prefix| {
             bench.advertised_path(2, prefix).map(|(_, path)| path.only_to_customer.map(|asn| asn.0))
         };
-        assert_eq!(told(&mut bench, PREFIX), expected, "{local} {came:?}");
+        assert_eq!(sent(&mut bench, PREFIX), expected, "{local} {came:?}");
         let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
         assert_eq!(reason, expected.is_none().then_some(NotAdvertised::OnlyToCustomer), "{local} {came:?}");
         let down = matches!(local, Provider | RouteServer | Peer);
-        assert_eq!(told(&mut bench, "10.9.0.0/16"), Some(down.then_some(65000)), "{local}, its own");
+        assert_eq!(sent(&mut bench, "10.9.0.0/16"), Some(down.then_some(65000)), "{local}, its own");
     }
 }
 
@@ -246,10 +249,10 @@ fn no_peer_paths_are_not_advertised_to_bilateral_peers() {
         let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
         assert_eq!(reason, (local == Role::Peer).then_some(NotAdvertised::NoPeer), "{local}");
         assert_eq!(bench.advertised_path(2, PREFIX).is_none(), local == Role::Peer, "{local}");
-        assert!(bench.advertised_path(3, PREFIX).is_some(), "who has no role is told");
+        assert!(bench.advertised_path(3, PREFIX).is_some(), "a peer without role receives it");
         assert!(
             bench.advertised_path(2, "10.9.0.0/16").is_some(),
-            "{local}: what begins here is meant for the peer"
+            "{local}: originated paths are for the peer"
         );
     }
 }
@@ -269,7 +272,7 @@ fn the_own_as_is_allowed_as_often_as_configured() {
         bench.announce(1, PREFIX, &looped);
         assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
         bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: times, ..PathRules::default() });
-        assert_eq!(filtered(&bench, 1), None, "without being announced again");
+        assert_eq!(filtered(&bench, 1), None, "without a new advertisement");
         assert_eq!(bench.fib(PREFIX), [address(1)]);
     }
     bench.rib.set_rules(PeerId(1), PathRules::default());
@@ -293,9 +296,13 @@ fn private_as_numbers_are_removed_or_replaced() {
         let remove_private_as = Some(RemovePrivateAs { all, replace });
         bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
         bench.announce(1, PREFIX, &path(came));
-        let told = |bench: &mut Bench, number| bench.advertised_path(number, PREFIX).unwrap().1.as_path;
-        assert_eq!(told(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
-        assert_eq!(told(&mut bench, 3), path(&[&[65000], &came[..]].concat()).as_path, "others hear it all");
+        let sent = |bench: &mut Bench, number| bench.advertised_path(number, PREFIX).unwrap().1.as_path;
+        assert_eq!(sent(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
+        assert_eq!(
+            sent(&mut bench, 3),
+            path(&[&[65000], &came[..]].concat()).as_path,
+            "others receive the whole path"
+        );
     }
     // AS numbers that policy prepends stay.
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
@@ -319,7 +326,7 @@ fn a_local_as_is_prepended_in_both_directions() {
         |bench: &mut Bench, number, prefix| bench.advertised_path(number, prefix).unwrap().1.as_path;
     let set = Actions { prepend: 1, ..Actions::default() };
     let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
-    for (no_prepend, replace_as, told, passed_on, prepended) in [
+    for (no_prepend, replace_as, sent, passed_on, prepended) in [
         (false, false, vec![64999, 65000], vec![64999, 65001], vec![64999, 65000, 65000]),
         (true, false, vec![64999, 65000], vec![65001], vec![64999, 65000, 65000]),
         (false, true, vec![64999], vec![64999, 65001], vec![64999, 64999]),
@@ -332,15 +339,15 @@ fn a_local_as_is_prepended_in_both_directions() {
         assert_eq!(as_path(&mut bench, 4, PREFIX), path(&[65001]).as_path);
         bench.rib.set_rules(PeerId(1), local_as(no_prepend, replace_as));
         let text = format!("{no_prepend} {replace_as}");
-        assert_eq!(as_path(&mut bench, 1, "10.9.0.0/16"), path(&told).as_path, "{text}");
-        assert_eq!(as_path(&mut bench, 1, "198.51.100.0/24"), path(&[&told[..], &[65002]].concat()).as_path);
+        assert_eq!(as_path(&mut bench, 1, "10.9.0.0/16"), path(&sent).as_path, "{text}");
+        assert_eq!(as_path(&mut bench, 1, "198.51.100.0/24"), path(&[&sent[..], &[65002]].concat()).as_path);
         assert_eq!(as_path(&mut bench, 4, PREFIX), path(&passed_on).as_path, "{text}");
         let through = [&[65000], &passed_on[..]].concat();
         assert_eq!(as_path(&mut bench, 2, PREFIX), path(&through).as_path, "{text}");
         assert_eq!(
             as_path(&mut bench, 2, "10.9.0.0/16"),
             path(&[65000]).as_path,
-            "another peer's is as it was"
+            "the path of another peer is unchanged"
         );
 
         bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &prepend);
@@ -354,7 +361,7 @@ fn a_path_with_either_local_as_has_looped() {
     bench.announce(1, PREFIX, &path(&[65001, 64999]));
     assert_eq!(filtered(&bench, 1), None);
     bench.rib.set_rules(PeerId(1), local_as(false, false));
-    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop), "without being announced again");
+    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop), "without a new advertisement");
     bench.announce(1, PREFIX, &path(&[65001, 65000]));
     assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
     bench.announce(1, PREFIX, &path(&[65001, 64999, 65000]));

@@ -19,7 +19,7 @@ fn only(family: Family) -> FamilySet {
     [family].into_iter().collect()
 }
 
-/// Peers 1 and 2 announce PREFIX, and 1 wins; in each row 2 wins by one step of RFC 4271 §9.1.
+/// Peers 1 and 2 advertise PREFIX, and 1 wins; in each row 2 wins by one step of RFC 4271 §9.1.
 #[test]
 fn each_decision_step_selects_the_better_path() {
     let base = path(&[65001, 7]);
@@ -101,7 +101,7 @@ fn the_fib_receives_only_the_latest_differences() {
     assert!(!bench.rib.has_route_changes());
     bench.announce(2, PREFIX, &path(&[65001, 9, 10])); // worse
     assert!(!bench.rib.has_route_changes());
-    // Announced and withdrawn before the FIB reads: nothing to report, no state kept.
+    // Advertised and withdrawn before the FIB reads: no change to report, no state kept.
     bench.announce(1, "198.51.100.0/24", &path(&[65001]));
     bench.withdraw(1, "198.51.100.0/24");
     assert!(bench.rib.route_changes(100).is_empty());
@@ -110,7 +110,7 @@ fn the_fib_receives_only_the_latest_differences() {
     let gone = bench.rib.route_changes(100);
     assert_eq!((gone.len(), gone[0].paths.len()), (1, 0));
     assert_eq!(bench.rib.prefixes(V4), 0);
-    // An originated prefix is not a learned route.
+    // An originated prefix is not a received route.
     bench.announce(1, PREFIX, &path(&[65001]));
     assert_eq!(bench.fib(PREFIX), [address(1)]);
     bench.rib.originate(net(PREFIX), &Origination::default());
@@ -162,18 +162,18 @@ fn well_known_communities_and_peer_types_limit_export() {
         let mut bench = Bench::new(1, &[(1, from), (2, to)]);
         let attributes = PathAttributes { communities: community.into_iter().collect(), ..path(&[65001]) };
         bench.announce(1, PREFIX, &attributes);
-        let told = bench.told(2);
-        assert_eq!(told.is_empty(), expected.is_some(), "{from} {to} {community:?}");
+        let sent = bench.advertised(2);
+        assert_eq!(sent.is_empty(), expected.is_some(), "{from} {to} {community:?}");
         assert_eq!(bench.rib.not_advertised(PeerId(2), &net(PREFIX)), expected);
-        assert!(bench.told(1).is_empty(), "not back to where it came from");
+        assert!(bench.advertised(1).is_empty(), "not back to its sender");
         assert_eq!(bench.rib.not_advertised(PeerId(1), &net(PREFIX)), Some(NotAdvertised::SplitHorizon));
-        assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, told.len());
+        assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, sent.len());
     }
     // An originated prefix is sent with NO_EXPORT: the community is for the peer.
     let mut bench = Bench::new(1, &[(1, true), (2, false)]);
     let communities = vec![Community::NO_EXPORT];
     bench.rib.originate(net(PREFIX), &Origination { communities, ..Origination::default() });
-    assert_eq!((bench.told(1).len(), bench.told(2).len()), (1, 1));
+    assert_eq!((bench.advertised(1).len(), bench.advertised(2).len()), (1, 1));
 }
 
 #[test]
@@ -208,11 +208,11 @@ fn attributes_towards_external_and_internal_peers() {
         med: Some(9),
     };
     bench.rib.originate(net("10.9.0.0/16"), &origination);
-    let (hop, told) = bench.advertised_path(2, "10.9.0.0/16").unwrap();
-    assert_eq!((hop, told.med, told.as_path.len()), (own_v4(2), Some(9), 1));
-    assert_eq!(told.large_communities, origination.large_communities);
-    let (hop, told) = bench.advertised_path(3, "10.9.0.0/16").unwrap();
-    assert_eq!((hop, told.med, told.as_path.len(), told.local_pref), (own_v4(3), Some(9), 0, Some(100)));
+    let (hop, sent) = bench.advertised_path(2, "10.9.0.0/16").unwrap();
+    assert_eq!((hop, sent.med, sent.as_path.len()), (own_v4(2), Some(9), 1));
+    assert_eq!(sent.large_communities, origination.large_communities);
+    let (hop, sent) = bench.advertised_path(3, "10.9.0.0/16").unwrap();
+    assert_eq!((hop, sent.med, sent.as_path.len(), sent.local_pref), (own_v4(3), Some(9), 0, Some(100)));
     // Originating the same again changes nothing; a changed community is sent.
     let announced = bench.receivers[&2].announced;
     bench.rib.originate(net("10.9.0.0/16"), &origination);
@@ -285,10 +285,10 @@ fn a_new_import_policy_applies_to_kept_paths() {
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     assert_eq!(bench.fib("10.1.0.0/24"), [address(1)]);
     assert!(bench.fib("10.2.0.0/16").is_empty());
-    let (_, told) = bench.advertised_path(3, "10.1.0.0/24").unwrap();
-    assert_eq!(told.communities, [Community(1), Community(3)]);
-    assert_eq!(told.large_communities.len(), 1);
-    assert_eq!(told.as_path, path(&[65000, 65001, 65001, 65001, 7]).as_path);
+    let (_, sent) = bench.advertised_path(3, "10.1.0.0/24").unwrap();
+    assert_eq!(sent.communities, [Community(1), Community(3)]);
+    assert_eq!(sent.large_communities.len(), 1);
+    assert_eq!(sent.as_path, path(&[65000, 65001, 65001, 65001, 7]).as_path);
     let counts = bench.rib.counts(PeerId(1), V4);
     assert_eq!((counts.received, counts.accepted), (2, 1));
     let entries: Vec<_> = bench.rib.received(PeerId(1), V4).collect();
@@ -311,17 +311,17 @@ fn an_export_edit_sends_only_its_changes() {
     for third in 1..20 {
         bench.announce(1, &format!("10.0.{third}.0/24"), &path(&[65001]));
     }
-    assert_eq!(bench.told(2).len(), 20);
+    assert_eq!(bench.advertised(2).len(), 20);
     // Other rules with the same result: rows are examined, nothing is sent.
     let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
     let same = Policy { rules: vec![accept], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &same);
-    assert_eq!(bench.told(2).len(), 20);
+    assert_eq!(bench.advertised(2).len(), 20);
     assert_eq!(bench.receivers[&2].announced, 20);
 
     let only_own = Policy::originated_only();
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only_own);
-    assert_eq!(bench.told(2), ["10.0.0.0/24"]);
+    assert_eq!(bench.advertised(2), ["10.0.0.0/24"]);
     assert_eq!((bench.receivers[&2].announced, bench.receivers[&2].withdrawn), (20, 19));
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net("10.0.1.0/24")), Some(NotAdvertised::Policy));
 
@@ -329,8 +329,8 @@ fn an_export_edit_sends_only_its_changes() {
     let prepending =
         Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepending);
-    let (_, told) = bench.advertised_path(2, "10.0.0.0/24").unwrap();
-    assert_eq!((told.as_path, told.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
+    let (_, sent) = bench.advertised_path(2, "10.0.0.0/24").unwrap();
+    assert_eq!((sent.as_path, sent.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
     assert_eq!(bench.receivers[&2].announced, 21);
     assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, 1);
 }
@@ -369,7 +369,11 @@ fn stale_paths_are_used_until_they_are_swept() {
     }
     bench.flush();
     bench.lose(1, only(V4));
-    assert_eq!(bench.told(2), ["10.1.0.0/16", "10.2.0.0/16"], "the family that is not retained goes at once");
+    assert_eq!(
+        bench.advertised(2),
+        ["10.1.0.0/16", "10.2.0.0/16"],
+        "the family that is not retained goes at once"
+    );
     assert_eq!(bench.rib.counts(PeerId(1), V4).stale, 2);
     assert!(bench.rib.received(PeerId(1), V4).all(|entry| entry.stale && entry.selected));
 
@@ -380,8 +384,8 @@ fn stale_paths_are_used_until_they_are_swept() {
     let announced = bench.receivers[&2].announced;
     assert_eq!(bench.rib.sweep_stale(PeerId(1), V4), 1);
     assert_eq!(bench.rib.sweep_stale(PeerId(1), V4), 0);
-    assert_eq!(bench.told(2), ["10.1.0.0/16"]);
-    assert_eq!(bench.receivers[&2].announced, announced, "what was announced again as it was is no news");
+    assert_eq!(bench.advertised(2), ["10.1.0.0/16"]);
+    assert_eq!(bench.receivers[&2].announced, announced, "an equal advertisement is not sent again");
 
     // Lost twice: paths that were stale before are removed (RFC 4724 §4.2).
     bench.announce(1, "10.2.0.0/16", &path(&[65001]));
@@ -389,16 +393,16 @@ fn stale_paths_are_used_until_they_are_swept() {
     bench.up(1);
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 9]));
     bench.lose(1, only(V4));
-    assert_eq!(bench.told(2), ["10.1.0.0/16"]);
+    assert_eq!(bench.advertised(2), ["10.1.0.0/16"]);
     // A withdrawal removes a stale path, too.
     bench.up(1);
     bench.withdraw(1, "10.1.0.0/16");
-    assert!(bench.told(2).is_empty());
+    assert!(bench.advertised(2).is_empty());
     assert_eq!(bench.rib.counts(PeerId(1), V4), trunkline_bgp::rib::Counts::default());
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
     bench.lose(1, FamilySet::ALL);
     bench.rib.remove_peer(PeerId(1));
-    assert!(bench.told(2).is_empty());
+    assert!(bench.advertised(2).is_empty());
     assert_eq!((bench.rib.prefixes(V4), bench.rib.attribute_sets()), (0, 0));
 }
 
@@ -412,28 +416,28 @@ fn a_held_family_is_sent_completely_after_release() {
     bench.announce(1, PREFIX, &path(&[65001, 7]));
     bench.announce(2, "2001:db8:1::/48", &path(&[65002, 7]));
     bench.rib.originate(net("10.0.0.0/16"), &Origination::default());
-    assert!(bench.told(3).is_empty() && bench.fib.is_empty());
+    assert!(bench.advertised(3).is_empty() && bench.fib.is_empty());
     assert!(!bench.rib.pending(PeerId(3)) && bench.rib.poll_writable().is_none());
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
     assert!(bench.receivers[&3].end_of_rib.is_empty());
 
     bench.rib.release(V4);
-    assert_eq!(bench.told(3), ["10.0.0.0/16", PREFIX]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16", PREFIX]);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4], "one family does not wait for the other");
     assert!(bench.rib.end_of_rib_sent(PeerId(3), V4) && !bench.rib.end_of_rib_sent(PeerId(3), V6));
     assert_eq!(bench.fib.len(), 1);
     bench.rib.release(V6);
     bench.rib.release(V6);
-    assert_eq!(bench.told(3).len(), 3);
+    assert_eq!(bench.advertised(3).len(), 3);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 
     // A later hold: changes are sent at its end, without a second End-of-RIB.
     bench.rib.hold(only(V4));
     bench.withdraw(1, PREFIX);
     bench.announce(2, "203.0.113.0/24", &path(&[65002]));
-    assert_eq!(bench.told(3).len(), 3);
+    assert_eq!(bench.advertised(3).len(), 3);
     bench.rib.release(V4);
-    assert_eq!(bench.told(3), ["10.0.0.0/16", "203.0.113.0/24", "2001:db8:1::/48"]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16", "203.0.113.0/24", "2001:db8:1::/48"]);
     assert!(bench.fib(PREFIX).is_empty());
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 }
@@ -444,33 +448,33 @@ fn originations_may_be_advertised_during_a_hold() {
     bench.rib.hold(FamilySet::ALL);
     bench.up(3);
     bench.rib.originate(net("10.0.0.0/16"), &Origination::default());
-    assert!(bench.told(3).is_empty());
+    assert!(bench.advertised(3).is_empty());
     bench.rib.advertise_originated();
-    assert_eq!(bench.told(3), ["10.0.0.0/16"]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16"]);
 
     bench.up(1);
     bench.announce(1, PREFIX, &path(&[65001, 7]));
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 7]));
     bench.rib.originate(net("10.1.0.0/16"), &Origination::default());
     bench.rib.originate(net("10.2.0.0/16"), &Origination::default());
-    assert_eq!(bench.told(3), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
-    assert_eq!(bench.told(1), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
+    assert_eq!(bench.advertised(1), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("10.0.0.0/16")), None);
 
-    // Withdrawn during the hold: the learned path still waits.
+    // Withdrawn during the hold: the received path still waits.
     bench.rib.withdraw(net("10.1.0.0/16"));
     bench.rib.withdraw(net("10.2.0.0/16"));
-    assert_eq!(bench.told(3), ["10.0.0.0/16"]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16"]);
     assert!(bench.fib.is_empty() && bench.receivers[&3].end_of_rib.is_empty());
     assert!(!bench.rib.pending(PeerId(3)) && bench.rib.poll_writable().is_none());
 
     bench.rib.release(V4);
-    assert_eq!(bench.told(3), ["10.0.0.0/16", "10.1.0.0/16", PREFIX]);
+    assert_eq!(bench.advertised(3), ["10.0.0.0/16", "10.1.0.0/16", PREFIX]);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4]);
     assert_eq!(bench.fib.len(), 2);
     bench.rib.release(V6);
-    assert_eq!(bench.told(3).len(), 3);
+    assert_eq!(bench.advertised(3).len(), 3);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 }
 
@@ -498,7 +502,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
         bench.write(2, 1000);
         assert_eq!(bench.rib.end_of_rib_sent(PeerId(2), V4), bench.receivers[&2].end_of_rib.contains(&V4));
     }
-    assert_eq!(bench.receivers[&2].end_of_rib, [V6, V4], "IPv6 has nothing to say and does not wait");
+    assert_eq!(bench.receivers[&2].end_of_rib, [V6, V4], "IPv6 has no routes and does not wait");
     // Every row of the initial table came before; a free row may have been reused for a new prefix.
     assert!(bench.receivers[&2].initial[&V4] >= 5000);
     assert!(writes > 10, "the budget was kept");
@@ -507,7 +511,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
 
     // A peer with an empty table receives End-of-RIB of both families at once.
     let mut empty = Bench::new(1, &[(1, true)]);
-    assert!(empty.told(1).is_empty());
+    assert!(empty.advertised(1).is_empty());
     assert_eq!(empty.receivers[&1].end_of_rib, [V4, V6]);
 }
 
@@ -539,9 +543,9 @@ fn writing_respects_its_limit_and_packs_equal_attributes() {
         }
     }
     assert!(calls >= 2);
-    let told: usize = bench.rib.counts(PeerId(3), V4).advertised;
-    assert_eq!(told, 1000);
-    // Announced and withdrawn between two writes: nothing is sent.
+    let sent: usize = bench.rib.counts(PeerId(3), V4).advertised;
+    assert_eq!(sent, 1000);
+    // Advertised and withdrawn between two writes: no output.
     bench.announce(1, PREFIX, &path(&[65001]));
     bench.withdraw(1, PREFIX);
     let mut octets = Vec::new();
@@ -554,7 +558,7 @@ fn a_peer_is_reported_writable_once_until_it_is_drained() {
     bench.flush();
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
     bench.announce(1, "10.2.0.0/16", &path(&[65001]));
-    assert_eq!(bench.rib.poll_writable(), Some(PeerId(2)), "nothing is pending for the one it came from");
+    assert_eq!(bench.rib.poll_writable(), Some(PeerId(2)), "no route is pending for its sender");
     assert_eq!(bench.rib.poll_writable(), None);
     bench.announce(1, "10.3.0.0/16", &path(&[65001]));
     assert_eq!(bench.rib.poll_writable(), None, "it has not been written to yet");
@@ -611,12 +615,12 @@ fn refresh_and_new_next_hops_send_routes_again() {
     bench.rib.set_next_hops(PeerId(3), Some(other), Some(own_v6(3)));
     assert_eq!(bench.advertised_path(3, "10.1.0.0/16").unwrap().0, next_hop(1, &net("10.1.0.0/16")));
     assert_eq!(bench.advertised_path(3, "10.2.0.0/16").unwrap().0, other);
-    assert_eq!(announced(&bench, 3), 4, "only what carries our own next hop");
+    assert_eq!(announced(&bench, 3), 4, "only routes with the local next hop");
     let shown: Vec<_> = bench.rib.advertised(PeerId(3), V4).map(|route| route.next_hop).collect();
     assert!(shown.contains(&Some(other)) && shown.len() == 2);
     // Without a next hop, nothing can be advertised in that family.
     bench.rib.set_next_hops(PeerId(2), None, Some(own_v6(2)));
-    assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
+    assert_eq!(bench.advertised(2), ["2001:db8:1::/48"]);
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net("10.1.0.0/16")), Some(NotAdvertised::NoNextHop));
 }
 
@@ -634,8 +638,8 @@ fn next_hops_of_the_other_family_need_the_capability() {
     bench.rib.originate(net("10.1.0.0/16"), &Origination::default());
     bench.rib.originate(net("2001:db8:1::/48"), &Origination::default());
     assert_eq!(bench.advertised_path(1, "10.1.0.0/16").unwrap().0, own_v6(1));
-    assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
-    assert_eq!(bench.told(3), ["10.1.0.0/16"]);
+    assert_eq!(bench.advertised(2), ["2001:db8:1::/48"]);
+    assert_eq!(bench.advertised(3), ["10.1.0.0/16"]);
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("2001:db8:1::/48")), Some(NotAdvertised::NoFamily));
     assert_eq!(bench.receivers[&3].end_of_rib, [V4]);
 }
@@ -647,7 +651,7 @@ fn routes_with_too_long_attributes_are_withdrawn() {
     bench.up(2);
     bench.up_with(3, SessionFacts { max_message: 65535, ..session(3) });
     bench.announce(1, PREFIX, &path(&[65001]));
-    assert_eq!((bench.told(2).len(), bench.told(3).len()), (1, 1));
+    assert_eq!((bench.advertised(2).len(), bench.advertised(3).len()), (1, 1));
     // The communities just fit one message; the local AS in front makes it too long for another
     // peer.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
@@ -655,12 +659,12 @@ fn routes_with_too_long_attributes_are_withdrawn() {
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001, 2, 3]) };
     let largest = (900..1020).rev().find(|count| bench.try_announce(1, PREFIX, &grown(*count))).unwrap();
     assert!(largest < 1019, "the last one that fits was found");
-    assert!(bench.told(2).is_empty());
+    assert!(bench.advertised(2).is_empty());
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net(PREFIX)), Some(NotAdvertised::TooLong));
-    assert_eq!(bench.told(3).len(), 1);
+    assert_eq!(bench.advertised(3).len(), 1);
     assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, 0);
     bench.announce(1, PREFIX, &path(&[65001]));
-    assert_eq!(bench.told(2).len(), 1);
+    assert_eq!(bench.advertised(2).len(), 1);
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl<'a> Agent<'a> {
             WouldBlock | TimedOut => (
                 Code::TryAgainLater,
                 format!(
-                    "gave no answer within {} s: see its log, or raise timeoutSeconds",
+                    "did not answer within {} s: see its log, or raise timeoutSeconds",
                     self.timeout.as_secs()
                 ),
             ),
@@ -226,7 +226,7 @@ impl<'a> Agent<'a> {
                 Code::TryAgainLater,
                 "broke the connection: it may have stopped or be restarting, see its log".to_owned(),
             ),
-            _ => (Code::Io, format!("cannot be talked to: {error}")),
+            _ => (Code::Io, format!("cannot be reached: {error}")),
         };
         Failure::new(code, format!("the agent at {} {what}", self.socket))
     }

@@ -6,7 +6,8 @@
 //! pass before any limit, so it counts as unset.
 
 use serde_json::{Map, Value};
-use trunkline_api::attach::{Bandwidth, Code, Failure, RateLimit};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::bandwidth::{Bandwidth, RateLimit};
 use trunkline_api::names::annotation;
 
 use crate::configuration::invalid;
@@ -20,8 +21,8 @@ pub(crate) fn bandwidth(
     runtime: Option<&Map<String, Value>>,
     annotation: impl Fn(&str) -> Option<String>,
 ) -> Result<Bandwidth, Failure> {
-    let said = runtime.and_then(|runtime| runtime.get("bandwidth")).filter(|said| !said.is_null());
-    let capable = said.map(capability).transpose()?.unwrap_or_default();
+    let limits = runtime.and_then(|runtime| runtime.get("bandwidth")).filter(|limits| !limits.is_null());
+    let capable = limits.map(capability).transpose()?.unwrap_or_default();
     if !capable.is_empty() {
         return Ok(capable);
     }

@@ -72,7 +72,7 @@ fn check(configuration: &Configuration) -> Result<(), Failure> {
     let previous = configuration.previous_result()?.ok_or_else(|| {
         Failure::new(
             Code::InvalidConfiguration,
-            "prevResult is missing: CHECK compares with the result that ADD gave, which the runtime must keep",
+            "prevResult is missing: CHECK compares with the result of ADD, which the runtime must store",
         )
     })?;
     let addresses = result::addresses_of(previous, &interface.ifname, &path)?;

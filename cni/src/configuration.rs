@@ -78,7 +78,7 @@ impl Configuration {
         let version = match object.get("cniVersion") {
             Some(Value::String(version)) if VERSIONS.contains(&version.as_str()) => version.clone(),
             other => {
-                let shown = other.map_or("missing".to_owned(), |value| format!("{value} is not spoken"));
+                let shown = other.map_or("missing".to_owned(), |value| format!("{value} is not supported"));
                 return Err(Failure::new(
                     Code::IncompatibleVersion,
                     format!("cniVersion: {shown}: write one of {}", VERSIONS.join(", ")),
@@ -151,7 +151,7 @@ impl Configuration {
     pub(crate) fn refuse_unsupported(&self) -> Result<(), Failure> {
         let refuse =
             |field: &str, why: &str| Err(Failure::new(Code::UnsupportedField, format!("{field}: {why}")));
-        let said = |value: &Value| match value {
+        let is_set = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,
             Value::Object(object) => !object.is_empty(),
             Value::Array(array) => !array.is_empty(),
@@ -163,17 +163,17 @@ impl Configuration {
                 return refuse(key, &format!("not known: {known}; take it out"));
             }
             match key.as_str() {
-                "ipam" if said(value) => {
-                    return refuse("ipam", "the agent gives out addresses from its Subnets: take it out");
+                "ipam" if is_set(value) => {
+                    return refuse("ipam", "the agent allocates addresses from its Subnets: take it out");
                 }
-                "ipMasq" if said(value) => {
+                "ipMasq" if is_set(value) => {
                     return refuse("ipMasq", "write config.autoNatOutgoing: true into the Subnet instead");
                 }
                 _ => {}
             }
         }
         let runtime = self.object("runtimeConfig")?;
-        if runtime.and_then(|runtime| runtime.get("portMappings")).is_some_and(said) {
+        if runtime.and_then(|runtime| runtime.get("portMappings")).is_some_and(is_set) {
             return refuse(
                 "runtimeConfig.portMappings",
                 "put the `portmap` plugin behind this one in the chain, and the capability there",
@@ -189,7 +189,7 @@ impl Configuration {
         // Early versions of libcni wrote the second name; later ones write both.
         let value = self.object.get(KEY).or_else(|| self.object.get("cni.dev/attachments"));
         let Some(value) = value else {
-            return Err(invalid(KEY, "missing: GC would take away every container's interface"));
+            return Err(invalid(KEY, "missing: GC would delete every container's interface"));
         };
         let entries = match value {
             Value::Null => return Ok(Vec::new()), // Go's empty list

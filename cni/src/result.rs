@@ -85,7 +85,9 @@ pub(crate) fn refuse_same_interface(
         None => Ok(()),
         Some(index) => Err(invalid(
             &format!("prevResult.interfaces[{index}].name"),
-            format!("a plugin before this one made {ifname} already: take one of the two out of the chain"),
+            format!(
+                "an earlier plugin of the chain created {ifname} already: take one of the two out of the chain"
+            ),
         )),
     }
 }
@@ -99,7 +101,7 @@ pub(crate) fn addresses_of(
     let Some(own) = position(previous, ifname, sandbox) else {
         return Err(invalid(
             "prevResult.interfaces",
-            format!("there is no {ifname} in {sandbox}: this is not the result that ADD gave"),
+            format!("there is no {ifname} in {sandbox}: this is not the result of ADD"),
         ));
     };
     let ips = previous.get("ips").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

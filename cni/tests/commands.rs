@@ -134,7 +134,7 @@ fn chain_with_an_existing_interface_is_refused() {
     run("ADD", &agent.configuration("1.0.0", json!({"prevResult": previous})), &[])
         .failure(7, &["prevResult.interfaces[0].name", "eth0", "chain"]);
     run("ADD", &agent.configuration("1.0.0", json!({"prevResult": 7})), &[]).failure(7, &["prevResult"]);
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]
@@ -163,15 +163,15 @@ fn named_values_come_from_the_first_source() {
         json!({"network": "annotated", "subnets": ["v4", "v6"], "addresses": ["10.0.0.2", "2001:db8::2"], "mac": "02:12:34:00:00:0b"})
     );
 
-    let mut asked = annotated.clone();
-    asked["network"] = json!("configured");
+    let mut requested = annotated.clone();
+    requested["network"] = json!("configured");
     let arguments = "K8S_POD_NAME=db-1;IP=10.0.0.9,2001:db8::9;NETWORK=n;SUBNET=s;MAC=02:00:00:00:00:09";
     assert_eq!(
-        wanted(asked.clone(), arguments),
+        wanted(requested.clone(), arguments),
         json!({"network": "n", "subnets": ["s"], "addresses": ["10.0.0.9", "2001:db8::9"], "mac": "02:00:00:00:00:09"})
     );
 
-    let mut conventional = asked.clone();
+    let mut conventional = requested.clone();
     conventional["args"] = json!({"cni": {"ips": ["10.0.0.6"], "mac": "02:12:34:00:00:06"}});
     let got = wanted(conventional.clone(), arguments);
     assert_eq!((&got["addresses"], &got["mac"]), (&json!(["10.0.0.6"]), &json!("02:12:34:00:00:06")));
@@ -247,7 +247,7 @@ fn invalid_names_are_refused_with_their_field() {
     with(json!({"subnet": "a/b/c"}), "").failure(7, &["subnet", "a/b/c"]);
     with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=web").failure(7, &["ip-pool", "no ordinal"]);
     with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=db-2").failure(7, &["ip-pool", "2 entries", "ordinal 2"]);
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn check_without_the_result_of_add_is_refused() {
     with(json!({"prevResult": {"interfaces": interfaces, "ips": ips}}))
         .failure(7, &["prevResult.ips[0].address", "`10.0.0.1`"]);
     run("CHECK", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS", "")]).failure(4, &["CNI_NETNS"]);
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn gc_without_valid_attachments_deletes_nothing() {
     with(json!({"cni.dev/valid-attachments": {}})).failure(7, &["cni.dev/valid-attachments", "list"]);
     with(json!({"cni.dev/valid-attachments": [{"containerID": "c1"}]}))
         .failure(7, &["cni.dev/valid-attachments[0].ifname"]);
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn gc_and_status_need_1_1_0() {
             assert_eq!(error["cniVersion"], version);
         }
     }
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]

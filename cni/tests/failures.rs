@@ -72,7 +72,7 @@ fn silent_agent_times_out_at_the_deadline() {
         let started = Instant::now();
         let mut configuration = agent.configuration("1.1.0", json!({}));
         configuration["timeoutSeconds"] = 1.into();
-        run(command, &configuration, &[]).failure(code, &["gave no answer within 1 s", "timeoutSeconds"]);
+        run(command, &configuration, &[]).failure(code, &["did not answer within 1 s", "timeoutSeconds"]);
         let waited = started.elapsed().as_secs_f64();
         assert!((1.0..5.0).contains(&waited), "{waited} s");
         agent.received();
@@ -122,8 +122,8 @@ fn invalid_standard_input_is_refused() {
         (b"{", 6, &["not JSON"]),
         (b"[]", 6, &["not a JSON object"]),
         (b"{}", 1, &["cniVersion", "missing", "0.4.0, 1.0.0, 1.1.0"]),
-        (b"{\"cniVersion\":\"0.3.1\",\"name\":\"pods\"}", 1, &["\"0.3.1\" is not spoken", "0.4.0"]),
-        (b"{\"cniVersion\":1,\"name\":\"pods\"}", 1, &["1 is not spoken"]),
+        (b"{\"cniVersion\":\"0.3.1\",\"name\":\"pods\"}", 1, &["\"0.3.1\" is not supported", "0.4.0"]),
+        (b"{\"cniVersion\":1,\"name\":\"pods\"}", 1, &["1 is not supported"]),
         (b"{\"cniVersion\":\"1.0.0\"}", 7, &["name", "``"]),
         (b"{\"cniVersion\":\"1.0.0\",\"name\":[]}", 7, &["name", "[] is not a text"]),
     ];
@@ -133,7 +133,7 @@ fn invalid_standard_input_is_refused() {
         }
     }
     let error = plugin(&environment("ADD"), b"{\"cniVersion\":\"0.3.1\"}").failure(1, &[]);
-    assert_eq!(error["cniVersion"], "0.3.1", "in the version that was asked for");
+    assert_eq!(error["cniVersion"], "0.3.1", "in the requested version");
     let mut long = vec![b' '; (16 << 20) + 1];
     long[0] = b'{';
     plugin(&environment("ADD"), &long).failure(6, &["longer than"]);
@@ -162,7 +162,7 @@ fn unsupported_configuration_is_refused() {
     for (more, code, parts) in table {
         run("ADD", &agent.configuration("1.0.0", more), &[]).failure(code, parts);
     }
-    agent.was_not_asked();
+    agent.was_not_contacted();
     // Keys without effect are no reason to refuse.
     let nothing = json!({"ipam": {}, "ipMasq": false, "capabilities": {"ips": true}, "dns": {}, "args": {},
                          "runtimeConfig": {"portMappings": []}, "cni.dev/x": 1, "subnet": ""});
@@ -208,7 +208,7 @@ fn bandwidth_that_cannot_be_is_refused_with_its_place() {
         let keys = json!({"runtimeConfig": runtime});
         run("ADD", &agent.configuration("1.0.0", keys), &[]).failure(code, parts);
     }
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn missing_or_wrong_variables_are_named() {
     for (command, changes, code, parts) in table {
         run(command, &agent.configuration("1.0.0", keys(command)), changes).failure(code, parts);
     }
-    agent.was_not_asked();
+    agent.was_not_contacted();
 }
 
 #[test]

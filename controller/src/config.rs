@@ -13,59 +13,64 @@ use crate::leader;
 use crate::selection::Policy;
 use crate::webhook;
 
-/// Gives pods their addresses, cluster-wide, keeps the books of networks and nodes, and answers admission webhooks.
+/// Allocates addresses to pods cluster-wide, updates networks and nodes, and answers admission
+/// webhooks.
 ///
-/// Several may run: one is the leader and writes, each answers webhooks. Which cluster: KUBECONFIG, else the service account of the pod
-/// that it runs in.
+/// Several replicas may run: one is the leader and writes, and each answers webhooks. The cluster
+/// is that of KUBECONFIG, otherwise that of the service account of the controller's pod.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "trunkline-controller", version)]
 #[group(id = "controller")]
 pub struct Config {
-    /// Addresses that a pod gets which says nothing: IPv4, IPv6 or DualStack
+    /// Default address family of a pod: IPv4, IPv6 or DualStack
     #[arg(long, env = "DEFAULT_IP_FAMILY", value_parser = family, default_value = "IPv4")]
     pub default_ip_family: IpFamily,
 
-    /// Type of the Network of a pod that says nothing: Underlay, Overlay or GlobalBGP
+    /// Default type of a pod's Network: Underlay, Overlay or GlobalBGP
     #[arg(long, env = "DEFAULT_NETWORK_TYPE", value_parser = network_type, default_value = "Underlay")]
     pub default_network_type: NetworkType,
 
-    /// Whether pods of stateful workloads keep their addresses when they are made anew; a pod's annotation ip-retain overrides it
+    /// Whether pods of stateful workloads keep their addresses when they are recreated; a pod's
+    /// annotation ip-retain has precedence
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
     pub default_ip_retain: bool,
 
-    /// Kinds of workloads whose pods have names that come again, separated by commas
+    /// Kinds of workloads with recurring pod names, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "StatefulSet")]
     pub stateful_workload_kinds: Vec<String>,
 
-    /// Writes the annotation cni.projectcalico.org/podIPs on each pod that was given addresses, for a policy-only Calico
+    /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for a
+    /// policy-only Calico
     #[arg(long)]
     pub patch_calico_pod_ips_annotation: bool,
 
-    /// Namespace that the controller runs in: of its Lease, its Service and its Secret
+    /// Namespace of the controller, its Lease, its Service and its Secret
     #[arg(long, env = "NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
 
-    /// The election of the leader
+    /// Leader election
     #[command(flatten)]
     pub lease: leader::Config,
 
-    /// This replica's name in the Lease and in events; unless said, the host's name and the process's number
+    /// This replica's name in the Lease and in events; default: the host's name and the process ID
     #[arg(long, env = "POD_NAME", default_value_t = default_identity(), hide_default_value = true)]
     pub identity: String,
 
-    /// Where /metrics is served
+    /// Address for /metrics
     #[arg(long, default_value = "0.0.0.0:9899")]
     pub http_address: SocketAddr,
 
-    /// Where /healthz and /readyz are served, for the kubelet of this node: on loopback, pods cannot reach it
+    /// Address for /healthz and /readyz, for the kubelet of this node: pods cannot reach it on
+    /// loopback
     #[arg(long, default_value = "127.0.0.1:9898")]
     pub probe_address: SocketAddr,
 
-    /// Pods worked on at the same time, 1 to 1024
+    /// Number of pods handled at the same time, 1 to 1024
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub pod_workers: u16,
 
-    /// Between two writes of one Network's or Subnet's status, in milliseconds, 10 to 60000
+    /// Shortest interval between two writes of one Network's or Subnet's status, in milliseconds,
+    /// 10 to 60000
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub status_interval_milliseconds: u32,
 
@@ -73,11 +78,12 @@ pub struct Config {
     #[arg(long, default_value = "info")]
     pub log_level: String,
 
-    /// How a log line is written
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Admission; behind all others, as the heading of these flags in the help would stand over what follows them
+    /// The webhook's flags; last, because all flags after it would appear under its heading in the
+    /// help
     #[command(flatten)]
     pub webhook: webhook::Flags,
 }
@@ -149,7 +155,7 @@ mod tests {
         }
     }
 
-    /// "1 to 1024" in a flag's help is what it takes, and a number that is bounded says so.
+    /// The help of a bounded number has its bounds, such as "1 to 1024".
     #[test]
     fn help_names_the_bounds() {
         let takes = |flag: &str, value: u64| {

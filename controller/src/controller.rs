@@ -17,14 +17,16 @@ use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
 
+use crate::cluster::ClusterReader as _;
 use crate::config::Config;
 use crate::events::Events;
+use crate::exposition;
 use crate::leader;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::state::SharedState;
 use crate::term::{TermDependencies, lead};
 use crate::watch::{Relist, Watched, follow};
-use crate::webhook::{self, ClusterReader as _};
+use crate::webhook;
 
 /// Runs until a termination signal.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -151,7 +153,7 @@ struct Probes {
 
 impl Probe for Probes {
     async fn metrics(&self) -> String {
-        metrics::text(&self.shared)
+        exposition::text(&self.shared)
     }
 
     async fn unhealthy(&self) -> Vec<String> {

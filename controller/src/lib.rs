@@ -37,6 +37,7 @@ pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod events;
+pub mod exposition;
 pub mod ipam;
 pub mod leader;
 pub mod metrics;

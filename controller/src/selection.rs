@@ -74,7 +74,9 @@ pub fn select(
         return resolve(cluster, "Pod", &pod.name, own, policy);
     }
     let preferences = match cluster.namespace(&pod.namespace) {
-        Some(said) => AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels)?,
+        Some(found) => {
+            AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels)?
+        }
         None => AddressPreferences::default(),
     };
     resolve(cluster, "Namespace", &pod.namespace, preferences, policy)
@@ -112,7 +114,7 @@ fn resolve(
     let mut network = preferences.network;
     for (position, subnet_name) in preferences.subnets.iter().enumerate() {
         let Some(subnet) = cluster.subnet(subnet_name) else {
-            let message = format!("there is no Subnet {subnet_name}: name one that is there, or make it");
+            let message = format!("there is no Subnet {subnet_name}: name an existing one, or create it");
             return Err(fault(SPECIFIED_SUBNET, message));
         };
         let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
@@ -138,7 +140,7 @@ fn resolve(
     let mut network_type = preferences.network_type.unwrap_or(policy.network_type);
     if let Some(network_name) = &network {
         let Some(network) = cluster.network(network_name) else {
-            let message = format!("there is no Network {network_name}: name one that is there, or make it");
+            let message = format!("there is no Network {network_name}: name an existing one, or create it");
             return Err(fault(SPECIFIED_NETWORK, message));
         };
         let is = network.network_type();
@@ -164,14 +166,14 @@ fn resolve(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// The node was not listed yet.
-    #[error("node {node} is not known (yet): its networks follow from its labels")]
+    #[error("node {node} is not known yet: its networks follow from its labels")]
     UnknownNode {
         /// The node.
         node: String,
     },
     /// No Underlay Network selects the node.
     #[error(
-        "no Underlay Network selects node {node}: label the node for one, or ask for another type with the \
+        "no Underlay Network selects node {node}: label the node for one, or request another type with the \
          annotation network-type"
     )]
     NoUnderlay {
@@ -185,15 +187,15 @@ pub enum PlaceError {
         network_type: NetworkType,
     },
     /// The named Network does not exist.
-    #[error("there is no Network {network} (any more)")]
+    #[error("there is no Network {network} any more")]
     NoNetwork {
         /// The Network.
         network: String,
     },
     /// No router learns of addresses of a GlobalBGP Network on this node.
     #[error(
-        "node {node} is in no Network of mode BGP, so nobody would learn of a {network} address there: the pod needs \
-         a node with the label {}",
+        "node {node} is in no Network of mode BGP, so no router would receive a {network} address there: the pod \
+         needs a node with the label {}",
         label::BGP_NETWORK_ATTACHMENT
     )]
     NotAttached {

@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
 
+use crate::cluster::ClusterReader;
 use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
 use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::webhook::ClusterReader;
 
 /// State shared by all tasks.
 pub struct SharedState {
@@ -180,7 +180,7 @@ pub struct PendingCreate {
     pub pod_uid: Arc<str>,
     /// Their network.
     pub network: Arc<Network>,
-    /// What was granted.
+    /// The allocated addresses.
     pub granted: AllocatedAddresses,
     /// The address families that the pod has in all.
     pub family: trunkline_api::pod::IpFamily,
@@ -223,7 +223,7 @@ impl Term {
         };
         if let Err(fault) = taken {
             if self.silent.get(name) != Some(&fault) {
-                tracing::warn!(subnet = name, %fault, "a subnet gives no addresses");
+                tracing::warn!(subnet = name, %fault, "a subnet allocates no addresses");
                 self.silent.insert(name.into(), fault);
             }
         } else {
@@ -235,7 +235,7 @@ impl Term {
         let mac = mac.unwrap_or_default();
         let allocation = Allocation { address, namespace: &key.namespace, mac, seen };
         if let Err(conflict) = self.ipam.adopt(&allocation) {
-            tracing::error!(%conflict, "an address is given twice");
+            tracing::error!(%conflict, "two IPInstances have one address");
             self.queues.conflicts.add(address);
         }
     }

@@ -9,14 +9,14 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use trunkline_api::kube::NodeInfoObject;
 
+use crate::cluster::ClusterReader as _;
+use crate::cluster::pod::Pod;
 use crate::events::Events;
 use crate::leader::Fence;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
 use crate::state::{Queues, SharedState};
-use crate::watch::pod::Pod;
 use crate::watch::{Relist, follow};
-use crate::webhook::ClusterReader as _;
 
 /// Number of IPInstances whose finalizers are removed at the same time.
 const INSTANCE_WORKERS: usize = 32;

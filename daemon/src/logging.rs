@@ -13,11 +13,11 @@ use tracing_subscriber::filter::ParseError;
 pub struct Log {
     /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
     pub level: String,
-    /// How a line is written.
+    /// The format of a line.
     pub format: LogFormat,
 }
 
-/// A text that is no level of a log.
+/// A text that is not a log level.
 #[derive(Debug, thiserror::Error)]
 #[error("{level:?} is no level or filter ({source}): write error, warn, info, debug or trace")]
 pub struct LevelError {
@@ -25,7 +25,7 @@ pub struct LevelError {
     source: ParseError,
 }
 
-/// How a log line is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {

@@ -119,8 +119,8 @@ mod tests {
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 let mut request = [0; 1024];
                 let length = stream.read(&mut request).await.unwrap_or_default();
-                let asked = request[..length].starts_with(b"POST /v1/logs HTTP/1.1\r\n");
-                let status = if asked { "202 Accepted" } else { "400 Bad Request" };
+                let matches = request[..length].starts_with(b"POST /v1/logs HTTP/1.1\r\n");
+                let status = if matches { "202 Accepted" } else { "400 Bad Request" };
                 let answer = format!(
                     "HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
                 );

@@ -18,7 +18,7 @@ thread_local! {
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         if !CATCHING.get() {
-            tracing::error!(panic = %info, "a fault of the program itself: it ends here and is to be started again");
+            tracing::error!(panic = %info, "internal error: aborting for a restart");
             std::process::abort();
         }
     }));
@@ -47,7 +47,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
         (_, Some(text)) => text.clone(),
-        _ => "a panic without words".to_owned(),
+        _ => "a panic without a message".to_owned(),
     }
 }
 

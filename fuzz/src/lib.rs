@@ -38,13 +38,13 @@ pub struct Target {
 pub const TARGETS: [Target; 5] = [
     Target {
         name: "update",
-        about: "UPDATE in every context: no panic, and what is accepted holds together",
+        about: "UPDATE in every context: no panic, and accepted input is consistent",
         run: update::run,
         mutate: mutate::update,
     },
     Target {
         name: "messages",
-        about: "a stream of OPEN, NOTIFICATION, ROUTE-REFRESH and whatever: what is read is written again",
+        about: "a stream of OPEN, NOTIFICATION, ROUTE-REFRESH and arbitrary octets: each decoded message is encoded again",
         run: messages::run,
         mutate: mutate::messages,
     },

@@ -288,7 +288,7 @@ impl World {
         for conn in self.pipes.keys().copied().collect::<Vec<_>>() {
             let mut out = Vec::new();
             while self.speaker.poll_transmit(conn, &mut out, budget, self.now) {
-                assert!(out.len() < 1 << 20, "more than is there to say");
+                assert!(out.len() < 1 << 20, "more output than possible");
             }
             if let Some(pipe) = self.pipes.get_mut(&conn) {
                 pipe.written.extend_from_slice(&out);
@@ -315,14 +315,14 @@ impl World {
                 }
                 Action::Close { conn, last_words } => {
                     // A connection that the shell has reported as closed is not closed again.
-                    let Some(pipe) = self.pipes.remove(&conn) else { panic!("{conn} is not there") };
+                    let Some(pipe) = self.pipes.remove(&conn) else { panic!("{conn} does not exist") };
                     whole(&last_words, PEERS[pipe.peer].1 != 65001);
                 }
                 Action::Configure { conn, .. } => {
-                    assert!(self.pipes.contains_key(&conn), "{conn} is not there")
+                    assert!(self.pipes.contains_key(&conn), "{conn} does not exist")
                 }
                 // No peer of this target has BFD.
-                Action::SetBfd { .. } | Action::RemoveBfd { .. } => panic!("{action:?} for nobody"),
+                Action::SetBfd { .. } | Action::RemoveBfd { .. } => panic!("{action:?} without BFD"),
                 Action::ListenRanges(ranges) => assert!(self.guests && ranges.len() <= 2),
                 Action::Listen(keys) => assert!(keys.len() <= PEERS.len()),
             }
@@ -333,7 +333,7 @@ impl World {
         }
         assert!(events < 2000, "{events} events of one step");
         while let Some(conn) = self.speaker.poll_writable() {
-            assert!(self.pipes.contains_key(&conn), "{conn} is not there");
+            assert!(self.pipes.contains_key(&conn), "{conn} does not exist");
         }
         // At most one outgoing and one incoming connection, and those that wait for the collision
         // resolution.
@@ -381,9 +381,12 @@ impl World {
                 let received = self.speaker.received(address).map_or(0, |routes| routes.len());
                 assert_eq!(received, 0, "routes of {address} are left");
             }
-            assert!(self.speaker.routes().iter().all(|route| route.peer.is_none()), "best paths of nobody");
+            assert!(
+                self.speaker.routes().iter().all(|route| route.peer.is_none()),
+                "best paths without a peer"
+            );
             let guests = self.speaker.peers(self.now).into_iter().filter(|status| status.range.is_some());
-            assert_eq!(guests.count(), 0, "peers of a range that have gone are still there");
+            assert_eq!(guests.count(), 0, "dynamic neighbours are left");
         }
     }
 }

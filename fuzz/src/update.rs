@@ -93,7 +93,7 @@ fn consistent(update: &Update<'_>, context: &DecodeContext) {
     assert_eq!(
         PathAttributes::parse(&again).as_ref(),
         Ok(&attributes),
-        "what was parsed is not what is written"
+        "the parsed attributes are not encoded to the same block"
     );
     for reach in update.announced() {
         passed_on(&reach, block, &attributes);

@@ -1,11 +1,11 @@
-// Put before the dashboards by `cargo lab test observability/dashboards`, and compiled with them: a property that this release of Grafana does not know, or
-// a value that it does not take, is a type error.
+// `cargo lab test observability/dashboards` compiles this file together with the dashboards: an unknown property, or an
+// invalid value, for this release of Grafana is a type error.
 import type { Dashboard, Panel, RowPanel } from '@grafana/schema';
 import type * as stat from './node_modules/@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
 import type * as table from './node_modules/@grafana/schema/dist/esm/raw/composable/table/panelcfg/x/TablePanelCfg_types.gen';
 import type * as timeseries from './node_modules/@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
 
-// What JSON can say of a type: a value of an enum by its text.
+// The JSON form of a type: values of an enum are their texts.
 type Plain<T> = T extends string
   ? `${T}`
   : T extends number | boolean | null | undefined
@@ -14,8 +14,8 @@ type Plain<T> = T extends string
       ? { [K in keyof T]: Plain<T[K]> }
       : T;
 
-// A dashboard's schema takes any object for what the panel's plugin knows: the plugins' own schemas are published beside it. What is not given has the
-// plugin's default. Prometheus' queries have no published schema.
+// A dashboard's schema permits any object for the options of a panel's plugin; the plugins have their own published schemas. Missing options have the
+// plugin's defaults. Queries of Prometheus have no published schema.
 type Defaults = NonNullable<NonNullable<Panel['fieldConfig']>['defaults']>;
 type Of<Type extends string, Options, Custom> = Plain<Omit<Panel, 'type' | 'options' | 'fieldConfig'>> & {
   type: Type;

@@ -38,7 +38,7 @@ pub(crate) const DESK: Screen = Screen { width: 1440, height: 1200, dark: false,
 /// A browser with one page.
 pub(crate) struct Browser {
     child: Child,
-    ask: File,
+    requests: File,
     answers: mpsc::Receiver<Value>,
     session: String,
     last: u64,
@@ -49,19 +49,19 @@ impl Browser {
     /// Starts it on a node. `folder` is for its profile and its pipes only.
     pub(crate) fn start(host: &Host, folder: &Path) -> Result<Browser> {
         std::fs::create_dir_all(folder)?;
-        let (ask, tell) = (folder.join("ask"), folder.join("tell"));
-        let _old = (std::fs::remove_file(&ask), std::fs::remove_file(&tell));
-        run(&mut cmd("mkfifo", [&ask, &tell]))?;
+        let (requests, replies) = (folder.join("requests"), folder.join("replies"));
+        let _old = (std::fs::remove_file(&requests), std::fs::remove_file(&replies));
+        run(&mut cmd("mkfifo", [&requests, &replies]))?;
         let line = "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --no-first-run \
-                    --user-data-dir=\"$1/profile\" --remote-debugging-pipe about:blank 3<\"$1/ask\" 4>\"$1/tell\"";
+                    --user-data-dir=\"$1/profile\" --remote-debugging-pipe about:blank 3<\"$1/requests\" 4>\"$1/replies\"";
         let folder = folder.to_str().context("the folder's name is not text")?;
         let child = host.daemon("chromium.log", "sh", &["-c", line, "sh", folder], &[("HOME", folder)])?;
         // The shell opens its ends in this order, and each open waits for the other end.
-        let ask = File::options().write(true).open(&ask)?;
-        let tell = BufReader::new(File::open(&tell)?);
+        let requests = File::options().write(true).open(&requests)?;
+        let replies = BufReader::new(File::open(&replies)?);
         let (sender, answers) = mpsc::channel();
         std::thread::spawn(move || {
-            for message in tell.split(0).map_while(Result::ok) {
+            for message in replies.split(0).map_while(Result::ok) {
                 let Ok(message) = serde_json::from_slice(&message) else { continue };
                 if sender.send(message).is_err() {
                     return;
@@ -69,7 +69,7 @@ impl Browser {
             }
         });
         let mut browser =
-            Browser { child, ask, answers, session: String::new(), last: 0, faults: Vec::new() };
+            Browser { child, requests, answers, session: String::new(), last: 0, faults: Vec::new() };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))?;
         let wanted = json!({ "targetId": target["targetId"], "flatten": true });
         let attached = browser.call("Target.attachToTarget", wanted)?;
@@ -88,7 +88,7 @@ impl Browser {
         }
         let mut octets = serde_json::to_vec(&message)?;
         octets.push(0);
-        self.ask.write_all(&octets).with_context(|| format!("the browser does not hear {method}"))?;
+        self.requests.write_all(&octets).with_context(|| format!("the browser does not answer {method}"))?;
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -209,7 +209,7 @@ mod tests {
     use super::decode;
 
     #[test]
-    fn the_rfc_s_examples_are_decoded() {
+    fn examples_of_the_rfc_are_decoded() {
         for (text, octets) in
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar"), ("Pz8/Pj4+", "???>>>")]
         {

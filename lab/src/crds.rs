@@ -15,7 +15,7 @@ pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
             continue;
         }
         if check {
-            say(&format!("deploy/crds/{name} is not what api/src makes of it: run `cargo lab crds`"));
+            say(&format!("deploy/crds/{name} is not current: run `cargo lab crds`"));
             current = false;
         } else {
             std::fs::create_dir_all(&folder)?;

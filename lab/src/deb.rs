@@ -1,5 +1,5 @@
 //! The Debian package for hosts without Kubernetes: agent and plugin as released, packed by `cargo
-//! deb` with the settings in `agent/Cargo.toml`.
+//! deb` with the settings in `cli/Cargo.toml`.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -23,7 +23,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     if let Some(why) = missing() {
         bail!("{why}");
     }
-    product::build(place)?;
+    product::build(place, product::Profile::Release)?;
     docs::man::write(place.state.parent().context("the target folder")?)?;
     let into = place.state.join("deb");
     std::fs::create_dir_all(&into)?;

@@ -1,4 +1,4 @@
-//! The tour: what Trunkline promises, shown on two racks of real routers, each promise with a number.
+//! The tour: Trunkline's promises on two racks of real routers, each with a figure.
 
 mod links;
 
@@ -16,6 +16,7 @@ use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
 use crate::link_faults::FaultImpact;
 use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
+use crate::product::Profile;
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
@@ -25,13 +26,13 @@ use crate::{client, containerlab, evidence, packages, product, routers};
 pub(crate) const TOPOLOGY: &str = "two-racks";
 const PODS_PER_NODE: usize = 3;
 const INTERVAL: Duration = Duration::from_millis(5);
-/// How long an agent stays away in a restart, in requests of every flow: two seconds.
+/// Time without the agent in a restart, in requests of each flow: two seconds.
 const AWAY: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Faults of a link that the tour shows.
 const LINK_FAULTS: usize = 3;
 
-/// What the tour found; the object that `--json` prints.
+/// Results of the tour; the object that `--json` prints.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
     /// Ordered pairs of pods, once for IPv4 and once for IPv6.
@@ -44,18 +45,20 @@ pub(crate) struct Summary {
     pub restart_sent_packets: usize,
     pub kill_lost_packets: usize,
     pub kill_sent_packets: usize,
-    /// Pod routes that left the kernel of any ToR or spine during the two restarts, even if they came back.
+    /// Pod routes that left the kernel of a ToR or spine during the two restarts, even if they
+    /// returned.
     pub restart_lost_routes: usize,
     pub kill_lost_routes: usize,
-    /// From the cut until the last request that was lost, and one interval more; 0 if none was.
+    /// From the cut until the last lost request, plus one interval; 0 without loss.
     pub uplink_cut_recovery_ms: f64,
     pub uplink_cut_lost_packets: usize,
-    /// The longest time that any flow went unanswered when a ToR fell silent with all its links up.
+    /// The longest gap of any flow when a ToR falls silent with all its links up.
     pub silent_tor_recovery_ms: f64,
     pub silent_tor_lost_packets: usize,
-    /// Lost when it came back.
+    /// Loss when it returns.
     pub silent_tor_return_lost_packets: usize,
-    /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault stands for two seconds and more.
+    /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault
+    /// lasts at least two seconds.
     pub link_faults: Vec<FaultImpact>,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
@@ -68,7 +71,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// What falls short of the promises; empty if nothing does.
+    /// Broken promises; empty if all are kept.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |good: bool, fault: String| {
@@ -166,17 +169,19 @@ impl Summary {
     }
 }
 
-/// `cargo lab demo`, in containers if asked for. Returns whether everything that was promised held.
+/// `cargo lab demo`, in containers on request. Returns whether all promises were kept.
 pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     packages::need_root("cargo lab demo")?;
     say("Trunkline on two racks: 2 spines (BIRD), 4 ToRs (FRR), 4 nodes with 3 pods each\n");
-    if let Some(why) = contained.then(containerlab::missing).flatten() {
+    if let Some(why) =
+        contained.then(|| containerlab::docker::missing().or_else(containerlab::missing)).flatten()
+    {
         bail!("--containerlab: {why}");
     }
     let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
     packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
-    let product = product::build(place)?;
+    let product = product::build(place, Profile::Quick)?;
     let mut summary = if contained {
         containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
         tour(|| containerlab::deploy(place, TOPOLOGY))?
@@ -200,21 +205,23 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     say("\nLook around:");
     if contained {
         say(
-            "  containerlab deploy -t lab/topologies/two-racks.clab.yml   the same in your hands; the images stay",
+            "  containerlab deploy -t lab/topologies/two-racks.clab.yml   the same lab for manual use; the images stay",
         );
         say("  docker exec clab-two-racks-node1a trunkline peers");
         say("  docker exec clab-two-racks-node1a pod add web global       a pod, by the plugin");
         say("  containerlab destroy -t lab/topologies/two-racks.clab.yml --cleanup");
         return Ok(faults.is_empty());
     }
-    say("  cargo lab up two-racks                                    bring it up and leave it running");
+    say(
+        "  cargo lab up two-racks --pods 2                           bring it up with pods and leave it running",
+    );
     say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
     say("  cargo lab exec two-racks tor1a vtysh -c 'show bgp ipv4 unicast'");
     say("  cargo lab down two-racks");
     Ok(faults.is_empty())
 }
 
-/// Brings two-racks up, goes through all steps, and takes it down.
+/// Creates two-racks, runs all steps, and removes it.
 pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary> {
     let start = Instant::now();
     let fabric = step_with("bringing the fabric up", bring_up, |f| f.topology.summary())?;
@@ -382,8 +389,8 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Ends an agent, leaves it away for two seconds, starts it, and waits until all is as before, with pings between
-    /// all of its pods and a pod of every other node all the while.
+    /// Ends an agent, starts it after two seconds, and waits for the earlier state, with pings between
+    /// all of its pods and a pod of every other node throughout.
     fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<FlowResult>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;
@@ -409,7 +416,7 @@ impl<'a> Tour<'a> {
             routers::wait_neighbour(self.fabric.host(tor)?, address, true, PATIENCE)?;
             routers::wait_nothing_stale(self.fabric.host(tor)?, address, PATIENCE)?;
         }
-        // A second more: what is going to be swept has been swept, and its effect would be seen.
+        // One second more: the sweep of stale routes is over, and a loss through it would be visible.
         pinger.wait_sent(200, PATIENCE)?;
         let prefixes: Vec<IpNet> = self.pods.iter().flat_map(Pod::prefixes).collect();
         let lost_routes = monitors.iter().map(|m| m.removed(&prefixes).len()).sum();
@@ -427,7 +434,7 @@ impl<'a> Tour<'a> {
             let before = packets(host, "eth1")?;
             pinger.settle(PATIENCE)?;
             let carried = packets(host, "eth1")? - before;
-            ensure!(carried > 100, "the link that is to be cut carries nothing ({carried} packets)");
+            ensure!(carried > 100, "the link for the cut carries nothing ({carried} packets)");
             let cut = Instant::now();
             host.ns.ip(["link", "set", "eth1", "down"])?;
             pinger.wait_answers(200, PATIENCE)?;
@@ -448,7 +455,7 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// A ToR dies as routers do that hang: its links stay up, and nothing comes from it or through it any more.
+    /// A ToR hangs: its links stay up, but it neither sends nor forwards packets.
     fn silent_tor(&mut self) -> Result<()> {
         let tor = self.fabric.topology.with_role("tor").last().context("a ToR")?;
         let host = self.fabric.host(tor)?;
@@ -468,7 +475,7 @@ impl<'a> Tour<'a> {
             pinger.wait_answers(200, PATIENCE)?;
             let outcomes = pinger.finish()?;
             let detected = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()? - detections;
-            ensure!(detected == nodes.len() as u64, "BFD told {detected} of {nodes:?}");
+            ensure!(detected == nodes.len() as u64, "BFD detected the fault on {detected} of {nodes:?}");
             let mut pinger = Pinger::start(flows(), INTERVAL)?;
             pinger.settle(PATIENCE)?;
             host.end_silence()?;
@@ -494,7 +501,7 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Failures that BFD on a node has detected by itself.
+    /// Failures that BFD on a node has detected.
     fn detections(&self, node: &str) -> Result<u64> {
         let peers = client::peers(self.fabric.host(node)?)?;
         Ok(peers.iter().filter_map(|peer| peer.bfd.as_ref()).map(|bfd| bfd.detections).sum())
@@ -524,7 +531,7 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Flows of both families from each pod of one kind to each of another.
+    /// Flows of both families from each pod of one group to each pod of another.
     fn flows(&self, from: impl Fn(&Pod) -> bool, to: impl Fn(&Pod) -> bool) -> Vec<Flow> {
         let mut flows = Vec::new();
         for source in self.pods.iter().filter(|p| from(p)) {
@@ -602,7 +609,7 @@ mod tests {
         }
     }
 
-    /// The names that scripts read.
+    /// Names for scripts.
     #[test]
     fn the_json_has_the_promised_keys() {
         let json = serde_json::to_value(good()).expect("json");
@@ -626,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shortfall_is_a_fault() {
+    fn every_broken_promise_is_a_fault() {
         assert!(good().faults().is_empty());
         let spoil: [fn(&mut Summary); 8] = [
             |s| s.pairs_ok -= 1,

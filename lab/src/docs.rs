@@ -40,7 +40,7 @@ pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     for page in stale(&place.repository) {
         let Page { name, make } = page;
         if check {
-            say(&format!("{name} is not what the code makes of it: run `cargo lab docs`"));
+            say(&format!("{name} is not current: run `cargo lab docs`"));
             current = false;
         } else {
             let path = place.repository.join(name);
@@ -73,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_what_the_code_makes_of_it() {
+    fn every_generated_page_is_current() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let stale: Vec<_> = stale(&repository).map(|page| page.name).collect();
-        assert!(stale.is_empty(), "{stale:?}: not what the code makes of them: run `cargo lab docs`");
+        assert!(stale.is_empty(), "{stale:?}: not current: run `cargo lab docs`");
         let missing = without_row(&repository).unwrap();
         assert!(missing.is_empty(), "{COMMANDS} has no row for {missing:?}");
     }

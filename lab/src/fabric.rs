@@ -144,7 +144,7 @@ impl Fabric {
         let orphaned = Self::is_orphaned(place, name);
         if let Some(running) = Self::open(place, name).ok().filter(|_| !orphaned) {
             bail!(
-                "{name} is up already (since {} in {}); `cargo lab down {name}` takes it down",
+                "{name} is up already (since {} in {}); `cargo lab down {name}` removes it",
                 since(&running.folder.join("state.json")),
                 running.folder.display()
             );

@@ -53,7 +53,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
         "--target-dir",
         folder_text,
     ];
-    crate::tests::checks::cargo(place, "fuzz-build", &args, &[("RUSTFLAGS", &FLAGS.join(" "))])?;
+    crate::product::cargo_with_log(place, "fuzz-build", &args, &[("RUSTFLAGS", &FLAGS.join(" "))])?;
     Ok(folder.join(triple).join("fuzz/trunkline-fuzz"))
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn run(place: &Place, targets: &[String], seconds: u64, minimise: boo
     let binary = step("building the fuzzer", || build(place))?;
     if minimise {
         for target in chosen {
-            step(&format!("{target}: what reaches more"), || merge(place, &binary, target))?;
+            step(&format!("{target}: inputs that reach more code"), || merge(place, &binary, target))?;
         }
         return Ok(true);
     }

@@ -39,7 +39,8 @@ pub(crate) fn install() -> Result<()> {
         }
         let cleanups = std::mem::take(&mut *CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner));
         eprintln!("\n{}", words(cleanups.len()));
-        for cleanup in cleanups.into_values() {
+        // The newest first: it may need what an older one removes.
+        for cleanup in cleanups.into_values().rev() {
             cleanup();
         }
         std::process::exit(130);
@@ -56,7 +57,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn words(cleanups: usize) -> &'static str {
-    if cleanups == 0 { "interrupted" } else { "interrupted: taking down what is up …" }
+    if cleanups == 0 { "interrupted" } else { "interrupted: removing the running labs …" }
 }
 
 #[cfg(test)]
@@ -64,8 +65,8 @@ mod tests {
     use super::words;
 
     #[test]
-    fn nothing_is_taken_down_where_nothing_is_registered() {
+    fn without_registration_nothing_is_removed() {
         assert_eq!(words(0), "interrupted");
-        assert!(words(1).contains("taking down"));
+        assert!(words(1).contains("removing"));
     }
 }

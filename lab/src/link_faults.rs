@@ -1,11 +1,13 @@
-//! Faults between one node and one router of its rack, and what flows of pods lose by them. The demo shows three, `failover/*` tests all.
+//! Faults between one node and one router of its rack, and the packet loss of pods' flows. The demo
+//! shows three of them, `failover/*` tests all.
 //!
 //! ```text
-//!  begin ──► noticed ──► 200 requests, then 200 answers in a row on each flow ──► words of the node ──► end ──► sessions and BFD back
-//!            └──────────────── one request per flow and interval all the while ────────────────┘
+//!  begin ─► detected ─► 200 requests, then 200 answers in a row per flow ─► messages ─► end ─► sessions and BFD back
+//!           └──────────────── one request per flow and interval throughout ─────────────┘
 //! ```
 //!
-//! The lab is `two-racks`; the fault is on node1a's link to tor1b (node1a:eth2, tor1b:eth3) unless its name says otherwise.
+//! The lab is `two-racks`. The fault is on node1a's link to tor1b (node1a:eth2, tor1b:eth3) unless
+//! its name has another place.
 
 mod list;
 
@@ -31,10 +33,11 @@ const NODE: &str = "node1a";
 /// The node that gets packets for the pods of [`NODE`] by mistake.
 const NEIGHBOUR: &str = "node1b";
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Requests on each flow while the fault stands, and answers in a row that each flow must have then: one second each.
+/// Requests on each flow during the fault, and answers in a row that each flow must then have: one
+/// second each.
 const REQUESTS: usize = 200;
 
-/// A fault, and what it may cost.
+/// A fault, and its permitted loss.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub name: &'static str,
@@ -64,14 +67,14 @@ pub(crate) enum FaultSignal {
     Nothing,
 }
 
-/// What a fault may cost.
+/// The permitted loss of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// All flows are answered again while the fault stands.
+    /// All flows recover during the fault.
     UntilDetected,
     /// No request is lost.
     Nothing,
-    /// The node does not forward: nothing else can carry its pods' traffic while the fault stands.
+    /// The node does not forward: no other path exists for its pods' traffic during the fault.
     WhileItStands,
 }
 
@@ -104,7 +107,7 @@ impl PodEndpoint {
     }
 }
 
-/// What flows of one kind lost by a fault.
+/// The loss of one kind of flows.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Loss {
     /// Of the pods at the fault: `rack` or `global`.
@@ -117,14 +120,14 @@ pub(crate) struct Loss {
     pub longest_gap_ms: f64,
 }
 
-/// What a fault did.
+/// The measured effect of a fault.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct FaultImpact {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
     /// Lost on all flows while the fault ends: the link or the router comes back.
     pub end_lost_packets: usize,
-    /// Findings of `trunkline doctor` on the node while the fault stands.
+    /// Findings of `trunkline doctor` on the node during the fault.
     #[serde(skip)]
     pub doctor: String,
 }
@@ -261,7 +264,7 @@ pub(crate) fn suffer(
     let outcomes = pinger.finish()?;
     // It reports findings by its exit code.
     let doctor = fabric.host(NODE)?.sh("trunkline doctor 2>&1 || :")?;
-    reached.with_context(|| format!("{}, while it stands", fault.name))?;
+    reached.with_context(|| format!("{}, while it lasts", fault.name))?;
     let end_lost_packets = match fault.cost {
         Cost::WhileItStands => mended(fabric, fault, patience).map(|()| 0)?,
         Cost::UntilDetected | Cost::Nothing => {

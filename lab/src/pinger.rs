@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_breaks_the_row_and_a_request_under_way_does_not() {
+    fn a_loss_ends_a_row_of_answers_but_a_pending_one_does_not() {
         let t = Instant::now();
         let log = |answers: &[bool]| Log { sent: answers.iter().map(|a| (t, a.then_some(t))).collect() };
         assert_eq!(log(&[true, true, true]).answered_in_a_row(t), 3);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_lasts_until_the_next_request_that_was_answered() {
+    fn a_gap_lasts_until_the_next_answered_request() {
         let t = Instant::now();
         let log = |answers: &[bool]| {
             let sent = |index: usize| t + Duration::from_millis(5) * u32::try_from(index).unwrap();

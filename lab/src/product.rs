@@ -1,5 +1,6 @@
-//! The product's own binaries, built by the lab as they are released: the agent with the release
-//! profile, the plugin with its own profile.
+//! The product's own binaries, built by the lab: the agent and controller with the profile `quick`,
+//! which is the release profile without LTO, or as they are released; the plugin with its own
+//! profile, as it is released.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,27 +17,46 @@ pub(crate) fn folder(place: &Place) -> PathBuf {
     place.state.join("bin")
 }
 
-/// Builds both and returns [`folder`]. Cargo's own progress is shown.
-pub(crate) fn build(place: &Place) -> Result<PathBuf> {
-    programs(place, &["trunkline"], "release")?;
-    programs(place, &["trunkline-cni"], "plugin")
+/// How agent, controller and the library's examples are compiled.
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// For tests and the demo: half of the time that a release takes.
+    Quick,
+    /// For packages and benches.
+    Release,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Release => "release",
+        }
+    }
+}
+
+const PLUGIN: &str = "trunkline-cni";
+const CONTROLLER: &str = "trunkline-controller";
+
+/// Builds agent and plugin and returns [`folder`]. Cargo's own progress is shown.
+pub(crate) fn build(place: &Place, profile: Profile) -> Result<PathBuf> {
+    programs(place, &["trunkline"], profile.name())?;
+    programs(place, &[PLUGIN], "plugin")
 }
 
 /// Builds the controller and returns its program.
-pub(crate) fn build_controller(place: &Place) -> Result<PathBuf> {
-    Ok(programs(place, &[CONTROLLER], "release")?.join(CONTROLLER))
+pub(crate) fn build_controller(place: &Place, profile: Profile) -> Result<PathBuf> {
+    Ok(programs(place, &[CONTROLLER], profile.name())?.join(CONTROLLER))
 }
 
 /// Builds all three, agent and controller in one run as for the image: their common dependencies
 /// are built once. Returns the folder and the controller.
-pub(crate) fn build_all(place: &Place) -> Result<(PathBuf, PathBuf)> {
-    programs(place, &["trunkline-cni"], "plugin")?;
-    let folder = programs(place, &["trunkline", CONTROLLER], "release")?;
+pub(crate) fn build_all(place: &Place, profile: Profile) -> Result<(PathBuf, PathBuf)> {
+    programs(place, &[PLUGIN], "plugin")?;
+    let folder = programs(place, &["trunkline", CONTROLLER], profile.name())?;
     let controller = folder.join(CONTROLLER);
     Ok((folder, controller))
 }
-
-const CONTROLLER: &str = "trunkline-controller";
 
 /// Builds programs with a profile, and installs them into [`folder`], which it returns.
 fn programs(place: &Place, packages: &[&str], profile: &str) -> Result<PathBuf> {
@@ -62,11 +82,12 @@ pub(crate) fn image_root(place: &Place, product: &Path, into: &Path) -> Result<P
     Ok(into.to_owned())
 }
 
-/// Builds an example of the library with the release profile, and returns its folder.
-pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
-    say(&format!("  building the example {name} (release profile)"));
-    let target = cargo_build(place, &["--release", "--package", "trunkline-bgp", "--example", name])?;
-    Ok(target.join("release/examples"))
+/// Builds an example of the library, and returns its folder.
+pub(crate) fn build_example(place: &Place, name: &str, profile: Profile) -> Result<PathBuf> {
+    let profile = profile.name();
+    say(&format!("  building the example {name} ({profile} profile)"));
+    let what = ["--profile", profile, "--package", "trunkline-bgp", "--example", name];
+    Ok(cargo_build(place, &what)?.join(profile).join("examples"))
 }
 
 /// Cargo, without the variables for the lab's own package from the cargo that runs the lab. A build
@@ -83,13 +104,43 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Runs cargo in the repository; its output goes to a log file, and the end of it into the error.
+pub(crate) fn cargo_with_log(
+    place: &Place,
+    name: &str,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Result<String> {
+    let folder = place.state.join("test");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.log"));
+    let log = std::fs::File::create(&path)?;
+    let status = cargo()
+        .args(args)
+        .env("CARGO_TERM_COLOR", "never")
+        .envs(env.iter().copied())
+        .current_dir(&place.repository)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .status()
+        .context("cargo cannot be started")?;
+    let text = std::fs::read_to_string(&path)?;
+    if !status.success() {
+        let lines: Vec<&str> = text.lines().collect();
+        let end = lines[lines.len().saturating_sub(40)..].join("\n");
+        bail!("cargo {} failed ({status}); the whole of it: {}\n{end}", args.join(" "), path.display());
+    }
+    Ok(text)
+}
+
 /// Returns the target folder. Cargo's own progress is shown, unless this thread is quiet.
 fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     let target = place.state.parent().context("the target folder")?;
     let target_text = target.to_str().context("the target folder's name is not text")?;
     let args = [&["build"], what, &["--target-dir", target_text]].concat();
     if is_quiet() {
-        crate::tests::checks::cargo(place, "build", &args, &[])?;
+        cargo_with_log(place, "build", &args, &[])?;
         return Ok(target);
     }
     let status = cargo()

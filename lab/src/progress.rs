@@ -58,12 +58,12 @@ pub(crate) fn step_with<T>(
 /// Prints a line.
 pub(crate) fn say(text: &str) {
     if !is_quiet() {
-        tell(text);
+        print_line(text);
     }
 }
 
 /// Like [`say`], also from a quiet thread.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn print_line(text: &str) {
     // It may interrupt a step of this thread.
     write(&format!("{text}\n"), false);
 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_well() {
+    fn times_have_suitable_units() {
         assert_eq!(seconds(0.000_012), "12 µs");
         assert_eq!(seconds(0.0123), "12.3 ms");
         assert_eq!(seconds(12.34), "12.3 s");

@@ -116,7 +116,7 @@ pub(crate) fn wait_neighbour(
 /// Waits until a router has no stale path of this neighbour, and has received End-of-RIB for every
 /// family.
 pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duration) -> Result<()> {
-    wait_for(&format!("{} to have swept what it kept for {address}", router.name), deadline, || {
+    wait_for(&format!("{} to have swept its stale paths of {address}", router.name), deadline, || {
         let mut stale = 0;
         for family in ["ipv4", "ipv6"] {
             let table = vtysh_json(router, &format!("show bgp {family} unicast json"))?;

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_message_is_not_read() {
+    fn an_incomplete_message_is_not_read() {
         let data = message(RTM_NEWROUTE, 2, 32, &[10, 200, 11, 1]);
         for cut in 0..data.len() {
             assert!(changes(&data[..cut]).is_empty());

@@ -143,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_command_says_what_it_was_and_what_it_said() {
+    fn a_failed_command_has_its_line_and_output_in_the_error() {
         let error = run(&mut cmd("sh", ["-c", "echo no such peer >&2; exit 3"])).expect_err("status 3");
         let text = format!("{error:#}");
         assert!(text.contains("sh -c") && text.contains("no such peer") && text.contains('3'), "{text}");
     }
 
     #[test]
-    fn a_wait_ends_at_its_deadline_with_what_was_seen_last() {
+    fn a_wait_ends_at_its_deadline_with_the_last_observation() {
         let error = wait_for::<()>("rain", Duration::from_millis(20), || Ok(Seen::NotYet("sun".into())));
         let text = error.expect_err("no rain").to_string();
         assert!(text.contains("rain") && text.contains("sun"), "{text}");

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_by_the_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         assert_eq!([50.0, 99.0, 100.0].map(|p| percentile(&values, p)), [50.0, 99.0, 100.0]);
         assert_eq!(percentile(&[7.0], 99.0), 7.0);

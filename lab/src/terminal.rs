@@ -110,14 +110,17 @@ impl Terminal {
 
     /// Waits until the program has ended, and fails unless the terminal's state is as before.
     pub(crate) fn wait_ended(&mut self, patience: Duration) -> Result<ExitStatus> {
-        ensure!(self.is_taken()?, "the terminal was not taken: this would see nothing given back");
+        ensure!(
+            self.is_taken()?,
+            "the program did not change the terminal: its restoration cannot be tested"
+        );
         let status = wait_for("the program to end", patience, || {
             Ok(match self.child.try_wait()? {
                 Some(status) => Seen::Yes(status),
                 None => Seen::NotYet(format!("\n{}\n", self.parser().screen().contents())),
             })
         })?;
-        wait_for("the terminal to be given back", patience, || {
+        wait_for("the terminal to be restored", patience, || {
             Ok(Seen::when(!self.is_taken()? && !self.parser().screen().hide_cursor(), || self.text()))
         })?;
         ensure!(

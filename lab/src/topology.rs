@@ -197,9 +197,7 @@ impl Topology {
             text.lines().enumerate().find(|(_, line)| line.contains('$') || line.contains("{{"))
         {
             let field = format!("line {}", number + 1);
-            return Err(
-                check.fault(field, "has '$' or '{{', which containerlab takes for variables of its own")
-            );
+            return Err(check.fault(field, "has '$' or '{{', which containerlab treats as its own variables"));
         }
         check.name("name", &parsed.name)?;
         for kind in parsed.topology.kinds.keys() {
@@ -348,7 +346,9 @@ impl Check<'_> {
         }
         let source = PathBuf::from(source);
         if source.is_absolute() || source.components().any(|c| c.as_os_str() == "..") {
-            return Err(self.fault(field, format!("{} must lie beside the topology file", source.display())));
+            return Err(
+                self.fault(field, format!("{} must be in the folder of the topology file", source.display()))
+            );
         }
         let folder = self.file.parent().unwrap_or(Path::new("."));
         if !folder.join(&source).exists() {
@@ -489,7 +489,7 @@ topology:
 "#;
 
     #[test]
-    fn a_good_file_is_read_whole() {
+    fn a_valid_file_is_read_completely() {
         let t = parse(GOOD).expect("a valid topology");
         assert_eq!(t.nodes["r1"].image, Image::Frr);
         assert_eq!(t.nodes["h1"].image, Image::Host);
@@ -509,7 +509,7 @@ topology:
             ("kind: linux, image: \"", "kind: srl, image: \"", &["topology.nodes.r1.kind", "srl", "linux"]),
             ("trunkline-lab/frr:8.4", "frr:8", &["topology.nodes.r1.image", "trunkline-lab/frr"]),
             ("a.conf:/etc", "b.conf:/etc", &["topology.nodes.r1.binds[0]", "b.conf", "not exist"]),
-            ("a.conf:/etc", "/a.conf:/etc", &["topology.nodes.r1.binds[0]", "beside"]),
+            ("a.conf:/etc", "/a.conf:/etc", &["topology.nodes.r1.binds[0]", "in the folder"]),
             ("a.conf:/etc", "a.conf:/usr", &["topology.nodes.r1.binds[0]", "/usr"]),
             ("\"h1:eth1\"", "\"h2:eth1\"", &["topology.links[0].endpoints", "h2"]),
             ("\"h1:eth1\"", "\"r1:eth1\"", &["topology.links[0].endpoints", "two links"]),

@@ -1,27 +1,27 @@
-//! What to do about a peer without a session, by cause. `peers`, `doctor`, `watch` and the page print these words, and
-//! `docs/alerts.md` lists them.
+//! The advice for a peer without a session, by cause. `peers`, `doctor`, `watch` and the page print
+//! these texts, and `docs/alerts.md` lists them.
 
 use trunkline_bgp::speaker::{Cause, PeerStatus, Side};
 
-/// The advice where no speaker runs.
+/// The advice while no speaker runs.
 pub(super) const SPEAKER: &str =
     "do what the text says: `trunkline status` shows when the speaker runs again";
 
-/// What advice names of a peer.
+/// The data of a peer in an advice.
 #[derive(Clone, Debug)]
 pub struct AdviceSubject {
-    /// The peer as `trunkline peers` takes it.
+    /// The peer as an argument of `trunkline peers`.
     pub name: String,
     /// Its address.
     pub address: String,
-    /// The AS that this side has on this session.
+    /// The AS number of this node in this session.
     pub local_as: u32,
     /// The configured AS of the peer.
     pub remote_as: u32,
 }
 
 impl AdviceSubject {
-    /// Of this peer.
+    /// The data of this peer.
     pub fn of(status: &PeerStatus) -> AdviceSubject {
         AdviceSubject {
             name: status.key().to_string(),
@@ -32,7 +32,7 @@ impl AdviceSubject {
     }
 }
 
-/// What to do about this cause.
+/// The advice for this cause.
 pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
     let AdviceSubject { name, address, local_as, remote_as } = about;
     match cause {
@@ -92,8 +92,8 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
             format!("configure this node as a neighbour on the router again, with remote-as {local_as}")
         }
         Cause::Configuration { .. } => {
-            "the session comes back by itself; if it does not, compare AS numbers, password and address \
-             families on both sides"
+            "the configuration of this session was changed: compare password, AS numbers and address families on \
+             both sides. If they agree, the session comes back by itself"
                 .to_owned()
         }
         Cause::Closed => {
@@ -130,7 +130,7 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
     }
 }
 
-/// An unnumbered peer that was not found.
+/// The advice for an unnumbered peer before its discovery.
 pub(super) fn discovery(interface: &str) -> String {
     format!(
         "let the router send router advertisements on this link (FRR: `no ipv6 nd suppress-ra`), and look at `ip link show {interface}`"
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::causes::kind_of;
 
-    /// Every advice as `docs/alerts.md` has it.
+    /// All advice in the form of `docs/alerts.md`.
     fn table() -> String {
         let about = AdviceSubject {
             name: "10.1.0.1".to_owned(),

@@ -1,4 +1,4 @@
-//! `probes`: packets by each router that find what no session shows.
+//! `probes`: packets through each router that find faults which no session shows.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,18 +13,19 @@ use crate::probe::Settings;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProbeConfig {
-    /// Probes are sent by each established router on a connected network.
+    /// Whether the agent sends probes through each established router on a connected network.
     pub enabled: bool,
-    /// Between two rounds of probes, in seconds.
+    /// Time between two rounds of probes, in seconds.
     #[schemars(range(min = 1, max = 300))]
     pub interval_seconds: u16,
-    /// Octets of a large probe, from the IP header on; the pods' MTU unless said.
+    /// Octets of a large probe, from the IP header on. Default: the pods' MTU.
     #[schemars(range(min = 576, max = 65_535))]
     pub size: Option<u16>,
-    /// Addresses of other nodes that answer an echo: probed through the fabric. Empty: the VTEP addresses of two other nodes, where
-    /// NodeInfos have any.
+    /// Addresses of other nodes that answer an echo request: the agent probes them through the
+    /// fabric. Empty: the VTEP addresses of two other nodes, if NodeInfos contain any.
     pub targets: BTreeSet<IpAddr>,
-    /// A router with a fault is left out of the pods' next hops, while there is one without.
+    /// Whether a router with a fault is excluded from the pods' next hops, as long as there is a
+    /// router without a fault.
     pub failover: bool,
 }
 
@@ -41,7 +42,7 @@ impl Default for ProbeConfig {
 }
 
 impl ProbeConfig {
-    /// The field that is wrong, and what to write.
+    /// Checks the section. The error contains the field and the remedy.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         if !(1..=300).contains(&self.interval_seconds) {
             let message = format!("{} is out of range: write 1 to 300", self.interval_seconds);

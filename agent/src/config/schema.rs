@@ -1,47 +1,16 @@
-//! The file's JSON schema: what editors check it with, and what `docs/config.md` is written from. It comes from the fields themselves: their doc
-//! comments, their types, their bounds (which a test holds against what [`Config::parse`] takes), and what [`Config::default`] gives them.
-//!
-//! A path, a prefix and an address with a port are all texts to serde; the types here say which.
-
-use std::borrow::Cow;
+//! The file's JSON schema, for editors and for `docs/config.md`. It is generated from the fields:
+//! their doc comments, their types, their bounds (a test compares them with [`Config::parse`]), and
+//! their values in [`Config::default`].
 
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::Config;
 
-/// The schema, everything written out in place.
+/// The schema, with all references resolved.
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<Config>().to_value()
-}
-
-/// Declares types that are texts of one kind.
-macro_rules! texts {
-    ($($(#[doc = $about:literal])* $name:ident = $format:literal;)+) => { $(
-        $(#[doc = $about])*
-        pub(crate) struct $name;
-
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({"type": "string", "format": $format})
-            }
-        }
-    )+ };
-}
-
-texts! {
-    /// A file, a folder or a socket, from `/`.
-    FilePath = "path";
-    /// `10.0.0.0/8`, `2001:db8::/32`.
-    Prefix = "prefix";
-    /// `127.0.0.1:9473`, `[::1]:9473`.
-    AddressAndPort = "address-and-port";
 }
 
 #[cfg(test)]
@@ -61,7 +30,8 @@ mod tests {
         }
     }
 
-    /// What a file says that has this field, and beside it and around it only what must be there (by its example).
+    /// Parses a file with this field and only the required fields beside and around it (with their
+    /// examples).
     fn reads(path: &str, value: Option<&Value>) -> Result<Config, String> {
         let (schema, mut file) = (schema(), Value::Object(Map::new()));
         let (mut schema, mut at) = (&schema, &mut file);
@@ -87,15 +57,15 @@ mod tests {
             count += 1;
             let about = field.get("description").and_then(Value::as_str).unwrap_or_default();
             assert!(about.len() > 5, "{path} has no description");
-            // What must be there has an example, and a section's fields have their own defaults.
+            // A required field has an example, and a section's fields have their own defaults.
             if field.contains_key("examples") || field.contains_key("properties") {
                 return;
             }
             let default = field.get("default").unwrap_or_else(|| panic!("{path} has no default"));
-            // What the schema calls the default is what an absent field means.
+            // The default in the schema must be the value of a missing field.
             if !default.is_null() {
-                let (said, left_out) = (reads(path, Some(default)), reads(path, None));
-                assert!(left_out.is_ok() && said == left_out, "{path}: {said:?}, {left_out:?}");
+                let (explicit, omitted) = (reads(path, Some(default)), reads(path, None));
+                assert!(omitted.is_ok() && explicit == omitted, "{path}: {explicit:?}, {omitted:?}");
             }
         });
         assert!(count > 30, "{count} fields");

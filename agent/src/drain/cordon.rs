@@ -1,46 +1,50 @@
-//! What a Node's cordon in Kubernetes means for its place in the fabric. No I/O; who looks at the Node is [`crate::source::kube::cordon`].
+//! The effect of a Node's cordon in Kubernetes on the drain. No I/O;
+//! [`crate::source::kube::cordon`] reads the Node.
 //!
-//! A cordon says where new pods go and nothing of those that run, so by itself it changes nothing: Kubernetes' own load balancers stopped going by
-//! it for that reason. `kubectl drain` is a cordon, and pods that go until none is left but those of DaemonSets and static ones. That is when the
-//! node leaves the fabric, and not earlier, since a pod's address is on this node alone: an announcement would move nobody away from it.
+//! A cordon applies to new pods and not to running ones, so alone it changes nothing. Kubernetes'
+//! own load balancers ignore it for this reason. `kubectl drain` is a cordon, followed by the
+//! eviction of all pods except those of DaemonSets and static pods. Only after that does the node
+//! leave the fabric: a pod's address exists only on this node, so an announcement could not move
+//! its traffic.
 //!
 //! ```text
-//!              cordoned, pods left         no pod left               the cordon goes
+//!              cordoned, pods left         no pod left               the uncordon
 //!   undrained ───────────────────► waits ─────────────► drained ────────────────────► undrained
 //!                                    │                     │
-//!                                    └──trunkline undrain──┴──► overruled: nothing is done, until the cordon goes
+//!                                    └──trunkline undrain──┴──► overruled: no action until the uncordon
 //! ```
 //!
-//! **An operator's word stands above it.** `trunkline drain` of a node that its cordon drained makes the drain the operator's, which no uncordon ends;
-//! `trunkline undrain` lasts for as long as this cordon does. Both outlive a restart, by the store.
+//! **An operator's command takes precedence.** `trunkline drain` on a node that its cordon drained
+//! makes the operator the cause, and an uncordon does not end this drain. `trunkline undrain` lasts
+//! as long as this cordon. The store keeps both over a restart.
 
 use trunkline_api::control::{CordonStatus, DrainCause, DrainPhase};
 
-/// How the Node stands.
+/// The Node's cordon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cordon {
-    /// Pods may be scheduled there.
+    /// Pods may be scheduled on the Node.
     No,
-    /// None may, and so many that are there have to go.
+    /// No pods may be scheduled on the Node.
     Yes {
-        /// Pods that a drain in Kubernetes would not leave.
+        /// Number of pods that a drain in Kubernetes would evict.
         left: usize,
     },
 }
 
-/// What is to be done about it.
+/// The needed action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CordonAction {
     Nothing,
-    /// Leave the fabric.
+    /// Drain the node.
     Drain,
-    /// Come back.
+    /// Undrain the node.
     Undrain,
-    /// The cordon that was overruled is gone: the next one counts again.
+    /// The overruled cordon is gone: the next one counts again.
     Forget,
 }
 
-/// What follows from how the Node stands. The cause is that of the drain, if there is one.
+/// The action for a cordon. `cause` is that of the current drain, if there is one.
 pub(super) fn decide(
     cordon: Cordon,
     phase: DrainPhase,
@@ -70,29 +74,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_cordon_does_and_what_it_does_not() {
+    fn a_cordon_decides_the_action_on_the_drain() {
         use DrainCause::{Cordon as ByCordon, Operator};
         use DrainPhase::{Announcing, Drained, Undrained, Withdrawing};
         let empty = Cordon::Yes { left: 0 };
         let busy = Cordon::Yes { left: 1 };
         for (cordon, phase, cause, is_overruled, next) in [
-            // A cordon alone cuts nobody off.
+            // A cordon alone interrupts no traffic.
             (busy, Undrained, None, false, CordonAction::Nothing),
             (empty, Undrained, None, false, CordonAction::Drain),
             (Cordon::No, Undrained, None, false, CordonAction::Nothing),
-            // On the way, pods or none, it goes on.
+            // A drain in progress continues, with or without pods.
             (empty, Announcing, Some(ByCordon), false, CordonAction::Nothing),
             (busy, Withdrawing, Some(ByCordon), false, CordonAction::Nothing),
             (busy, Drained, Some(ByCordon), false, CordonAction::Nothing),
-            // And back, from wherever it is.
+            // An uncordon ends it in every phase.
             (Cordon::No, Announcing, Some(ByCordon), false, CordonAction::Undrain),
             (Cordon::No, Withdrawing, Some(ByCordon), false, CordonAction::Undrain),
             (Cordon::No, Drained, Some(ByCordon), false, CordonAction::Undrain),
-            // What an operator has done, an operator undoes.
+            // Only an operator ends an operator's drain.
             (Cordon::No, Drained, Some(Operator), false, CordonAction::Nothing),
             (Cordon::No, Announcing, Some(Operator), false, CordonAction::Nothing),
             (empty, Drained, Some(Operator), false, CordonAction::Nothing),
-            // Brought back by an operator: that lasts as long as this cordon.
+            // An operator undrained the node: this lasts as long as this cordon.
             (empty, Undrained, None, true, CordonAction::Nothing),
             (busy, Undrained, None, true, CordonAction::Nothing),
             (Cordon::No, Undrained, None, true, CordonAction::Forget),

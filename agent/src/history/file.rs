@@ -1,8 +1,10 @@
 //! The events on disk: one JSON object a line, beside the store.
 //!
-//! The file is for people and is never needed: [`read`] takes what it can read, and leaves out lines that are cut off, damaged or of another version. The
-//! file is appended to. When it would grow past `LIMIT`, it is written anew with the newest events. Nothing waits for the disk (no `fsync`): a process
-//! that is killed loses what it did not write yet, a host without power some seconds more.
+//! The file is for people, and no code depends on it: [`read`] uses the lines that it can parse,
+//! and skips lines that are incomplete, damaged or of another version. New events are appended. If
+//! the file would grow beyond `LIMIT`, it is rewritten with the newest events. No write waits for
+//! the disk (no `fsync`). A killed process loses only unwritten events; a host that loses power
+//! also loses the last seconds.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,25 +13,25 @@ use std::path::{Path, PathBuf};
 
 use trunkline_api::control::Event;
 
-/// The file's largest size in bytes.
+/// Maximum size of the file in octets.
 const LIMIT: u64 = 512 * 1024;
-/// What a file that is written anew may have at most.
+/// Maximum size of a rewritten file in octets.
 const KEPT: usize = LIMIT as usize / 2;
-/// A longer text is cut off in the file, in bytes.
+/// Maximum length of a text in the file in octets. A longer text is cut off.
 const TEXT: usize = 2048;
 
-/// Where the events of an agent with this store are.
+/// The path of the events file of an agent with this store.
 pub fn path_for_store(store: &Path) -> PathBuf {
     store.with_file_name("events.jsonl")
 }
 
-/// The events of earlier runs, oldest first, with the numbers that they had. A file that cannot be read has none.
+/// The events of earlier runs, oldest first, with their numbers. None from an unreadable file.
 pub fn read(path: &Path) -> Vec<Event> {
     let text = tail(path).unwrap_or_default();
     text.split(|octet| *octet == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// The last [`LIMIT`] bytes of the file. The first line of them may be cut off.
+/// The last [`LIMIT`] octets of the file. The first line may be incomplete.
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
@@ -39,11 +41,11 @@ fn tail(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The file, for its one writer.
+/// The file. It has only one writer.
 #[derive(Debug)]
 pub(super) struct EventFile {
     path: PathBuf,
-    /// None: the file has to be written anew before anything is appended.
+    /// None: the file must be rewritten before the next append.
     open: Option<(File, u64)>,
 }
 
@@ -52,9 +54,10 @@ impl EventFile {
         EventFile { path, open: None }
     }
 
-    /// Writes new events. `all` has every event that is kept, these included, for when the file is written anew.
+    /// Writes new events. `all` returns all stored events, the new ones included, for a rewritten
+    /// file.
     pub(super) fn write(&mut self, new: &[Event], all: impl FnOnce() -> Vec<Event>) -> io::Result<()> {
-        // After an error the file may end in half a line.
+        // After an error, the file may end with an incomplete line.
         if let Some((mut file, size)) = self.open.take() {
             let text: Vec<u8> = new.iter().flat_map(line).collect();
             let size = size + text.len() as u64;
@@ -85,13 +88,14 @@ impl EventFile {
     }
 }
 
-/// Replaces a file at once: a reader sees the old text or the new one. Only root can read it.
+/// Replaces a file atomically: a reader sees the old text or the new one. Only root can read the
+/// file.
 pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<File> {
     let next = path.with_extension("new");
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // One that is left over may have another mode.
+    // A file from before a crash may have another mode.
     match fs::remove_file(&next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -112,7 +116,7 @@ fn line(event: &Event) -> Vec<u8> {
         event.text.truncate(end.unwrap_or_default());
         event.text.push('…');
     }
-    // Strings and numbers always have a form in JSON.
+    // Strings and numbers always have a JSON form.
     let mut line = serde_json::to_vec(&event).unwrap_or_default();
     line.push(b'\n');
     line
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_and_a_cut_off_end_are_left_out() {
+    fn damaged_and_incomplete_lines_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         let mut text = b"\0\xff garbage\n{\"number\":1}\n".to_vec();
@@ -167,7 +171,7 @@ mod tests {
             let numbers: Vec<u64> = read(&path).iter().map(|event| event.number).collect();
             assert_eq!(numbers, [1, 3], "cut off at {end}");
         }
-        // The next writer starts a line of its own.
+        // The next writer starts a new line.
         let mut file = EventFile::new(path.clone());
         let kept = read(&path);
         file.write(&[], || kept.clone()).unwrap();
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_the_file_is_written_anew() {
+    fn after_an_error_the_file_is_rewritten() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").unwrap();

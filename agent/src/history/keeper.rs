@@ -1,7 +1,8 @@
-//! The task that writes the history to disk: what happened ([`super::file`]) and how this run stands ([`super::last_run`]).
+//! The task that writes two files: the events ([`super::file`]) and the record of this run
+//! ([`super::last_run`]).
 //!
-//! It is a reader of the history like any other, so recording an event never waits for the disk. The first event is written at once, and what happens
-//! during the next `PACE` together.
+//! The task is an ordinary reader of the history, so recording an event never waits for the disk.
+//! It writes the first event at once. It then writes all events of the next `PACE` together.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,27 +15,29 @@ use super::file::EventFile;
 use super::last_run::{self, LastRun, Retention};
 use super::{History, file};
 
-/// Between two writes, unless the agent stops.
+/// Minimum time between two writes. When the agent stops, the last write does not wait.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Asks for the sessions as they are now.
+/// A source of the current sessions.
 pub trait Sessions: Send + 'static {
-    /// The Established ones, none inside where the node is in no BGP network; none outside where nobody knows.
+    /// The Established sessions. `Some(None)`: the node is in no BGP network. `None`: the sessions
+    /// are unknown.
     fn retention(&self) -> impl Future<Output = Option<Option<Vec<Retention>>>> + Send;
 }
 
-/// What is written together.
+/// The files, and the state of the writer.
 struct Disk {
     events: EventFile,
     path: PathBuf,
     run: LastRun,
-    /// As it is on disk.
+    /// The record of this run as last written to disk.
     written: Option<LastRun>,
     failed: bool,
 }
 
 impl History {
-    /// The history of an agent with this store, with what is left of earlier runs, and the run that begins now. Its first event is the start.
+    /// Returns the history, with the saved events of earlier runs, and the record of the new run.
+    /// The first event of the new run is `AgentStarted`.
     pub fn begin(store: &std::path::Path) -> (History, LastRun) {
         let history = History::after(file::read(&file::path_for_store(store)));
         let former = LastRun::read(&last_run::path_for_store(store));
@@ -51,7 +54,8 @@ impl History {
         (history, run)
     }
 
-    /// Starts to write this run's events beside the store. The task ends when the history is closed, and everything is written then.
+    /// Starts the task that writes this run's events beside the store. The task ends after the
+    /// history is closed and all events are written.
     pub fn keep(&self, store: &std::path::Path, run: LastRun, sessions: impl Sessions) -> JoinHandle<()> {
         let disk = Disk {
             events: EventFile::new(file::path_for_store(store)),
@@ -87,7 +91,7 @@ async fn keep(history: History, mut disk: Disk, sessions: impl Sessions) {
 }
 
 impl Disk {
-    /// Writes on a thread that may wait for the disk. None if that panicked.
+    /// Writes on a thread that may block. None if that thread panicked.
     async fn write_apart(mut self, history: History, new: Vec<Event>) -> Option<Disk> {
         let written = tokio::task::spawn_blocking(move || {
             self.write(&history, &new);
@@ -105,7 +109,7 @@ impl Disk {
         };
         match events.and(run) {
             Ok(()) => self.failed = false,
-            // Once, until it works again.
+            // Log only the first failure, until a write succeeds.
             Err(_) if self.failed => {}
             Err(error) => {
                 self.failed = true;
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_survive_a_restart_and_the_start_says_how_the_last_run_ended() {
+    async fn events_survive_a_restart_with_the_end_of_the_last_run() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store.redb");
         let (first, run) = History::begin(&store);
@@ -151,11 +155,11 @@ mod tests {
         assert!(kept[0].ends_with(" started") && kept[3].contains("; the last run stopped at "), "{kept:?}");
         let events = second.since(0).events;
         assert_eq!((events[3].number, events[3].severity, second.restored()), (4, Severity::Info, 3));
-        // A reader of another run goes on with this one.
+        // A reader with an event number of an earlier run continues with this run.
         assert_eq!(second.number_of(2, Some(first.newest().0)), 3);
         assert_eq!(second.number_of(0, None), 0);
 
-        // This one is killed.
+        // This run is killed.
         let keeper = second.keep(&store, run, Known);
         second.record(EventKind::SessionUp, None, None, "again".to_owned());
         while file::read(&file::path_for_store(&store)).len() < 5 {

@@ -1,6 +1,7 @@
-//! What outlives a run of the agent: when it started and stopped, and for how long its routers keep the node's routes without it.
+//! The record on disk of the last run of the agent: its start, its stop, and how long each router
+//! keeps the node's routes without the agent.
 //!
-//! `trunkline doctor` reads it while no agent answers. A run that is killed leaves no time of its end.
+//! `trunkline doctor` reads it if no agent answers. A killed run leaves no stop time.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// More is no file of ours.
+/// Maximum size of the file in octets. The agent did not write a larger file.
 const LIMIT: u64 = 1024 * 1024;
 
 /// A run of the agent.
@@ -22,38 +23,41 @@ pub struct LastRun {
     pub started: Timestamp,
     /// When it stopped; none while it runs, and after it was killed.
     pub stopped: Option<Timestamp>,
-    /// Its Established sessions; none where the node was in no BGP network.
+    /// Its Established sessions; none if the node was in no BGP network.
     pub sessions: Option<Vec<Retention>>,
 }
 
-/// For how long a router keeps this node's routes after the session ended without a NOTIFICATION (RFC 4724).
+/// The time for which a router keeps this node's routes after a session that ended without a
+/// NOTIFICATION (RFC 4724).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
     /// The peer.
     pub peer: String,
-    /// The Restart Time that this node announced, in seconds; 0 if the session has no graceful restart.
+    /// The Restart Time that this node advertised, in seconds; 0 if the session has no graceful
+    /// restart.
     pub seconds: u16,
 }
 
-/// Where the last run of an agent with this store is.
+/// The path of the last-run file of an agent with this store.
 pub fn path_for_store(store: &Path) -> PathBuf {
     store.with_file_name("last-run.json")
 }
 
 impl LastRun {
-    /// The run that begins now.
+    /// A new record for the run that starts now.
     pub fn begins(former: Option<&LastRun>) -> LastRun {
         LastRun {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: Timestamp::now(),
             stopped: None,
-            // Until this run has sessions of its own, routers keep what the former one told.
+            // Until this run has its own sessions, the routers keep the routes for the Restart Time
+            // that the former run advertised.
             sessions: former.and_then(|former| former.sessions.clone()),
         }
     }
 
-    /// The last run, if its file is there and whole.
+    /// The last run, if its file exists and is complete.
     pub fn read(path: &Path) -> Option<LastRun> {
         if fs::metadata(path).ok()?.len() > LIMIT {
             return None;
@@ -66,7 +70,7 @@ impl LastRun {
         super::file::replace(path, &text).map(drop)
     }
 
-    /// How it ended, for the event of the next start.
+    /// The text about its end, for the start event of the next run.
     pub(super) fn end(&self) -> String {
         match self.stopped {
             Some(stopped) => format!("the last run stopped at {stopped:.0}"),
@@ -83,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_read_back_and_damage_is_no_run() {
+    fn a_run_is_read_back_and_a_damaged_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = path_for_store(&folder.path().join("store.redb"));
         assert_eq!(LastRun::read(&path), None);

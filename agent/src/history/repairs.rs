@@ -1,17 +1,18 @@
-//! What others changed in the kernel and the agent put back, as events. A storm of repairs is one event in `PACE`.
+//! Repairs of kernel objects that other programs changed, as events. Many repairs within `PACE` are
+//! one event.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 use trunkline_api::control::EventKind;
+use trunkline_datapath::kernel::Repairs;
 
 use super::History;
-use crate::kernel::Repairs;
 
-/// What belongs together comes within this time.
+/// Time for gathering related repairs.
 const GATHER: Duration = Duration::from_millis(200);
-/// Between two events.
+/// Minimum time between two events.
 const PACE: Duration = Duration::from_secs(10);
 
 /// Records repairs until the history is closed, or the kernel thread ends.
@@ -34,18 +35,24 @@ pub async fn follow(history: History, mut repairs: watch::Receiver<Repairs>) {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_datapath::kernel::RepairKind;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_storm_of_repairs_is_one_event() {
+    async fn many_repairs_are_one_event() {
         let history = History::default();
         let (sender, receiver) = watch::channel(Repairs::default());
         let follower = tokio::spawn(follow(history.clone(), receiver));
-        let change = |number| sender.send_modify(|repairs: &mut Repairs| repairs.example(number));
+        let change = |number| {
+            sender.send_modify(|repairs: &mut Repairs| {
+                repairs.add(RepairKind::Route, number, "10.0.0.1/32 in table 39999")
+            })
+        };
         let texts = || history.since(0).events.into_iter().map(|event| event.text).collect::<Vec<_>>();
         change(1);
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(texts(), ["changed by others and put back: 1 route (10.0.0.1/32 in table 39999)"]);
+        assert_eq!(texts(), ["changed by others and restored: 1 route (10.0.0.1/32 in table 39999)"]);
         for _ in 0..50 {
             change(2);
             sleep(Duration::from_millis(100)).await;

@@ -1,8 +1,10 @@
-//! Which subnet a pod's addresses come from, and the addresses themselves; no I/O.
+//! Selects a pod's subnets and allocates its addresses; no I/O.
 //!
-//! Without a request a pod gets one address of each family that its network has subnets for. Within a family the
-//! allocator stays on the subnet it used last until that is full, then goes on to the next by name (hybridnet's
-//! order); private subnets are used only when named. A request is granted as a whole or not at all: when the second
+//! Without a request, a pod gets one address of each family for which its network has subnets.
+//! Within a family the allocator stays on the last used subnet until it is full, and then continues
+//! with the next by name (hybridnet's order). Private subnets are used only if a request names
+//! them. A request is granted as a whole or not at all: if the second family has no free address,
+//! the first address is released.
 //! family has no address left, the first one goes back.
 
 use std::collections::BTreeMap;
@@ -13,20 +15,20 @@ use trunkline_api::resources::AttachmentKind;
 use super::record::Assigned;
 use trunkline_api::pool::{Counts, Pool, PoolSpec, Unavailable};
 
-/// A network as the allocator sees it.
+/// A network's settings for the allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSpec {
     /// Its name.
     pub name: String,
-    /// Chosen for pods that name no network, if it is the only one that is.
+    /// Used for pods without a network in their request, if it is the only such network.
     pub default_candidate: bool,
-    /// How its pods are joined.
+    /// How its pods are attached.
     pub attachment: AttachmentKind,
-    /// Why pods cannot be attached to it on this node, in words.
+    /// The reason for which pods cannot be attached to it on this node.
     pub refused: Option<String>,
 }
 
-/// What a pod asks for. All empty: one address of each family of the default network.
+/// A pod's request. If all fields are empty: one address of each family of the default network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRequest {
     /// The network.
@@ -37,15 +39,15 @@ pub struct AddressRequest {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Why no address is given.
+/// The reasons for which no address is allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// Nothing to choose from.
+    /// The node has no network for pods.
     #[error(
-        "no network of this node can take pods: add a Network and a Subnet manifest whose nodeSelector matches this node"
+        "no network of this node accepts pods: add a Network and a Subnet manifest whose nodeSelector matches this node"
     )]
     NoNetwork,
-    /// More than one network could be meant.
+    /// More than one network is possible.
     #[error(
         "networks {names} are all possible: name one, with \"network\" in the CNI configuration or NETWORK= in CNI_ARGS"
     )]
@@ -56,55 +58,55 @@ pub enum AllocateError {
     /// No such network on this node.
     #[error("network {name} is not on this node: its networks are {known}")]
     UnknownNetwork {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing networks.
         known: String,
     },
-    /// The network is there but pods cannot be attached.
-    #[error("network {name} cannot take pods on this node: {reason}")]
+    /// The network exists but pods cannot be attached.
+    #[error("network {name} accepts no pods on this node: {reason}")]
     RefusedNetwork {
         /// Its name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// No such subnet on this node.
     #[error("subnet {name} is not on this node: network {network} has {known}")]
     UnknownSubnet {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The network.
         network: String,
-        /// What there is.
+        /// The existing subnets.
         known: String,
     },
     /// Two requested addresses of one family.
     #[error("{first} and {second} are of the same IP version: a pod has at most one address of each")]
     SameFamily {
-        /// One.
+        /// The first.
         first: String,
-        /// The other.
+        /// The second.
         second: String,
     },
-    /// The named address cannot be had.
+    /// The requested address is not available.
     #[error("address {address} of subnet {subnet} {reason}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested address.
         address: IpAddr,
-        /// Where it would be.
+        /// The subnet that contains it.
         subnet: String,
-        /// Why not, and what to do.
+        /// The reason and the remedy.
         reason: &'static str,
     },
-    /// The named address is in no subnet of the network.
+    /// The requested address is in no subnet of the network.
     #[error("address {address} is in no subnet of network {network}: its subnets are {known}")]
     NoSubnetFor {
-        /// What was asked for.
+        /// The requested address.
         address: IpAddr,
         /// The network.
         network: String,
-        /// What there is.
+        /// The existing subnets.
         known: String,
     },
     /// The network has no subnets.
@@ -115,7 +117,7 @@ pub enum AllocateError {
         /// The network.
         network: String,
     },
-    /// Every address is given out.
+    /// Every address is allocated.
     #[error("no IPv{version} address is free in network {network}: {pools}; delete pods or add a Subnet")]
     Exhausted {
         /// 4 or 6.
@@ -132,12 +134,13 @@ pub enum AllocateError {
 pub struct Allocator {
     networks: BTreeMap<String, NetworkSpec>,
     pools: BTreeMap<String, Pool>,
-    /// Per network and family, the subnet used last.
+    /// The last used subnet for each network and family.
     current: BTreeMap<(String, bool), String>,
 }
 
 impl Allocator {
-    /// Takes over networks and pools. What was in use is marked again by [`Allocator::restore`].
+    /// Replaces networks and pools. Afterwards [`Allocator::restore`] must mark the used addresses
+    /// again.
     pub fn configure(&mut self, networks: Vec<NetworkSpec>, pools: Vec<Pool>) {
         let cursors: Vec<_> = self.pools.iter().map(|(name, pool)| (name.clone(), pool.last())).collect();
         self.networks = networks.into_iter().map(|network| (network.name.clone(), network)).collect();
@@ -147,12 +150,12 @@ impl Allocator {
         }
     }
 
-    /// Marks an address in use, in whatever pool has it.
+    /// Marks an address as used, in the pool that contains it.
     pub fn restore(&mut self, address: IpAddr) {
         self.pools.values_mut().for_each(|pool| pool.restore(address));
     }
 
-    /// Gives everything that is requested, or nothing.
+    /// Allocates everything in the request, or nothing.
     pub fn allocate(&mut self, request: &AddressRequest) -> Result<(String, Vec<Assigned>), AllocateError> {
         let network = self.network_of(request)?;
         let subnets = self.subnets_of(&network, request)?;
@@ -189,7 +192,7 @@ impl Allocator {
         Ok((network, given))
     }
 
-    /// Whether pods can be attached to a network, wherever their addresses come from.
+    /// Whether pods can be attached to a network, whatever the origin of their addresses.
     pub fn admit(&self, name: &str) -> Result<(), AllocateError> {
         match self.networks.get(name) {
             None => Err(AllocateError::UnknownNetwork {
@@ -203,36 +206,36 @@ impl Allocator {
         }
     }
 
-    /// How pods of a network are joined.
+    /// How pods of a network are attached.
     pub fn attachment(&self, network: &str) -> AttachmentKind {
         self.networks.get(network).map(|network| network.attachment).unwrap_or_default()
     }
 
-    /// Takes an address back.
+    /// Releases an address.
     pub fn release(&mut self, assigned: &Assigned) {
         if let Some(pool) = self.pools.get_mut(&assigned.subnet) {
             pool.release(assigned.address);
         }
     }
 
-    /// Takes an address back wherever it is.
+    /// Releases an address in the pool that contains it.
     pub fn release_address(&mut self, address: IpAddr) {
         self.pools.values_mut().for_each(|pool| pool.release(address));
     }
 
-    /// The last address that a subnet's round robin gave.
+    /// The last address that a subnet's round robin allocated.
     pub fn cursor(&self, subnet: &str) -> Option<IpAddr> {
         self.pools.get(subnet)?.last()
     }
 
-    /// Goes on after this address.
+    /// Sets the address after which the round robin continues.
     pub fn set_cursor(&mut self, subnet: &str, address: Option<IpAddr>) {
         if let Some(pool) = self.pools.get_mut(subnet) {
             pool.set_last(address);
         }
     }
 
-    /// How full each subnet is.
+    /// The counts of each subnet.
     pub fn counts(&self) -> impl Iterator<Item = (&PoolSpec, Counts)> {
         self.pools.values().map(|pool| (pool.spec(), pool.counts()))
     }
@@ -250,7 +253,7 @@ impl Allocator {
     }
 
     fn default_network(&self, request: &AddressRequest) -> Result<String, AllocateError> {
-        // A named address says which network is meant, where only one has it.
+        // A requested address selects the network, if only one network contains it.
         let holds = |network: &NetworkSpec| {
             request.addresses.iter().all(|address| {
                 self.pools
@@ -288,7 +291,7 @@ impl Allocator {
         if request.subnets.is_empty() {
             return Ok(of_network()
                 .filter(|pool| {
-                    // Naming an address of a private subnet names the subnet.
+                    // A requested address of a private subnet also requests the subnet.
                     !pool.spec().private
                         || request.addresses.iter().any(|address| pool.spec().cidr.contains(address))
                 })
@@ -319,7 +322,8 @@ impl Allocator {
         address: IpAddr,
         candidates: &[&String],
     ) -> Result<Assigned, AllocateError> {
-        // Two subnets may share a prefix with disjoint ranges: the one whose range has the address decides.
+        // Two subnets may share a prefix with disjoint ranges: the range that contains the address
+        // decides.
         let mut closest = None;
         for name in candidates {
             let Some(pool) = self.pools.get_mut(*name) else { continue };
@@ -341,7 +345,7 @@ impl Allocator {
                 reason: match reason {
                     Unavailable::OutOfRange => "is outside its range: name one from start to end",
                     Unavailable::Excluded => {
-                        "is never given out (gateway, excluded, network or broadcast address): name another"
+                        "is never allocated (gateway, excluded, network or broadcast address): name another"
                     }
                     Unavailable::InUse => {
                         "is in use: see `trunkline pods`, name another or delete the pod that has it"
@@ -463,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_an_address_left_gives_the_other_back() {
+    fn an_exhausted_family_releases_the_other_familys_address() {
         let mut allocator =
             allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/127")]);
         for _ in 0..2 {
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_cannot_be_met_says_why() {
+    fn an_impossible_request_reports_its_reason() {
         let mut allocator = allocator(
             &["m", "n"],
             vec![
@@ -519,7 +523,7 @@ mod tests {
                 "10.0.0.6 and 10.0.0.7 are of the same IP version",
             ),
             (request("n", &[], &["10.0.0.5"]), "address 10.0.0.5 of subnet a is in use"),
-            (request("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never given out"),
+            (request("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never allocated"),
             (request("n", &[], &["10.0.1.1"]), "address 10.0.1.1 is in no subnet of network n"),
             (request("", &[], &["192.0.2.1"]), "192.0.2.1 is in no subnet"),
         ] {
@@ -558,11 +562,11 @@ mod tests {
         assert_eq!(given(&mut allocator, &AddressRequest::default()).unwrap(), ["10.2.0.1"]);
         assert_eq!(given(&mut allocator, &request("", &[], &["10.1.0.9"])).unwrap(), ["10.1.0.9"]);
         let error = given(&mut allocator, &request("v", &[], &[])).unwrap_err();
-        assert!(error.contains("network v cannot take pods"), "{error}");
+        assert!(error.contains("network v accepts no pods"), "{error}");
     }
 
     #[test]
-    fn equal_prefixes_with_disjoint_ranges_are_told_apart() {
+    fn equal_prefixes_with_disjoint_ranges_are_distinguished() {
         let half = |name: &str, start: &str, end: &str| {
             Pool::new(PoolSpec {
                 start: Some(start.parse().unwrap()),

@@ -1,5 +1,6 @@
-//! Addresses of this node's pods: records, the store that keeps them, and the pools that they are taken from where there is no Kubernetes. (Where
-//! there is, the controller gives them out, and a record is made of what its IPInstances say.)
+//! Addresses of this node's pods: records, the store on disk, and the pools for nodes without
+//! Kubernetes. (In Kubernetes the controller allocates addresses, and a record contains the
+//! addresses of its IPInstances.)
 //!
 //! ```text
 //!  attach flow ──┐   requests    ┌────────────────────────────┐  one transaction
@@ -8,13 +9,16 @@
 //!                                └────────────────────────────┘
 //! ```
 //!
-//! A thread of its own owns all of it, since a commit waits for the disk. It takes everything that is queued,
-//! makes the changes in memory, commits them in one transaction, and only then answers: ten pods that come at once
-//! cost one fsync. If the commit fails the changes are taken back, so that memory never promises what the disk does
-//! not know.
+//! A separate thread owns all of it, because a commit waits for the disk. The thread takes all
+//! queued requests, makes the changes in memory, commits them in one transaction, and only then
+//! answers. So ten simultaneous pods cost one fsync. If the commit fails, the changes in memory are
+//! reverted, so memory never contains more than the disk.
 //!
-//! - [`Pool`]: the addresses of one subnet. - [`allocator`]: which subnet, dual stack. - [`record`]: what is remembered.
-//! - [`store`]: redb. - [`owner`]: the thread.
+//! - [`Pool`]: the addresses of one subnet.
+//! - [`allocator`]: selection of subnets, dual stack.
+//! - [`record`]: the record of an attachment.
+//! - [`store`]: redb.
+//! - [`owner`]: the thread.
 
 pub mod allocator;
 pub mod owner;

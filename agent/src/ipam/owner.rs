@@ -1,4 +1,4 @@
-//! The thread that owns allocator, records and store, and the handle that everybody else holds.
+//! The thread that owns allocator, records and store, and its handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,65 +7,66 @@ use std::sync::mpsc;
 
 use ipnet::IpNet;
 use tokio::sync::oneshot;
-use trunkline_api::attach::{Bandwidth, full_name};
+use trunkline_api::bandwidth::Bandwidth;
+use trunkline_api::names::full_name;
 
 use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
 use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
 
-/// Most requests that are answered from one transaction.
+/// Maximum number of requests in one transaction.
 const GROUP: usize = 64;
 
-/// Why a request is not granted.
+/// The reason for which a request fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpamError {
     /// No address.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
-    /// An address that is given from outside is still on another attachment's record.
+    /// An assigned address is still in another attachment's record.
     #[error(
-        "{address} is still attached to container {} (pod {}), whose DEL has not come",
+        "{address} is still attached to container {} (pod {}), which has had no DEL",
         holder.key, full_name(&holder.pod.namespace, &holder.pod.name)
     )]
     Held {
         /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// The record that has it.
         holder: Box<Record>,
     },
-    /// An address that is given from outside is in the kernel, for a pod that no record knows.
+    /// An assigned address is in the kernel, on a pod without a record.
     #[error(
         "{0} is on the link of a pod that no record knows (`trunkline pods` shows it as unrecorded): delete that pod"
     )]
     Unrecorded(IpAddr),
-    /// No store.
+    /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The thread has ended; the process is about to.
+    /// The thread has ended; the process will end soon.
     #[error("the agent is stopping")]
     Stopped,
 }
 
 impl IpamError {
-    /// The error in the words of DEL, which has removed the pod's link and routes before.
+    /// The error text for DEL, which has already removed the pod's link and routes.
     pub fn on_release(&self) -> String {
         match self {
             IpamError::Store(StoreError::Io { path, reason }) => format!(
                 "the pod's link and routes are removed, but store {path} cannot be written ({reason}): the pod's addresses stay \
-                 taken until the runtime repeats DEL; free space or mend the disk"
+                 taken until the runtime repeats DEL; free space or repair the disk"
             ),
             other => other.to_string(),
         }
     }
 }
 
-/// Which addresses an attachment gets.
+/// The origin of an attachment's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressSource {
-    /// Some of this node's pools.
+    /// This node's pools.
     Local(AddressRequest),
-    /// These, which somebody else has given out for this pod.
+    /// These addresses, which the controller allocated for this pod.
     Assigned {
         /// The network's name.
         network: String,
@@ -74,20 +75,20 @@ pub enum AddressSource {
     },
 }
 
-/// What an attach asks for.
+/// The request of an ADD.
 #[derive(Clone, Debug)]
 pub struct Reservation {
-    /// Whose.
+    /// The key of the attachment.
     pub key: AttachmentKey,
     /// `name` of the CNI configuration.
     pub conf_name: String,
-    /// Which addresses.
+    /// The requested addresses.
     pub wanted: AddressSource,
     /// MAC address of the interface in the container.
     pub mac: [u8; 6],
     /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may send from besides its addresses.
+    /// Prefixes that it may use as source besides its addresses.
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Path of the container's network namespace.
     pub netns: String,
@@ -95,7 +96,7 @@ pub struct Reservation {
     pub pod: PodName,
 }
 
-/// How full one subnet is.
+/// The counts of one subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetUse {
     /// The subnet.
@@ -104,14 +105,14 @@ pub struct SubnetUse {
     pub counts: Counts,
 }
 
-/// Everything at a glance.
+/// A summary of records and subnets.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Every attachment.
     pub records: Vec<Record>,
     /// Every subnet.
     pub subnets: Vec<SubnetUse>,
-    /// Why no address can be given out.
+    /// The reason for which no address can be allocated.
     pub fault: Option<StoreError>,
 }
 
@@ -129,27 +130,28 @@ enum Request {
     Summary(Answer<Summary>),
 }
 
-/// What was found at the start.
+/// The state at the start.
 pub struct Started {
-    /// The way to the thread.
+    /// The handle of the thread.
     pub ipam: Ipam,
     /// The records.
     pub records: Vec<Record>,
-    /// That this node is drained, as [`Ipam::set_drain`] was told last.
+    /// The drain state of the last [`Ipam::set_drain`].
     pub drain: Option<String>,
-    /// Why the store cannot be used.
+    /// The reason for which the store cannot be used.
     pub fault: Option<StoreError>,
 }
 
-/// The way to the owner thread.
+/// The handle of the owner thread.
 #[derive(Clone)]
 pub struct Ipam {
     requests: mpsc::Sender<Request>,
 }
 
 impl Ipam {
-    /// Opens the store and starts the thread. A store that cannot be used is no reason not to run: what is in the
-    /// kernel stays, and [`Summary::fault`] says why nothing is given out.
+    /// Opens the store and starts the thread. The agent also runs with an unusable store: the
+    /// kernel's state stays, and [`Summary::fault`] contains the reason for which no address is
+    /// allocated.
     pub fn start(path: &Path) -> std::io::Result<Started> {
         let (store, contents) = Store::open(path);
         let owner = Owner::new(store, contents);
@@ -160,32 +162,32 @@ impl Ipam {
         Ok(Started { ipam: Ipam { requests }, records, drain, fault })
     }
 
-    /// The record of this attachment, made now if there is none (`true`).
+    /// The record of this attachment, created if there is none (`true`).
     pub async fn reserve(&self, reservation: Reservation) -> Result<(Record, bool), IpamError> {
         self.request(|answer| Request::Reserve(Box::new(reservation), answer))
             .await
             .ok_or(IpamError::Stopped)?
     }
 
-    /// The device is complete, with this MTU. Asked when this is called, in front of every later request, whenever the
-    /// outcome is awaited.
+    /// Reports that the device is complete, with this MTU. The request is sent at the call, before
+    /// every later request, even if the outcome is awaited later.
     pub fn attached(
         &self,
         key: AttachmentKey,
         mtu: u32,
     ) -> impl Future<Output = Result<(), IpamError>> + Send + use<> {
         let (answer, outcome) = oneshot::channel();
-        // Should nobody take it, the answer is dropped with it, and the outcome says so.
+        // If the thread has ended, the answer is dropped, and the outcome is an error.
         let _ = self.requests.send(Request::Attached(key, mtu, answer));
         async { outcome.await.map_err(|_| IpamError::Stopped)? }
     }
 
-    /// The device is complete after all: the record is of an ADD whose process was killed after its last step.
+    /// Marks a complete device: the record is from an ADD that was killed after its last step.
     pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
         self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
-    /// Takes the addresses back and forgets the attachment; `None` if there was none.
+    /// Releases the addresses and deletes the record; `None` if there was none.
     pub async fn release(&self, key: AttachmentKey) -> Result<Option<Record>, IpamError> {
         self.request(|answer| Request::Release(key, answer)).await.ok_or(IpamError::Stopped)?
     }
@@ -195,23 +197,23 @@ impl Ipam {
         self.request(|answer| Request::Get(key, answer)).await.flatten()
     }
 
-    /// Keeps over a restart that this node is drained, or that it is no more.
+    /// Stores the drain state over a restart; `None` deletes it.
     pub async fn set_drain(&self, drain: Option<String>) -> Result<(), IpamError> {
         self.request(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
     }
 
-    /// Takes over what networks and subnets say now. Records stay as they are.
+    /// Applies new networks and subnets. Records do not change.
     pub fn configure(&self, networks: Vec<NetworkSpec>, pools: Vec<Pool>) {
         let _ = self.requests.send(Request::Configure(networks, pools));
     }
 
-    /// Addresses that pods have in the kernel although no record knows them (the store was lost): they are given to
-    /// nobody. Replaces what was said before.
+    /// Sets the addresses of pods in the kernel without a record (after the loss of the store):
+    /// they are never allocated. Replaces the previous set.
     pub fn unrecorded(&self, addresses: BTreeSet<IpAddr>) {
         let _ = self.requests.send(Request::Unrecorded(addresses));
     }
 
-    /// Everything at a glance; `None` when the thread has ended.
+    /// The summary; `None` if the thread has ended.
     pub async fn summary(&self) -> Option<Summary> {
         self.request(Request::Summary).await
     }
@@ -223,14 +225,14 @@ impl Ipam {
     }
 }
 
-/// One change in memory, with what it takes to undo it.
+/// One change in memory, with the data to revert it.
 struct Change {
     key: AttachmentKey,
     before: Option<Record>,
     after: Option<Record>,
 }
 
-/// Sends an answer once it is known whether the commit went through.
+/// Sends an answer after the commit, with its result.
 type Deferred = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 pub(super) struct Owner {
@@ -241,7 +243,7 @@ pub(super) struct Owner {
     unrecorded: BTreeSet<IpAddr>,
     drain: Option<String>,
     fault: Option<StoreError>,
-    /// The store was read once: memory is the truth.
+    /// Whether the store was read once. Afterwards memory is authoritative.
     loaded: bool,
 }
 
@@ -271,7 +273,7 @@ impl Owner {
         }
     }
 
-    /// Answers a group of requests from one transaction.
+    /// Handles a group of requests in one transaction.
     fn handle(&mut self, requests: impl Iterator<Item = Request>) {
         let mut changes = Vec::new();
         let mut cursors = Vec::new();
@@ -307,7 +309,7 @@ impl Owner {
                         deferred.push(later(answer, Some(record.clone())));
                         changes.push(Change { key, before: Some(record), after: None });
                     }
-                    // What is already gone is gone, whatever becomes of the others' commit.
+                    // A missing record needs no commit, so the answer is sent at once.
                     None => drop(answer.send(Ok(None))),
                 },
                 Request::Get(key, answer) => drop(answer.send(self.records.get(&key).cloned())),
@@ -345,7 +347,7 @@ impl Owner {
         }
     }
 
-    /// The record that is there, or a change that makes one.
+    /// The existing record, or a change that creates one.
     fn reserve(
         &mut self,
         reservation: Reservation,
@@ -395,7 +397,7 @@ impl Owner {
         Ok(Err(Change { key, before: None, after: Some(record) }))
     }
 
-    /// The record that has one of these addresses already.
+    /// The record that already has one of these addresses.
     fn holder(&self, addresses: &[Assigned]) -> Option<(IpAddr, Record)> {
         addresses.iter().find_map(|wanted| {
             let has =
@@ -426,7 +428,8 @@ impl Owner {
                 if !std::mem::replace(&mut self.loaded, true) {
                     self.adopt(&on_disk);
                 }
-                // What a failed commit left on disk is not known: memory is the truth from here on.
+                // After a failed commit the content of the disk is unknown. From here on memory is
+                // authoritative.
                 batch = self.whole(&on_disk);
                 self.store.commit(&batch)
             }),
@@ -439,7 +442,7 @@ impl Owner {
             }
             Err(fault) => {
                 if self.fault.as_ref() != Some(fault) {
-                    tracing::error!(error = %fault, "no address is given out");
+                    tracing::error!(error = %fault, "no address is allocated");
                 }
                 self.fault = Some(fault.clone());
             }
@@ -447,12 +450,13 @@ impl Owner {
         outcome
     }
 
-    /// Takes over what a store that could not be read at first holds, except what contradicts memory.
+    /// Applies the content of a store that was unreadable at first, except entries that contradict
+    /// memory.
     fn adopt(&mut self, on_disk: &Contents) {
-        let taken: BTreeSet<IpAddr> =
+        let used: BTreeSet<IpAddr> =
             self.records.values().flat_map(|record| &record.addresses).map(|a| a.address).collect();
         for (key, record) in &on_disk.records {
-            let free = record.addresses.iter().all(|assigned| !taken.contains(&assigned.address));
+            let free = record.addresses.iter().all(|assigned| !used.contains(&assigned.address));
             if free && !self.records.contains_key(key) {
                 self.records.insert(key.clone(), record.clone());
             }
@@ -466,7 +470,7 @@ impl Owner {
         self.restore();
     }
 
-    /// Everything that makes the disk what memory is.
+    /// A batch that makes the disk equal to memory.
     fn whole(&self, on_disk: &Contents) -> Batch {
         let gone = on_disk.records.keys().filter(|key| !self.records.contains_key(key));
         let there = self.records.iter().filter(|(key, record)| on_disk.records.get(key) != Some(record));
@@ -500,7 +504,7 @@ impl Owner {
         self.restore();
     }
 
-    /// Marks in the pools what records and kernel say is in use.
+    /// Marks the addresses of records and kernel as used in the pools.
     fn restore(&mut self) {
         let recorded = self.records.values().flat_map(|record| &record.addresses);
         for address in recorded.map(|assigned| assigned.address).chain(self.unrecorded.iter().copied()) {
@@ -515,7 +519,8 @@ impl Owner {
 
     fn summary(&mut self) -> Summary {
         if self.fault.is_some() {
-            // Nobody is sent here while the node says that it cannot take pods: look whether it can by now.
+            // No pods arrive while the node reports that it cannot attach pods. So this commit
+            // checks whether the store works again.
             let _ = self.commit(&[], &[]);
         }
         Summary {

@@ -40,7 +40,7 @@ fn reservation(container_id: &str) -> Reservation {
     }
 }
 
-/// One request alone in its transaction.
+/// One request in its own transaction.
 fn request_of<T>(owner: &mut Owner, request: impl FnOnce(Answer<T>) -> Request) -> T {
     let (answer, mut reply) = oneshot::channel();
     owner.handle(std::iter::once(request(answer)));
@@ -65,7 +65,7 @@ fn owner(disk: &Disk) -> Owner {
 }
 
 #[test]
-fn an_attach_that_comes_twice_gets_the_same_address() {
+fn a_repeated_attach_gets_the_same_address() {
     let mut owner = owner(&Disk::default());
     assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), true));
     assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false));
@@ -75,7 +75,7 @@ fn an_attach_that_comes_twice_gets_the_same_address() {
 }
 
 #[test]
-fn the_next_life_knows_every_record_and_where_the_round_robin_was() {
+fn the_next_run_restores_records_and_round_robin() {
     let disk = Disk::default();
     let mut first = owner(&disk);
     for (container, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
@@ -92,14 +92,14 @@ fn the_next_life_knows_every_record_and_where_the_round_robin_was() {
 }
 
 #[test]
-fn a_full_disk_gives_nothing_out_and_keeps_what_there_is() {
+fn a_full_disk_stops_allocation_and_keeps_records() {
     let disk = Disk::default();
     let mut owner = owner(&disk);
     reserve(&mut owner, "a").unwrap();
     disk.set_full(true);
     for _ in 0..2 {
         let error = reserve(&mut owner, "b").unwrap_err();
-        assert!(error.contains("no address is given out"), "{error}");
+        assert!(error.contains("no address is allocated"), "{error}");
     }
     assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false), "what is there is there");
     release(&mut owner, "a").unwrap_err();
@@ -116,7 +116,7 @@ fn a_full_disk_gives_nothing_out_and_keeps_what_there_is() {
 }
 
 #[test]
-fn a_failed_release_says_what_is_gone_and_what_stays() {
+fn a_failed_release_reports_removed_and_retained_parts() {
     let (path, reason) = ("/s/store.redb".to_owned(), "No space left on device".to_owned());
     let full = IpamError::Store(StoreError::Io { path, reason });
     let words = full.on_release();
@@ -127,12 +127,12 @@ fn a_failed_release_says_what_is_gone_and_what_stays() {
     ] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    assert!(!words.contains("no address is given out"), "{words}");
+    assert!(!words.contains("no address is allocated"), "{words}");
     assert_eq!(IpamError::Stopped.on_release(), IpamError::Stopped.to_string());
 }
 
 #[test]
-fn requests_in_one_transaction_stand_and_fall_together() {
+fn requests_in_one_transaction_succeed_or_fail_together() {
     let disk = Disk::default();
     let mut owner = owner(&disk);
     reserve(&mut owner, "a").unwrap();
@@ -154,7 +154,7 @@ fn requests_in_one_transaction_stand_and_fall_together() {
 }
 
 #[test]
-fn addresses_that_only_the_kernel_knows_are_given_to_nobody() {
+fn addresses_without_a_record_are_not_allocated() {
     let mut owner = owner(&Disk::default());
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     owner.handle(std::iter::once(Request::Unrecorded([address("10.0.0.1"), address("10.0.0.2")].into())));
@@ -166,7 +166,7 @@ fn addresses_that_only_the_kernel_knows_are_given_to_nobody() {
 }
 
 #[test]
-fn a_store_that_cannot_be_read_at_first_is_taken_over_when_it_can() {
+fn an_unreadable_store_is_adopted_once_it_is_readable() {
     let disk = Disk::default();
     let mut first = owner(&disk);
     reserve(&mut first, "a").unwrap();
@@ -185,7 +185,7 @@ fn a_store_that_cannot_be_read_at_first_is_taken_over_when_it_can() {
 }
 
 #[test]
-fn a_full_pool_says_which_and_how_full() {
+fn a_full_pool_is_reported_with_its_counts() {
     let mut owner = owner(&Disk::default());
     for container in 0..6 {
         reserve(&mut owner, &container.to_string()).unwrap();
@@ -196,7 +196,7 @@ fn a_full_pool_says_which_and_how_full() {
 }
 
 #[tokio::test]
-async fn the_thread_answers_and_many_at_once_get_different_addresses() {
+async fn simultaneous_requests_get_different_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let Started { ipam, records, drain, fault } = Ipam::start(&folder.path().join("store.redb")).unwrap();
     assert!(records.is_empty() && drain.is_none() && fault.is_none());
@@ -215,9 +215,10 @@ async fn the_thread_answers_and_many_at_once_get_different_addresses() {
     assert_eq!(ipam.summary().await.unwrap().records.len(), 100);
 }
 
-/// Addresses of an IPInstance: nothing is chosen, but nothing is given twice either.
+/// With addresses of an IPInstance the allocator selects nothing, but it must not allocate an
+/// address twice.
 #[test]
-fn what_is_given_from_outside_is_recorded_once() {
+fn assigned_addresses_are_recorded_once() {
     let disk = Disk::default();
     let (store, contents) = disk.open();
     let mut owner = Owner::new(store, contents);
@@ -255,13 +256,13 @@ fn what_is_given_from_outside_is_recorded_once() {
 }
 
 #[tokio::test]
-async fn that_a_node_is_drained_outlives_the_thread_and_what_else_is_written() {
+async fn the_drain_state_survives_restarts_and_other_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let start = || {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {
-            // The thread of before closes the file when it notices that its last handle is gone.
+            // The previous thread closes the file after its last handle is dropped.
             let started = Ipam::start(&path).unwrap();
             if started.fault.is_none() || tokio::time::Instant::now() > deadline {
                 return started;

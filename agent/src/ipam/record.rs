@@ -1,9 +1,9 @@
-//! What is remembered of an attached pod.
+//! The record of an attached pod.
 //!
-//! A record is written, and on disk, before anything is done in the kernel: at every moment the store knows at
-//! least what the kernel has. It begins as *attaching* and becomes *attached* once the device is complete; the
-//! next start takes up the records it finds. An attaching one without a complete device is what a crash left, and
-//! goes.
+//! A record is written to disk before any change in the kernel. So at every moment the store
+//! contains at least the attachments in the kernel. A record is first *attaching*, and becomes
+//! *attached* once the device is complete. The next start of the agent uses the existing records.
+//! An attaching record without a complete device comes from a crash, and is deleted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
-/// One attachment's name: the container and the interface in it.
+/// The key of an attachment: the container and the interface in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentKey {
     /// The runtime's container ID.
@@ -29,29 +29,29 @@ impl fmt::Display for AttachmentKey {
     }
 }
 
-/// An address with where it came from.
+/// An address and its subnet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assigned {
     /// The subnet's name.
     pub subnet: String,
     /// The address.
     pub address: IpAddr,
-    /// The subnet's gateway, where it says one.
+    /// The subnet's gateway, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
 
-/// How far an attachment has come.
+/// The progress of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Addresses are taken; the device may or may not be there.
+    /// Addresses are allocated; the device may or may not exist.
     Attaching,
     /// The device was complete.
     Attached,
 }
 
-/// The pod, where the runtime says which it is.
+/// The pod, if the runtime passes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
     /// Its namespace.
@@ -68,31 +68,31 @@ pub struct PodName {
 /// One attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Whose.
+    /// Its key.
     pub key: AttachmentKey,
-    /// How far it has come.
+    /// Its progress.
     pub phase: Phase,
-    /// `name` of the CNI configuration that it was made through: GC is by this name.
+    /// `name` of the CNI configuration of its ADD. GC uses this name.
     pub conf_name: String,
     /// The network's name.
     pub network: String,
     /// At most one of each family, IPv4 first.
     pub addresses: Vec<Assigned>,
-    /// How it is joined: stays as it began, whatever the network says later.
+    /// How it is attached. Later changes of the network do not change it.
     #[serde(default)]
     pub attachment: AttachmentKind,
-    /// MAC address of the veth pair's end in the container: of the interface, unless that is an IPVLAN slave.
+    /// MAC address of the pod interface of the veth pair, also if the pod has an IPVLAN slave.
     pub mac: [u8; 6],
-    /// MTU of the interface, once it was made.
+    /// MTU of the interface, after its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Its bandwidth limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may send from besides its addresses, as far as the network allows them.
+    /// Prefixes that it may use as source besides its addresses, if the network allows them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
-    /// Path of the network namespace, where the runtime sees it: for people, never opened.
+    /// Path of the network namespace as the runtime passed it. For display only, never opened.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub netns: String,
     /// The pod.

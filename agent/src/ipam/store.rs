@@ -1,12 +1,15 @@
 //! The records on disk: one redb file, one transaction per batch of changes.
 //!
-//! redb writes pages copy-on-write and flips the root last, so that a process killed at any point leaves the
-//! previous or the next state, never a mixture. What it cannot promise is a disk that is full or a file that
-//! something else wrote to. Then nothing is given out any more (a lost record is an address given twice), and what
-//! runs is left alone: [`Store::commit`] fails, and the next one opens the file again, since redb refuses all work
-//! after an I/O error. A damaged file makes redb panic in places, which counts as damage ([`caught`]).
+//! redb writes pages copy-on-write and switches the root last. So a process that is killed at any
+//! point leaves the previous or the next state, never a mixture. redb gives no guarantee if the
+//! disk is full or if another program writes to the file. After such a failure [`Store::commit`]
+//! fails and the agent allocates no more addresses, because a lost record could lead to a duplicate
+//! address. Running pods do not change. The next commit opens the file again, because redb refuses
+//! all work after an I/O error. A damaged file makes redb panic in places, which counts as damage
+//! ([`caught`]).
 //!
-//! Values are JSON: a thousand records are read once at start, and an operator can look at them.
+//! Values are JSON: the agent reads a thousand records once at start, and an operator can read
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,34 +25,34 @@ const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
 const ATTACHMENTS: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("attachments");
 const CURSORS: TableDefinition<&str, &str> = TableDefinition::new("cursors");
 const SCHEMA: &str = "1";
-/// In [`META`]: [`Contents::drain`].
+/// Key in [`META`] of [`Contents::drain`].
 const DRAIN: &str = "drain";
 /// The store is small: a thousand records are some hundred kilobytes.
 const CACHE_BYTES: usize = 512 * 1024;
 
-/// Why the store cannot be used.
+/// The reason for which the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The file is damaged, or no store.
+    /// The file is damaged, or it is not a store.
     #[error(
-        "store {path} is damaged ({reason}): no address is given out; move the file away and restart the agent, \
+        "store {path} is damaged ({reason}): no address is allocated; move the file away and restart the agent, \
          which finds the addresses of running pods again in the kernel"
     )]
     Corrupt {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The kind of damage.
         reason: String,
     },
     /// The disk is full, the file cannot be opened, the device has an error.
     #[error(
-        "store {path} cannot be written ({reason}): no address is given out; free space or mend the disk, the \
+        "store {path} cannot be written ({reason}): no address is allocated; free space or repair the disk, the \
          agent tries again at the next request"
     )]
     Io {
         /// The file.
         path: String,
-        /// The system's reason.
+        /// The error of the operating system.
         reason: String,
     },
     /// Another process has it open.
@@ -65,20 +68,20 @@ pub enum StoreError {
 pub struct Contents {
     /// The attachments.
     pub records: BTreeMap<AttachmentKey, Record>,
-    /// The last address given of each subnet.
+    /// The last allocated address of each subnet.
     pub cursors: BTreeMap<String, IpAddr>,
-    /// That this node is drained, in the words of whoever drained it ([`crate::drain`]); none if it is not.
+    /// The drain state as JSON ([`crate::drain`]); none without one.
     pub drain: Option<String>,
 }
 
-/// Changes that are made together.
+/// A set of changes in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// New state of these attachments; `None`: gone. The last one for a key counts.
+    /// The new state of these attachments; `None` deletes one. The last entry for a key counts.
     pub records: Vec<(AttachmentKey, Option<Record>)>,
     /// New cursors.
     pub cursors: BTreeMap<String, IpAddr>,
-    /// [`Contents::drain`] from now on, whether it changes or not.
+    /// The value of [`Contents::drain`] after this batch. Every batch sets it.
     pub drain: Option<String>,
 }
 
@@ -92,7 +95,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes the file and reads all of it.
+    /// Opens or creates the file and reads all of it.
     pub fn open(path: &Path) -> (Store, Result<Contents, StoreError>) {
         let file = path.to_owned();
         Store::with_opener(path, Box::new(move || open_file(&file)))
@@ -125,12 +128,13 @@ impl Store {
         Ok(contents)
     }
 
-    /// Whether the file is open and the last commit went through.
+    /// Whether the file is open and the last commit succeeded.
     pub fn is_open(&self) -> bool {
         self.database.is_some()
     }
 
-    /// Makes the changes durable, all or none. After an error the store is closed until [`Store::reopen`].
+    /// Makes the changes durable, all or none. After an error the store is closed until
+    /// [`Store::reopen`].
     pub fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let Some(database) = &self.database else {
             return Err(StoreError::Io { path: self.path.clone(), reason: "it is not open".to_owned() });
@@ -229,7 +233,8 @@ fn read(database: &Database) -> Result<Contents, ReadError> {
     }
     for row in transaction.open_table(CURSORS)?.iter()? {
         let (subnet, address) = row?;
-        // A cursor only says where to go on: one that cannot be read costs nothing.
+        // A cursor is only the start of the next address search, so an unreadable cursor is
+        // ignored.
         if let Ok(address) = address.value().parse() {
             contents.cursors.insert(subnet.value().to_owned(), address);
         }

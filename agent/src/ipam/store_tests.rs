@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
 use super::*;
@@ -42,7 +42,7 @@ fn put(record: &Record) -> Batch {
     }
 }
 
-/// A disk in memory that can be full, and whose bytes can be looked at as a killed process leaves them.
+/// A disk in memory that can be full. Its octets can be read as a killed process leaves them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -106,13 +106,13 @@ impl StorageBackend for Disk {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_kill() {
+fn committed_data_survives_a_kill() {
     let disk = Disk::default();
     let (mut store, contents) = disk.open();
     assert_eq!(contents.unwrap(), Contents::default());
     let attaching = record("a", Phase::Attaching, "10.0.0.1");
     let attached = Record { phase: Phase::Attached, mtu: Some(1500), ..attaching.clone() };
-    // Each snapshot is taken while the database is open, as a killed process leaves the file.
+    // Each copy is taken while the database is open, as a killed process leaves the file.
     for (batch, records) in [
         (put(&attaching), vec![attaching.clone()]),
         (put(&attached), vec![attached.clone()]),
@@ -133,7 +133,7 @@ fn what_was_committed_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_commit_leaves_before_or_after() {
+fn a_kill_during_a_commit_leaves_the_old_or_the_new_state() {
     /// Keeps a copy of the file before every write and sync.
     #[derive(Clone, Debug, Default)]
     struct Filmed(Disk, Arc<Mutex<Vec<Disk>>>);
@@ -177,7 +177,7 @@ fn a_kill_in_the_middle_of_a_commit_leaves_before_or_after() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_passes() {
+fn a_full_disk_is_a_temporary_error() {
     let disk = Disk::default();
     let (mut store, _) = disk.open();
     let first = record("a", Phase::Attached, "10.0.0.1");
@@ -192,10 +192,11 @@ fn a_full_disk_is_an_error_and_passes() {
     store.commit(&put(&record("c", Phase::Attaching, "10.0.0.3"))).unwrap();
 }
 
-/// Bytes are overwritten all over the file. Whatever the damage hits, opening either finds every record as it was
-/// or says that the store is damaged: never a panic, never a record that was not written.
+/// Overwrites octets all over the file. Wherever the damage is, opening either finds every record
+/// unchanged or reports that the store is damaged. It never panics, and never returns a record that
+/// was not written.
 #[test]
-fn a_damaged_file_is_found_out() {
+fn a_damaged_file_is_detected() {
     let disk = Disk::default();
     let (mut store, _) = disk.open();
     let mut records: Vec<Record> =
@@ -205,7 +206,7 @@ fn a_damaged_file_is_found_out() {
     drop(store);
     let length = disk.bytes.lock().unwrap().len();
     let mut found_out = 0;
-    // Every octet of the header and of the pages that are in use, with a stride that is no power of two.
+    // Every octet of the header and of the used pages, with a stride that is no power of two.
     let used: Vec<usize> = (0..length).filter(|offset| disk.bytes.lock().unwrap()[*offset] != 0).collect();
     for offset in used.iter().step_by(used.len() / 400 + 1) {
         let damaged = disk.snapshot();
@@ -225,7 +226,7 @@ fn a_damaged_file_is_found_out() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_left_as_it_is() {
+fn a_file_that_is_not_a_store_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let text = "not a database\n".repeat(1000);

@@ -1,4 +1,5 @@
-//! The speaker's answers in the words of [`trunkline_api::control`]: one function for each kind, and nothing is asked here.
+//! Converts the speaker's answers to types of [`trunkline_api::control`]: one function for each
+//! type, without any request.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 use trunkline_bgp::wire::Origin;
+use trunkline_datapath::nft;
 
 use crate::causes;
-use crate::kernel::nft;
 use crate::plan::{Mode, RefusedRange};
 use crate::probe::identifiers::duplicates;
 use crate::reconcile::{ListenAddress, SpeakerStatus, StoppedBgp, StoppedPeer, UndiscoveredPeer};
@@ -83,7 +84,7 @@ fn range(status: &RangeStatus) -> PeerRange {
     }
 }
 
-/// A prefix that the planner has refused.
+/// A prefix that the planner refused.
 fn refused_range((prefix, range): (&IpNet, &RefusedRange)) -> PeerRange {
     PeerRange {
         prefix: *prefix,
@@ -108,15 +109,15 @@ fn station(monitor: &Monitor) -> BmpStation {
 }
 
 pub(super) fn peer(status: &PeerStatus, bgp: &SpeakerStatus) -> Peer {
-    let dated = |said: &Option<speaker::Failure>| {
-        said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
+    let dated = |value: &Option<speaker::Failure>| {
+        value.as_ref().map(|value| Dated { text: value.text.clone(), seconds_ago: value.ago.as_secs() })
     };
-    let notification = |said: &Option<speaker::DatedNotification>| {
-        said.as_ref().map(|said| DatedNotification {
-            code: said.code,
-            subcode: said.subcode,
-            text: said.text.clone(),
-            seconds_ago: said.ago.as_secs(),
+    let notification = |value: &Option<speaker::DatedNotification>| {
+        value.as_ref().map(|value| DatedNotification {
+            code: value.code,
+            subcode: value.subcode,
+            text: value.text.clone(),
+            seconds_ago: value.ago.as_secs(),
         })
     };
     let causes = causes::of(status);
@@ -179,7 +180,7 @@ pub(super) fn peer(status: &PeerStatus, bgp: &SpeakerStatus) -> Peer {
     }
 }
 
-/// An unnumbered peer that is not found yet is a peer in Idle.
+/// An unnumbered peer before its discovery, shown in state Idle.
 pub(super) fn waiting_peer(waiting: &UndiscoveredPeer, bgp: &SpeakerStatus) -> Peer {
     Peer {
         interface: Some(waiting.interface.to_string()),
@@ -192,7 +193,7 @@ pub(super) fn waiting_peer(waiting: &UndiscoveredPeer, bgp: &SpeakerStatus) -> P
     }
 }
 
-/// A configured peer while no speaker runs is a peer in Idle.
+/// A configured peer while no speaker runs, shown in state Idle.
 pub(super) fn stopped_peer(peer: &StoppedPeer, stopped: &StoppedBgp) -> Peer {
     let seconds = stopped.since.elapsed().as_secs();
     let interface = peer.interface.or(peer.key.and_then(|key| key.interface()));
@@ -364,7 +365,7 @@ pub(super) fn route(route: &speaker::Route) -> Route {
     }
 }
 
-/// The counters of alternate paths as the kernel has them now.
+/// The current counters of alternate paths in the kernel.
 pub(super) fn alternate_paths(there: bool) -> Option<AlternatePaths> {
     let counters = there.then(nft::alternate::counters)?.ok()?;
     let value = |name| counters.iter().find(|(found, _)| found == name).map(|(_, packets)| *packets);
@@ -374,8 +375,8 @@ pub(super) fn alternate_paths(there: bool) -> Option<AlternatePaths> {
     })
 }
 
-/// The guard, with its counters as the kernel has them now.
-pub(super) fn guard(status: crate::kernel::GuardStatus) -> GuardStatus {
+/// The guard with its current counters in the kernel.
+pub(super) fn guard(status: trunkline_datapath::kernel::GuardStatus) -> GuardStatus {
     let dropped = if status.enabled { nft::guard::counters().unwrap_or_default() } else { Vec::new() };
     GuardStatus {
         enabled: status.enabled,

@@ -1,37 +1,41 @@
-//! What is missing before pods can be attached, and what of it counts for the readiness probe of the agent's own pod.
+//! The conditions that block the attachment of pods, and the subset that fails the readiness probe
+//! of the agent's own pod.
 //!
-//! `trunkline status` and `/readyz` say all of it: as soon as no router answers any more, the node is not ready for pods. The probe asks another
-//! question: is this agent one that may be left in its place, or should the roll-out of its version stop here? A router that is away says nothing
-//! of that; an agent that is new and has found none does. So what the node, its routers and its manifests have to do with counts until
-//! everything was in order once, and from then on only what is the agent's own. What would be missing whatever agent ran there never counts.
+//! `trunkline status` and `/readyz` show all of them: if no router answers, the node is not ready
+//! for pods. The readiness probe has another purpose: it decides whether this agent may stay, or
+//! whether the roll-out of its version must stop here. A missing router is no evidence against a
+//! running agent, but it is evidence against a new agent that has found none. So conditions of the
+//! node, its routers and its manifests count until everything was in order once. Afterwards only
+//! the agent's own conditions count. A condition that every agent on this node would have never
+//! counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_api::control::{ClusterStatus, NotReadyKind, NotReadyReason};
 use trunkline_bgp::speaker::{PeerStatus, State};
+use trunkline_datapath::kernel::GuardStatus;
 
 use crate::causes;
 use crate::ipam::Summary;
-use crate::kernel::GuardStatus;
 use crate::reconcile::{DRAINED, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 
-/// Something that is missing.
+/// A condition that blocks the attachment of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// What, and what to look at.
+    /// The condition, and where to look.
     pub(super) reason: NotReadyReason,
     counts: ProbeEffect,
 }
 
-/// When something that is missing counts for the probe.
+/// When a condition fails the readiness probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeEffect {
-    /// It is the agent's own.
+    /// The agent causes it.
     Always,
-    /// It is the node's surroundings'.
+    /// The node, its routers or its manifests cause it.
     UntilReady,
-    /// No agent would have it.
+    /// Every agent on this node would have it.
     Never,
 }
 
@@ -40,7 +44,7 @@ enum ProbeEffect {
 pub struct StartupState(AtomicBool);
 
 impl StartupState {
-    /// What counts for the probe, now that this is missing.
+    /// The conditions that fail the readiness probe.
     pub(super) fn not_serving(&self, missing: &[Missing]) -> Vec<String> {
         let is_missing = |counts| missing.iter().any(|missing| missing.counts == counts);
         if missing.is_empty() {
@@ -56,7 +60,7 @@ impl StartupState {
     }
 }
 
-/// What is missing before pods can be attached, each with what to look at.
+/// The conditions that block the attachment of pods, each with a hint where to look.
 pub(super) fn missing(
     view: &ReconcileStatus,
     peers: &[PeerStatus],
@@ -74,11 +78,11 @@ pub(super) fn missing(
             ClusterStatus { last_error: Some(error), .. } => {
                 format!("the API server does not answer: {error}")
             }
-            _ => "the API server was not heard yet".to_owned(),
+            _ => "the API server has not answered yet".to_owned(),
         });
         let (kind, text) = match view.refused.as_slice() {
             [] => {
-                let text = unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned());
+                let text = unheard.unwrap_or_else(|| "the manifests have not been read yet".to_owned());
                 (NotReadyKind::Source, text)
             }
             faults => (NotReadyKind::Manifests, format!("the manifests are refused: {}", faults.join("; "))),
@@ -118,7 +122,7 @@ pub(super) fn missing(
     let speaker = view.speaker_fault.iter();
     speaker.for_each(|fault| lacks(ProbeEffect::Always, NotReadyKind::Speaker, fault.clone()));
     if view.stage.withdraws() {
-        // Of peers and their state there is nothing to say beside that.
+        // Peers and their state do not matter on a drained node.
         lacks(ProbeEffect::Never, NotReadyKind::Drained, DRAINED.to_owned());
     } else if let Some(bgp) = &view.bgp {
         let routes = routes(bgp, peers).into_iter();
@@ -127,7 +131,7 @@ pub(super) fn missing(
     missing
 }
 
-/// What is missing of sessions and routes.
+/// The missing sessions and routes.
 fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<(NotReadyKind, String)> {
     let required = || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
     let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
@@ -138,7 +142,8 @@ fn routes(bgp: &SpeakerStatus, peers: &[PeerStatus]) -> Option<(NotReadyKind, St
             Some(cause) => format!("{} is {} ({cause})", peer.key(), peer.state),
             None => format!("{} is {}", peer.key(), peer.state),
         });
-        let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
+        let absent =
+            bgp.required_ranges.iter().map(|prefix| format!("no neighbour from {prefix} has connected"));
         let states: Vec<String> =
             states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
         let text = format!("no BGP peer is established: {}", states.join(", "));
@@ -154,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_probe_waits_for_the_surroundings_once_and_for_the_agent_always() {
+    fn the_readiness_probe_waits_for_the_node_only_once() {
         let lack = |counts, kind, text: &str| {
             let text = text.to_owned();
             Missing { reason: NotReadyReason { kind, text }, counts }

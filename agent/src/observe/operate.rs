@@ -1,5 +1,5 @@
-//! What an operator has the agent do with a session. Each act is among the events, so that whoever looks later does not take
-//! it for a fault.
+//! An operator's commands on sessions. Each command records an event, so a later reader of the
+//! events does not take its effects for a failure.
 
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{Direction, EventKind, PeerDone};
@@ -18,12 +18,13 @@ impl Observer {
         if !reset {
             return Err(refused(key, "is administratively down, and has no session to reset"));
         }
-        let said = if message.is_empty() { String::new() } else { format!(", who is told: {message}") };
+        let message_part =
+            if message.is_empty() { String::new() } else { format!(", with the message: {message}") };
         let how = if hard { "hard reset" } else { "reset" };
-        Ok(self.done(key, format!("{how} by an operator{said}")))
+        Ok(self.done(key, format!("{how} by an operator{message_part}")))
     }
 
-    /// Has what was told on a session told again.
+    /// Requests the peer's routes again (ROUTE-REFRESH), or advertises this node's routes again.
     pub async fn refresh_peer(&self, peer: &str, direction: Direction) -> Result<PeerDone, Failure> {
         let bgp = self.bgp().await?;
         let key = self.only(&bgp, peer).await?;
@@ -35,8 +36,8 @@ impl Observer {
             return Err(self.why_no_refresh(&bgp, key).await?);
         }
         let how = match direction {
-            Direction::In => "asked to tell everything again (ROUTE-REFRESH)",
-            Direction::Out => "told everything again",
+            Direction::In => "asked to advertise all routes again (ROUTE-REFRESH)",
+            Direction::Out => "all routes advertised again",
         };
         Ok(self.done(key, how.to_owned()))
     }
@@ -47,11 +48,11 @@ impl Observer {
         Ok(match state {
             Some(State::Established) => refused(
                 key,
-                "cannot be asked: its OPEN has no route refresh capability (RFC 2918); `trunkline peers reset` makes it tell everything again",
+                "does not support route refresh (RFC 2918): use `trunkline peers reset` to receive all its routes again",
             ),
             state => {
                 let state = state.map_or("gone", State::name);
-                refused(key, &format!("is {state}: it tells everything once the session is Established"))
+                refused(key, &format!("is {state}: it advertises all routes once the session is Established"))
             }
         })
     }

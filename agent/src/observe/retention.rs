@@ -1,4 +1,4 @@
-//! For how long the routers would keep this node's routes without its agent.
+//! The time for which the routers would keep this node's routes without its agent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl Sessions for Arc<Observer> {
     async fn retention(&self) -> Option<Option<Vec<Retention>>> {
         let view = self.view().await.ok()?;
         let peers = match &view.bgp {
-            // One that stops has no answer, and that is not "no peers".
+            // A stopping speaker gives no answer. This does not mean "no peers".
             Some(bgp) => bgp.speaker.peers().await.ok()?,
             None => Vec::new(),
         };
@@ -26,7 +26,8 @@ impl Sessions for Arc<Observer> {
     }
 }
 
-/// The Restart Time that this side announced, if the peer has graceful restart too: a peer without the capability drops the routes at once.
+/// The Restart Time of this side, if the peer has graceful restart too: a peer without the
+/// capability deletes the routes at once.
 fn seconds(bgp: &BgpPlan, peer: &PeerStatus) -> u16 {
     let of_range = || bgp.ranges.get(&peer.range?).map(|range| &range.template);
     let config = bgp.peers.get(&peer.key()).or_else(of_range);

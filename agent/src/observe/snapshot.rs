@@ -1,7 +1,9 @@
-//! The content of a live view in a terminal. The client requests it again and again; the answer comes with the notifier's next change.
+//! The content of a live view in a terminal. The client repeats its request, and the agent answers
+//! at the notifier's next change.
 //!
-//! The agent keeps no list of who looks, as with events: the question says what is known already. An answer that says nothing new
-//! comes too, now and then, for an agent that hangs looks like one to which nothing happens.
+//! The agent keeps no list of clients, as with events: the request contains the last known number.
+//! An answer without changes also comes from time to time, because a client could not distinguish a
+//! hanging agent from a quiet one.
 
 use tokio::time::timeout;
 use trunkline_api::attach::Failure;
@@ -11,7 +13,8 @@ use super::{Observer, stopping};
 use crate::change_notifier::ChangeNotifier;
 
 impl Observer {
-    /// How things stand, once the notifier has counted more than `after` changes in the run of that number.
+    /// The state, once the notifier has counted more than `after` changes in the run with that
+    /// number.
     pub async fn snapshot(
         &self,
         notifier: &ChangeNotifier,
@@ -22,12 +25,12 @@ impl Observer {
         let mut changes = notifier.subscribe();
         if run == Some(this) {
             tokio::select! {
-                // A change, or nothing happened for so long: both are an answer.
+                // A change or the timeout: both cause an answer.
                 _ = timeout(Snapshot::SILENCE, changes.wait_for(|changes| *changes > after)) => {}
                 () = self.history.closed() => return Err(stopping()),
             }
         }
-        // A change while the owners are asked is worth another answer.
+        // A change during the reads causes another answer.
         let number = *changes.borrow_and_update();
         let data = self.scrape_data().await?;
         Ok(Snapshot { run: this, number, agent: data.agent, peers: data.peers, pods: self.pods().await? })

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use trunkline_api::control::{DefaultRouteBasis, DefaultRouteStatus, ExcludedPeer};
 use trunkline_bgp::speaker::Explanation as Explained;
 use trunkline_bgp::types::Family;
+use trunkline_datapath::kernel::KernelStatus;
+use trunkline_datapath::plan::Hop;
 
-use crate::kernel::KernelStatus;
-use crate::plan::Hop;
+use crate::family::ip_family;
 use crate::reconcile::SpeakerStatus;
 
-/// Each family that has next hops, or peers that could be one.
+/// The default route of each family that has next hops, or peers that could become next hops.
 pub(super) fn ways_out(bgp: &SpeakerStatus, kernel: &KernelStatus) -> Vec<DefaultRouteStatus> {
     let found = Family::ALL.into_iter().filter_map(|family| way_out(bgp, kernel, family));
     found
@@ -18,8 +19,9 @@ pub(super) fn ways_out(bgp: &SpeakerStatus, kernel: &KernelStatus) -> Vec<Defaul
         .collect()
 }
 
-/// Where pods' packets for a prefix go that BGP explains: by the default route, if it is that one, or if what the peers advertise is not
-/// imported. None of a prefix that this node originates.
+/// The default route that pods' packets to the explained prefix use. They use it if the prefix is
+/// the default route, or if the agent does not import the peers' routes. None for a prefix that
+/// this node originates.
 pub(super) fn of_prefix(
     bgp: &SpeakerStatus,
     kernel: &KernelStatus,
@@ -31,12 +33,13 @@ pub(super) fn of_prefix(
     follows.then(|| way_out(bgp, kernel, Family::of(&explained.prefix))).flatten()
 }
 
-/// One family.
+/// The default route of one family.
 fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option<DefaultRouteStatus> {
-    let (table, installed) = kernel.ways_out.get(&family)?;
+    let (table, installed) = kernel.ways_out.get(&ip_family(family))?;
     let installed = gateways(installed);
     let planned = bgp.ways_out.get(&family);
-    // Learned default routes come before the plan's. Where none is learned, the peers without `import` are next hops.
+    // A learned default route replaces the plan's. If no default route is learned, the peers
+    // without `import` are next hops.
     let imported = bgp.imports && planned.is_none_or(|planned| gateways(&planned.hops()) != installed);
     let Some(planned) = planned.filter(|_| !imported) else {
         return Some(DefaultRouteStatus {

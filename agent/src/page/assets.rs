@@ -1,7 +1,8 @@
-//! The page's files, which are in the program: HTML, CSS and JavaScript as they are written, nothing built, nothing fetched from elsewhere.
+//! The page's files. They are part of the binary: HTML, CSS and JavaScript as written, without a
+//! build step and without downloads from other hosts.
 //!
-//! A browser keeps them and asks each time whether they are still those (ETag, a hash of the octets): another version of the agent is seen at
-//! once, and the same one sends nothing twice.
+//! A browser caches them and revalidates each time (ETag, a hash of the octets). So the browser
+//! detects another version of the agent at once, and an unchanged file is not sent twice.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -68,9 +69,9 @@ fn tag(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What may not stand in a page whose policy allows neither inline code nor anybody else's.
+    /// Checks for content that the page's policy forbids: inline code, and code from other hosts.
     #[test]
-    fn nothing_is_inline_and_nothing_is_fetched_from_elsewhere() {
+    fn no_inline_code_and_no_foreign_resource() {
         let html = ASSETS[0].text;
         for tag in html.split("<script").skip(1) {
             assert!(tag.trim_start().starts_with("src=\"/page/") || tag.contains("src=\"/page/"), "{tag}");

@@ -1,14 +1,16 @@
-//! What changes, told to every open page as it changes: server-sent events.
+//! Sends changes to every open page: server-sent events.
 //!
 //! ```text
-//!  ChangeNotifier ──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
+//!  ChangeNotifier ──► the press: records the trends, and with clients makes one document ──► watch ──► streams ──► sockets
 //! ```
 //!
-//! One task, the press, asks the owners, at most once in [`PACE`], however often it is notified and however many watch; nobody
-//! watching, it only notes the hour. All streams send the same octets. A stream whose client is slow skips documents: it sends the newest
-//! one when the socket takes it. So a stream costs its socket's buffer, and there are at most [`STREAMS`].
+//! One task, the press, sends requests to the owners at most once in [`PACE`], whatever the number
+//! of notifications and clients. Without clients it only records the trends. All streams send the
+//! same octets. A stream with a slow client skips documents: it sends the newest one when the
+//! socket accepts it. So a stream costs its socket's buffer, and there are at most [`STREAMS`].
 //!
-//! Every [`TICK`] a stream says that it is there, so that the page knows that the agent is, and the agent that the page is.
+//! Every [`TICK`] a stream sends a keepalive. So the page detects a lost agent, and the agent
+//! detects a lost page.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,19 +29,19 @@ use super::trend::Trends;
 use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
 
-/// Pages that are told what changes at a time.
+/// Maximum number of simultaneous streams.
 pub(super) const STREAMS: usize = 64;
-/// Between two documents.
+/// Minimum time between two documents.
 const PACE: Duration = Duration::from_secs(1);
-/// Between two signs of life.
+/// Time between two keepalives.
 const TICK: Duration = Duration::from_secs(15);
 
-/// Who watches, and what they are told.
+/// The connected clients, and their document.
 #[derive(Debug)]
 pub(super) struct LiveClients {
     newest: watch::Sender<Option<Bytes>>,
     watching: AtomicUsize,
-    /// Somebody has come.
+    /// Notified when a client connects.
     come: Notify,
     places: Arc<Semaphore>,
 }
@@ -55,7 +57,7 @@ impl Default for LiveClients {
     }
 }
 
-/// One who watches.
+/// A connected client.
 struct LiveClient {
     clients: Arc<LiveClients>,
     newest: watch::Receiver<Option<Bytes>>,
@@ -65,19 +67,19 @@ struct LiveClient {
 impl Drop for LiveClient {
     fn drop(&mut self) {
         if self.clients.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What nobody watches grows old: the next one waits for a new one.
+            // Without clients the document becomes old: the next client waits for a new one.
             self.clients.newest.send_replace(None);
         }
     }
 }
 
 impl LiveClients {
-    /// The body of a stream; none if every place is taken.
+    /// The body of a stream; none if all places are in use.
     pub(super) fn join(self: &Arc<Self>) -> Option<Body> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         self.watching.fetch_add(1, Ordering::AcqRel);
         let mut newest = self.newest.subscribe();
-        // What is there is shown at once.
+        // The existing document is sent at once.
         newest.mark_changed();
         self.come.notify_one();
         let client = LiveClient { clients: Arc::clone(self), newest, _place: place };
@@ -88,7 +90,7 @@ impl LiveClients {
         Some(StreamBody::new(frames).boxed_unsync())
     }
 
-    /// Whether a stream would have a place.
+    /// Whether a place for a stream is free.
     pub(super) fn has_place(&self) -> bool {
         self.places.available_permits() > 0
     }

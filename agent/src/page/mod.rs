@@ -1,21 +1,23 @@
-//! The agent's own page: how this node stands, for somebody who looks with a browser.
+//! The agent's own page: the state of this node in a browser.
 //!
 //! ```text
 //!   GET /, /page/*.js, …      files in the program                    `assets`
 //!   GET /page/live            server-sent events: a document whenever something changed    `live`, `state`, `trend`
 //!   GET /page/routes?q=…      a search of the tables                  `search`
-//!   GET /page/{explain,peer,pods,events}   asked from their owners when they are shown
+//!   GET /page/{explain,peer,pods,events}   requested from their owners when they are shown
 //! ```
 //!
-//! It shows and never changes: nothing but GET is answered. It needs no password, so by default it is shown to this host alone
-//! ([`Access::Loopback`]), whatever address metrics are served on; and it answers only to names that no stranger's web page can have for this
-//! host (`stranger`), so that a browser on the node cannot be made to read it for somebody else. What peers write
-//! (reasons, communications, hostnames) travels as JSON and is put into the page as text; the Content-Security-Policy allows no inline code, so
-//! that a mistake there would still run nothing.
+//! The page is read-only: it answers only GET. It needs no password. So by default it is served
+//! only to this host ([`Access::Loopback`]), whatever the address of the metrics. It also accepts
+//! only host names that no foreign web page can have for this host (`stranger`), so a foreign page
+//! cannot make a browser on the node read it. Texts from peers (reasons, communications, hostnames)
+//! are sent as JSON and inserted as text. The Content-Security-Policy allows no inline code, so
+//! even a mistake there would run no code.
 //!
-//! **Bounds**: connections are [`trunkline_daemon::http`]'s to count; streams are `live::STREAMS`; `QUESTIONS` are answered at a time, of
-//! bounded size; the list of pods is made once per change, however many ask. Nothing here runs in a task that a session needs: the
-//! speaker is asked for pieces of less than a millisecond.
+//! **Limits**: [`trunkline_daemon::http`] limits connections, `live::STREAMS` streams, and
+//! `QUESTIONS` simultaneous requests of bounded size. The list of pods is built once per change,
+//! whatever the number of requests. No code here runs in a task that a session needs: each request
+//! to the speaker takes less than a millisecond.
 
 mod assets;
 mod live;
@@ -43,23 +45,23 @@ use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
 use live::LiveClients;
 
-/// Questions that are answered at a time.
+/// Maximum number of simultaneous requests.
 const QUESTIONS: usize = 2;
-/// Questions that wait for their turn; whoever comes then is told to come again.
+/// Maximum number of waiting requests. Later requests get an error and must be repeated.
 const WAITING: usize = 32;
-/// Pods that are shown.
+/// Maximum number of shown pods.
 const PODS: usize = 2000;
 
-/// Who is shown the page.
+/// The clients that may see the page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Who comes from this host.
+    /// Clients on this host.
     #[default]
     Loopback,
-    /// Everybody who reaches `httpAddress`.
+    /// All clients that can connect to `httpAddress`.
     Everywhere,
-    /// Nobody.
+    /// No clients.
     Nowhere,
 }
 
@@ -75,7 +77,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Starts what keeps the page up to date.
+    /// Starts the tasks that keep the page up to date.
     pub fn start(access: Access, observer: Arc<Observer>, notifier: &ChangeNotifier) -> Page {
         let clients = Arc::new(LiveClients::default());
         if access != Access::Nowhere {
@@ -92,7 +94,7 @@ impl Page {
         }
     }
 
-    /// Answers; none where there is nothing.
+    /// Answers a request; none for an unknown path.
     pub async fn answer(&self, head: &Parts, from: SocketAddr) -> Option<Response<Body>> {
         let path = head.uri.path();
         if self.access == Access::Nowhere || (path != "/" && !path.starts_with("/page/")) {
@@ -166,7 +168,7 @@ impl Page {
     }
 
     fn live(&self, head: &Parts) -> Response<Body> {
-        // A question about the stream (HEAD) takes no place of it.
+        // A HEAD request uses no place of a stream.
         let body = match head.method {
             Method::HEAD => self.clients.has_place().then(|| whole("")),
             _ => self.clients.join(),
@@ -183,9 +185,9 @@ impl Page {
         response
     }
 
-    /// A place among those whose question is being answered.
+    /// Waits for a permit to answer a request.
     async fn permit(&self) -> Result<SearchPermit<'_>, Response<Body>> {
-        let busy = || try_later("2", "too many questions at a time: ask again\n");
+        let busy = || try_later("2", "too many requests at a time: try again\n");
         let waiting = self.waiting.try_acquire().map_err(|_| busy())?;
         let permit = self.permits.acquire().await.map_err(|_| busy())?;
         Ok(SearchPermit { _waiting: waiting, _permit: permit })
@@ -204,7 +206,7 @@ impl Page {
         })
     }
 
-    /// The pods, listed once however many ask for the same state of them.
+    /// The pods. Simultaneous requests for the same state share one list.
     async fn pods(&self) -> Result<Bytes, Failure> {
         let mut kept = self.pods.lock().await;
         let now = *self.changes.borrow();
@@ -227,7 +229,7 @@ struct SearchPermit<'a> {
     _permit: tokio::sync::SemaphorePermit<'a>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SearchResponse {
@@ -239,7 +241,7 @@ struct SearchResponse {
     complete: bool,
 }
 
-/// What every answer of the page says to the browser.
+/// Security headers of every answer.
 const SECURITY: [(&str, &str); 5] = [
     (
         "content-security-policy",
@@ -252,13 +254,14 @@ const SECURITY: [(&str, &str); 5] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-/// Why somebody is not shown a page that is for this host alone. A stranger's web page in a browser on this host comes from here too; but it
-/// cannot make the browser ask for an address or `localhost` and get it for its own (DNS rebinding), and the browser says where
-/// a question comes from.
+/// The reason for which a client may not see a page that is only for this host. A foreign web page
+/// in a browser on this host also connects from here. But it cannot make the browser request an
+/// address or `localhost` and read the answer as its own (DNS rebinding), and the browser sends the
+/// origin of a request.
 fn stranger(head: &Parts, from: SocketAddr) -> Option<String> {
     if !from.ip().to_canonical().is_loopback() {
         return Some(
-            "the page is shown to this host only: come by `ssh -L` or `kubectl port-forward`, or write page: everywhere into agent.yaml\n"
+            "the page is only for this host: use `ssh -L` or `kubectl port-forward`, or write page: everywhere into agent.yaml\n"
                 .to_owned(),
         );
     }
@@ -282,7 +285,7 @@ fn json<T: Serialize>(answer: Result<T, Failure>) -> Result<Bytes, Failure> {
     Ok(text.into())
 }
 
-/// An argument of a query, decoded; empty if it is not there.
+/// A decoded argument of a query; empty if it is missing.
 fn argument(query: &str, name: &str) -> String {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let Some((_, value)) = pairs.find(|(key, _)| *key == name) else { return String::new() };

@@ -1,7 +1,8 @@
-//! What an operator writes into the search of routes, and what is found.
+//! The search of routes: parses an operator's words and collects the result.
 //!
-//! Words are what people have at hand at the time: an address (what covers it), a prefix (what covers it and what lies in it), the beginning of
-//! an address (`10.24`, `2001:db8:`), `AS65001`, a community. Several words have to hold together.
+//! Possible words: an address (finds covering prefixes), a prefix (finds covering and contained
+//! prefixes), the beginning of an address (`10.24`, `2001:db8:`), `AS65001`, a community. Several
+//! words must all match.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -11,16 +12,16 @@ use trunkline_api::policy::parse_extended_community;
 use trunkline_bgp::speaker::{PathStatus, RouteFilter, Source};
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity, PeerKeyError};
 
-/// Prefixes in an answer.
+/// Maximum number of prefixes in an answer.
 pub(super) const SHOWN: usize = 100;
-/// Paths in an answer: a prefix may have many.
+/// Maximum number of paths in an answer: a prefix may have many.
 pub(super) const PATHS: usize = 500;
-/// A search takes no longer.
+/// Time limit of a search.
 pub(super) const WITHIN: Duration = Duration::from_secs(3);
-/// Octets that are read of a search.
+/// Maximum length of a search in octets.
 const LONGEST: usize = 200;
 
-/// Reason for which a search cannot be read.
+/// The reason for which a search cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SearchError {
     #[error("the search is longer than {LONGEST} octets: write less")]
@@ -34,11 +35,12 @@ pub(super) enum SearchError {
          or a community such as 65000:1"
     )]
     Word(String),
-    #[error("{0}: there is another of its kind: leave one out")]
+    #[error("{0}: another word of this kind exists: remove one")]
     Repeated(String),
 }
 
-/// Reads the parts of a search: the words, whose paths (`own` or a peer), and which (`used`, `unused`, `refused`, `stale`). Empty is all.
+/// Parses a search: the words, the origin of the paths (`own` or a peer), and their state (`used`,
+/// `unused`, `refused`, `stale`). An empty part matches everything.
 pub(super) fn read(words: &str, from: &str, fate: &str) -> Result<RouteFilter, SearchError> {
     if words.len() > LONGEST {
         return Err(SearchError::TooLong);
@@ -100,7 +102,7 @@ fn meaning(word: &str) -> Option<Word> {
     written.map(Word::Community)
 }
 
-/// The prefix that the beginning of an address stands for: whole octets or groups of it.
+/// The prefix for the beginning of an address: complete octets or groups.
 fn beginning(word: &str) -> Option<IpNet> {
     if let Some(groups) = word.strip_suffix(':') {
         let groups: Vec<u16> =
@@ -111,7 +113,7 @@ fn beginning(word: &str) -> Option<IpNet> {
         return IpNet::new(Ipv6Addr::from(whole).into(), length).ok();
     }
     let digits = word.strip_suffix('.').unwrap_or(word);
-    // A number alone is anything.
+    // A number alone is ambiguous.
     if !word.contains('.') {
         return None;
     }
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_what_people_mean_by_it() {
+    fn each_search_word_gets_its_usual_meaning() {
         let prefix = |text: &str| Some(Word::Prefix(text.parse().unwrap()));
         let community = |text: &str| Some(Word::Community(text.to_owned()));
         for (word, meant) in [
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn words_hold_together_and_what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn words_must_all_match_and_invalid_words_are_refused() {
         let filter = read("10.1.0.0/16  AS65001", "10.0.0.1", "refused").unwrap();
         assert_eq!(filter.prefix, Some("10.1.0.0/16".parse().unwrap()));
         assert_eq!(filter.asn, Some(Asn(65001)));

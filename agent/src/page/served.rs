@@ -1,4 +1,4 @@
-//! What is served by HTTP: metrics and probes, and the page.
+//! The HTTP content: metrics and probes, and the page.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::observe::Observer;
 
 /// Metrics and probes, and the page.
 pub struct Served {
-    /// Who answers the metrics and the probes.
+    /// Answers for the metrics and the probes.
     pub observer: Arc<Observer>,
     /// The page.
     pub page: Page,

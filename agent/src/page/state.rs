@@ -1,7 +1,7 @@
-//! What the page shows of the agent at a moment, in its own words: an interface to nobody but the page's script.
+//! The agent's state as the page shows it. This interface is only for the page's own script.
 //!
-//! Times are milliseconds since 1970 of this node's clock, which the script compares with `now` and not with its own clock. They do not move
-//! from one document to the next while nothing happens.
+//! Times are milliseconds since 1970 by this node's clock. The script compares them with `now` and
+//! not with its own clock. While nothing happens, they do not change from one document to the next.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,8 @@ use crate::causes;
 use crate::observe::{Observer, bfd_state, peer_state};
 use crate::reconcile::{SpeakerStatus, UndiscoveredPeer};
 
-/// Peers that are shown; `more` says how many others there are. Those that are down come first.
+/// Maximum number of shown peers; `more` is the number of the others. Peers that are down come
+/// first.
 const PEERS: usize = 256;
 
 /// The document.
@@ -28,12 +29,13 @@ pub(super) struct Document {
     agent: Option<AgentStatus>,
     peers: Vec<PeerRow>,
     more: usize,
-    /// The agent's run and its newest event: who shows events asks for those that he has not.
+    /// The agent's run and its newest event. A script that shows events requests the events after
+    /// its own last one.
     run: u64,
     newest_event: u64,
 }
 
-/// A peer at a glance.
+/// A summary of a peer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PeerRow {
@@ -43,7 +45,8 @@ struct PeerRow {
     shutdown: bool,
     optional: bool,
     dynamic: bool,
-    /// Since when it is Established, or is not; none if it never was since the agent began.
+    /// The time since which it is Established, or is not; none if it never was since the agent's
+    /// start.
     since: Option<u64>,
     next_attempt: Option<u64>,
     received: usize,
@@ -53,13 +56,13 @@ struct PeerRow {
     limit: Option<u32>,
     flaps: u64,
     bfd: Option<BfdState>,
-    /// Why it last left Established.
+    /// The reason for which it last left Established.
     down: Option<TimestampedText>,
-    /// What went wrong last.
+    /// The last error.
     error: Option<TimestampedText>,
-    /// Why there is no Established session, and what to do.
+    /// The reason for which there is no Established session, and the remedy.
     cause: Option<LossCause>,
-    /// Why the last attempt failed.
+    /// The reason for which the last attempt failed.
     attempt: Option<TimestampedText>,
     trend: Trend,
 }
@@ -71,7 +74,7 @@ struct TimestampedText {
     at: u64,
 }
 
-/// Why there is no session, and what to do.
+/// The reason for a missing session, and the remedy.
 #[derive(Debug, Serialize)]
 struct LossCause {
     kind: CauseKind,
@@ -95,7 +98,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Notes how the peers stand now, for their hour.
+/// Records the current state of the peers for their trends.
 pub(super) async fn note(
     observer: &Observer,
     trends: &mut Trends,
@@ -119,11 +122,11 @@ pub(super) async fn document(
         peers.extend(statuses.iter().map(|status| row(status, bgp, trends, now, when)));
     }
     if sessions.is_none() {
-        // No speaker runs: the peers are configured, and down.
+        // No speaker runs: the configured peers are down.
         let configured = observer.peers(None).await.unwrap_or_default();
         peers.extend(configured.iter().map(|peer| stopped(peer, trends, now, when)));
     }
-    // A stable order, but for who is down.
+    // A stable order, with peers that are down first.
     peers.sort_by_key(|peer| (peer.state == PeerState::Established, peer.optional));
     let more = peers.len().saturating_sub(PEERS);
     peers.truncate(PEERS);
@@ -155,10 +158,12 @@ fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when
     let timestamped = |failure: &Option<speaker::Failure>| {
         failure.as_ref().map(|failure| TimestampedText { text: failure.text.clone(), at: ago(failure.ago) })
     };
-    // Between two attempts the state changes every few seconds: what counts is when the session was lost.
+    // Between two attempts the state changes every few seconds. The shown time is the loss of the
+    // session.
     let since = match status.state {
         State::Established => Some(status.state_for),
-        // Never up: since the peer was configured, which the page does not call a loss.
+        // Never up: the time since the peer's configuration, which the page does not show as a
+        // loss.
         _ => status.last_down.as_ref().map(|down| down.ago),
     };
     PeerRow {
@@ -185,7 +190,7 @@ fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when
     }
 }
 
-/// An unnumbered peer that was not found yet.
+/// An unnumbered peer before its discovery.
 fn unfound(waiting: &UndiscoveredPeer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
     let row = idle(waiting.interface.to_string(), trends, when);
     PeerRow {

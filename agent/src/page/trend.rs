@@ -1,28 +1,31 @@
-//! The last hour of each peer, minute by minute: whether its session was there, and how many prefixes it had given.
+//! The last hour of each peer, minute by minute: whether its session was up, and its number of
+//! prefixes.
 //!
-//! It is written when something changes and read when somebody looks: a minute in which nothing was written was like the one before. So
-//! it costs nothing while nothing happens. What is not known is not made up: minutes before the agent's start are empty.
+//! An hour is written on changes and read on requests: a minute without a change equals the
+//! previous one. So it costs nothing while nothing happens. Unknown minutes are not invented:
+//! minutes before the agent's start are empty.
 //!
-//! A peer takes [`MINUTES`] × 8 octets and its name, some 600 in all; of [`PEERS`] at most, which is well below 1 MB.
+//! A peer needs [`MINUTES`] × 8 octets and its name, about 600 in all. With at most [`PEERS`] peers
+//! this is well below 1 MB.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// Minutes that are kept.
+/// Number of stored minutes.
 pub(super) const MINUTES: usize = 60;
-/// Peers whose hour is kept. Dynamic neighbours may be more.
+/// Maximum number of peers with an hour. There may be more dynamic neighbours.
 pub(super) const PEERS: usize = 1024;
 
-/// How a peer stands at a moment.
+/// The state of a peer at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// Its session is Established.
+    /// Whether its session is Established.
     pub(super) up: bool,
-    /// How often its session left Established until now.
+    /// Number of times that its session has left Established.
     pub(super) flaps: u64,
-    /// Prefixes from it that are not refused.
+    /// Number of its prefixes that are not rejected.
     pub(super) prefixes: u32,
 }
 
@@ -36,18 +39,19 @@ struct Minute {
 /// One peer's hour.
 #[derive(Debug)]
 struct Hour {
-    /// The place of a minute is its number modulo [`MINUTES`].
+    /// The index of a minute is its number modulo [`MINUTES`].
     minutes: [Minute; MINUTES],
-    /// The number of the first minute and of the last one that is written.
+    /// The number of the first minute and of the last written one.
     first: u64,
     last: u64,
     now: Sample,
 }
 
-/// The hour as it is shown.
+/// The hour in the page's form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Trend {
-    /// A letter a minute, the oldest first: `u`p, `d`own, `m`ixed (both within the minute), or `-` where nothing is known.
+    /// One letter for each minute, the oldest first: `u`p, `d`own, `m`ixed (both within the
+    /// minute), or `-` for an unknown minute.
     pub(super) state: String,
     /// Prefixes at the end of each minute.
     pub(super) prefixes: Vec<u32>,
@@ -61,7 +65,7 @@ pub(super) struct Trends {
 }
 
 impl Trends {
-    /// Nothing is known yet.
+    /// Trends without any known minute.
     pub(super) fn new(began: Instant) -> Self {
         Trends { began, hours: BTreeMap::new() }
     }
@@ -70,7 +74,7 @@ impl Trends {
         now.saturating_duration_since(self.began).as_secs() / 60
     }
 
-    /// Notes how the peers stand. Those that are not among them are forgotten.
+    /// Records the state of the peers. Peers that are not in the list are forgotten.
     pub(super) fn note<'a>(&mut self, now: Instant, peers: impl Iterator<Item = (String, Sample)> + 'a) {
         let minute = self.minute(now);
         let mut before = std::mem::take(&mut self.hours);
@@ -81,7 +85,7 @@ impl Trends {
         }
     }
 
-    /// A peer's hour up to now.
+    /// A peer's hour until now.
     pub(super) fn trend(&self, name: &str, now: Instant) -> Trend {
         let minute = self.minute(now);
         self.hours.get(name).map_or_else(
@@ -99,7 +103,7 @@ impl Hour {
     }
 
     fn note(&mut self, minute: u64, sample: Sample) {
-        // No more than a whole turn is to be written, however long nothing happened.
+        // At most one whole ring is written, however long nothing changed.
         let missing = minute.saturating_sub(self.last).min(MINUTES as u64);
         for back in (0..missing).rev() {
             self.minutes[place(minute - back)] = Minute::of(self.now);
@@ -172,7 +176,7 @@ mod tests {
             self.trends.note(self.at(seconds), [("a".to_owned(), sample)].into_iter());
         }
 
-        /// The last minutes' letters and prefixes.
+        /// The letters and prefixes of the last minutes.
         fn last(&self, seconds: u64, minutes: usize) -> (String, Vec<u32>) {
             let trend = self.trends.trend("a", self.at(seconds));
             assert_eq!((trend.state.len(), trend.prefixes.len()), (MINUTES, MINUTES));
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn minutes_without_news_are_like_the_one_before_and_those_before_the_start_are_empty() {
+    async fn minutes_without_changes_repeat_and_unknown_ones_are_empty() {
         let mut case = Case::new();
         case.note(10, UP);
         assert_eq!(case.last(10, 3), ("--u".to_owned(), vec![0, 0, 5]));
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_was_lost_and_came_back_between_two_looks_is_seen() {
+    async fn a_flap_between_two_samples_is_recorded() {
         let mut case = Case::new();
         case.note(0, UP);
         case.note(60, Sample { flaps: 1, ..UP });
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_gone_is_forgotten_and_no_more_than_the_bound_are_kept() {
+    async fn removed_peers_are_forgotten_and_the_number_is_limited() {
         let mut case = Case::new();
         let now = case.at(1);
         case.trends.note(now, (0..5000).map(|number| (format!("peer {number}"), UP)));

@@ -1,42 +1,47 @@
-//! Alternate paths: what one router sends this node for a pod of another node leaves by the other routers.
+//! Alternate paths: if a router sends this node a packet for a pod of another node, the packet
+//! leaves through another router.
 //!
-//! Every node of a rack advertises the Subnet, and each pod with NO_EXPORT from its own node. A router whose session with a pod's node is
-//! down, or that filters the pod's route, still has the Subnet from the other nodes, and sends them what is for that pod. Any other router
-//! of the rack knows the pod. So this node has, for each uplink, a table with its Subnets by the routers of the other uplinks:
+//! Every node of a rack advertises the Subnet, and each pod's node advertises the pod with
+//! NO_EXPORT. A router can lack the pod's route: its session with the pod's node is down, or it
+//! filters the route. Such a router still has the Subnet from the other nodes, and sends them the
+//! pod's packets. Any other router of the rack knows the pod. So this node has one table for each
+//! uplink, with its Subnets through the routers of the other uplinks:
 //!
 //! | preference | packet | table | |
 //! |---|---|---|---|
-//! | 1029 | came in by this uplink | [`ALTERNATE_TABLE`] + ifindex | the Subnets that this node advertises, by the other uplinks' routers |
-//! | 1030 | the same | 39998 | where there is no other router: dropped |
+//! | 1029 | from this uplink | [`ALTERNATE_TABLE`] + ifindex | the Subnets that this node advertises, through the other uplinks' routers |
+//! | 1030 | the same | 39998 | no other router: dropped |
 //!
-//! **No loops.** A router that does not know the pod either (there may be no such pod) would send the packet to some node again. nftables
-//! lets a packet take such a path once: it leaves with a TTL of [`ALTERNATE_TTL`], which is enough for the router and the pod's
-//! node, and a packet that arrives with less is dropped (`crate::kernel::nft::alternate`).
+//! **No loops.** If the second router does not know the pod either (the pod may not exist), it
+//! would send the packet to a node again. nftables allows one alternate path per packet. The packet
+//! leaves with a TTL of [`ALTERNATE_TTL`], which is enough for the router and the pod's node. A
+//! packet that arrives with a lower TTL is dropped (`trunkline_datapath::nft::alternate`).
 //!
-//! **The rules depend on the manifests, the routes on the sessions.** A session that ends changes routes of this node over netlink, and no
-//! nftables rule. The node that forwards does not have to notice anything: the router does.
+//! **The rules depend on the manifests, the routes on the sessions.** The end of a session changes
+//! routes of this node over netlink, and no nftables rule. The forwarding node does not have to
+//! detect any failure: the router does.
 //!
-//! Only routers on a connected network are used: the TTL is too low for a way through further routers. The rules distinguish uplinks and not
-//! routers, so there is no alternate path between two routers on one uplink.
+//! Only routers on a connected network are used: the TTL is too low for further routers. The rules
+//! distinguish uplinks and not routers, so there is no alternate path between two routers on one
+//! uplink.
 
 use std::collections::BTreeSet;
 
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{ALTERNATE_RULE, ALTERNATE_TABLE, Hop, Link, RouteKey, RouteTarget, Rule};
 
 use super::peers::Peer;
-use super::{ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
-
-/// Preference of the rules.
-pub(super) const ALTERNATE_RULE: u32 = 1029;
+use super::{Mode, Plan};
+use crate::family::ip_family;
 
 /// Adds the rules and routes of alternate paths to the plan.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
-    let routers: Vec<(&Link, Family, Hop)> = peers
+    let routers: Vec<(&Link, IpFamily, Hop)> = peers
         .iter()
         .filter_map(|peer| Some((peer.link?, peer)))
-        .flat_map(|(link, peer)| peer.routers().map(move |(family, hop)| (link, family, hop)))
+        .flat_map(|(link, peer)| peer.routers().map(move |(family, hop)| (link, ip_family(family), hop)))
         .collect();
-    // Whether a session is up or not: the rules stay as they are.
+    // The rules do not depend on the state of the session.
     let uplinks: BTreeSet<(u32, &str)> = peers
         .iter()
         .filter(|peer| peer.is_adjacent_router())
@@ -54,7 +59,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
     let kernel = &mut plan.kernel;
     for (index, name) in &uplinks {
         let table = ALTERNATE_TABLE + index;
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let rule = Rule { iif: Some((*name).to_owned()), ..Rule::always(family, ALTERNATE_RULE, table) };
             kernel.rules.insert(rule);
             let others = routers.iter().filter(|(link, of, _)| *of == family && link.index != *index);
@@ -62,7 +67,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
             if hops.is_empty() {
                 continue;
             }
-            for prefix in attracted.iter().filter(|prefix| Family::of(prefix) == family) {
+            for prefix in attracted.iter().filter(|prefix| IpFamily::of(prefix) == family) {
                 kernel.routes.insert(RouteKey { table, prefix: *prefix }, RouteTarget::via(hops.clone()));
             }
         }

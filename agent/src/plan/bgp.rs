@@ -1,8 +1,10 @@
-//! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
+//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP beside
+//! it.
 //!
-//! Both leave by one table T, whose default route leads to the established peers ([`super::default_route`]), or which has what these advertise. What comes in
-//! from a peer's link for an address that nobody here has goes on to a router on another link ([`super::alternate`]), or is dropped: the
-//! fabric believes that this node has the subnet, and would get it straight back.
+//! Both use one table T. Its default route leads to the established peers
+//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link for
+//! an address that no local pod has goes to a router on another link ([`super::alternate`]), or is
+//! dropped: the fabric routes the subnet to this node and would return the packet at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +13,16 @@ use trunkline_api::resources::{BgpPeer, Endpoint, Network};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, PeerKey};
+use trunkline_datapath::plan::{DROP_TABLE, RouteKey, RouteTarget, Rule, Sysctl};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget, Rule,
-    Sysctl, alternate, default_route, peers, policy, probes,
+    BgpPlan, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, alternate, default_route, peers,
+    policy, probes,
 };
+use crate::family::ip_family;
 
-/// Where learned routes go and whose they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
-    /// The table.
-    pub table: u32,
-    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
-    /// next hop is on that one.
-    pub peers: BTreeMap<PeerKey, Option<u32>>,
-    /// Of these, the ones that traffic is not sent to while there are others.
-    pub left_out: BTreeSet<PeerKey>,
-}
-
-/// Adds to the plan what the underlay network and GlobalBGP need.
+/// Adds the parts of the underlay network and of GlobalBGP to the plan.
 pub(super) fn plan(
     underlay: &Network,
     intent: &Intent,
@@ -51,7 +43,7 @@ pub(super) fn plan(
     if !errors.is_empty() {
         return Err(errors);
     }
-    // The underlay's own subnets say first which table it was.
+    // The underlay's own subnets come first, because their rules identify the previous table.
     let prefixes = |mode| plan.served().filter(move |(network, _)| network.mode == mode);
     let table =
         tables.shared(prefixes(Mode::Bgp).chain(prefixes(Mode::GlobalBgp)).map(|(_, subnet)| subnet.prefix));
@@ -65,7 +57,8 @@ pub(super) fn plan(
     plan_kernel(plan, table, &peers, host);
     alternate::plan(plan, &peers);
     probes::plan(plan, &peers, mtu, intent);
-    plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
+    let routers = peers.iter().flat_map(peers::Peer::routers);
+    plan.routers.extend(routers.map(|(family, hop)| (ip_family(family), hop)));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
     plan.bgp = Some(BgpPlan {
@@ -124,15 +117,20 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
     let uplinks: BTreeSet<&str> =
         peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
     for family in Family::ALL {
-        kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
+        kernel
+            .rules
+            .extend(uplinks.iter().map(|uplink| Rule::from_link(ip_family(family), uplink, DROP_TABLE)));
         let Some(way) = default_route::plan(peers, family, table, host) else { continue };
         if !way.next_hops.is_empty() {
-            kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(way.hops()));
+            kernel
+                .routes
+                .insert(RouteKey::default_route(table, ip_family(family)), RouteTarget::via(way.hops()));
         }
         plan.ways_out.insert(family, way);
     }
     for uplink in uplinks {
-        // The way back to a peer may be by another uplink (ECMP), which a strict check would take for a forged source.
+        // The return path to a peer may use another uplink (ECMP). A strict check would drop its
+        // packets as forged.
         kernel.sysctls.insert(format!("net/ipv4/conf/{uplink}/rp_filter"), Sysctl::LooseReversePath);
     }
     let importing: BTreeMap<PeerKey, Option<u32>> = peers
@@ -140,23 +138,10 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         .filter(|peer| peer.imports())
         .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
         .collect();
-    kernel.learned = (!importing.is_empty()).then(|| Learned {
+    kernel.learned = (!importing.is_empty()).then_some(table);
+    plan.learned = (!importing.is_empty()).then(|| Learned {
         table,
         left_out: host.left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
         peers: importing,
     });
-}
-
-/// The resource and field of a peer, for an error.
-pub(super) fn peer_field(network: &str, index: usize, field: &str, message: impl ToString) -> PlanError {
-    PlanError::Field {
-        resource: format!("Network {network}"),
-        field: format!("spec.config.bgpPeers[{index}].{field}"),
-        message: message.to_string(),
-    }
-}
-
-/// Whether traffic is sent to a peer at all.
-pub(super) fn routes_traffic(peer: &BgpPeer) -> bool {
-    !peer.does_not_route_traffic
 }

@@ -1,76 +1,35 @@
-//! The way out of a BGP network: which of its peers are next hops of the default route of table T.
+//! The default route of a BGP network: the peers that are its next hops in table T.
 //!
-//! Without `import` the next hops are configured: every established peer that routes traffic. A peer that has lost its own way out
-//! still is established. So the plan looks at the default routes that the peers offer, family by family:
+//! Without `import`, the manifests define the next hops: every established peer that routes
+//! traffic. A peer that lost its own uplinks can still be established. So the plan also uses the
+//! default routes that the peers offer, for each family:
 //!
 //! | what the peers offer | next hops |
 //! |---|---|
 //! | at least one offers a default route | the peers that offer one |
 //! | none offers one | all |
 //!
-//! A fabric whose routers originate no default route is in the second row for ever, and keeps what hybridnet's manifests mean. No row
-//! is empty as long as a peer is established. Offered is what is in the Adj-RIB-In and passes the loop checks, also while it is retained
-//! over a restart of the peer. Attributes do not matter: a network that wants the best path has `import`.
+//! A fabric without default routes from its routers always matches the second row. This preserves
+//! the meaning of hybridnet's manifests. As long as a peer is established, no row is empty. A peer
+//! *offers* a default route if the route is in the Adj-RIB-In and passes the loop checks, also
+//! while the route is retained over a restart of the peer. Attributes do not matter: a network that
+//! needs the best path uses `import`.
 //!
-//! **A restart of the agent.** The first sessions come back before the peers' routes do. Until the first route selection of the family is
-//! done, a peer that is a next hop in the kernel ([`Host::former`]) counts as one that offers a default route, as long as its End-of-RIB has not
-//! come. While only others are established, and such a peer may still come back, the kernel's next hops stay.
+//! **A restart of the agent.** Sessions are established before the peers' routes arrive. Until the
+//! first route selection of the family is done, a peer that is a next hop in the kernel
+//! ([`KernelHost::former`](trunkline_datapath::plan::KernelHost::former)) counts as offering a
+//! default route, until its End-of-RIB. If only other peers are established, and such a peer may
+//! still return, the kernel's next hops stay.
 
-use trunkline_api::control::DefaultRouteBasis;
-pub use trunkline_api::control::ExclusionCause as Cause;
-use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::{Hop, RouteKey};
 
-use super::bgp::routes_traffic;
-use super::peers::Peer;
-use super::{Hop, Host, RouteKey};
+use super::peers::{Peer, routes_traffic};
+use super::selection::{Basis, Cause, DefaultRouteSelection, ExcludedPeer};
+use super::types::Host;
+use crate::family::ip_family;
 
-/// What is known of the default routes that a peer offers, by family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeerDefaultRoutes {
-    /// It offers one.
-    pub now: FamilySet,
-    /// It offers one, or did at some time since the agent's start.
-    pub ever: FamilySet,
-    /// It offered one in the session that is established, and withdrew it.
-    pub withdrawn: FamilySet,
-    /// End-of-RIB of the session has come: what it does not offer by now, it does not have.
-    pub complete: FamilySet,
-}
-
-/// The next hops of the default route in one family, and which peers are not among them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DefaultRouteSelection {
-    /// The table.
-    pub table: u32,
-    /// Why these are the next hops.
-    pub basis: Basis,
-    /// The next hops, each with the name of its peer.
-    pub next_hops: Vec<(String, Hop)>,
-    /// Established peers that are not next hops.
-    pub left_out: Vec<ExcludedPeer>,
-}
-
-/// Why peers are next hops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
-    /// They offer a default route.
-    Offered,
-    /// They are configured, and no peer offers a default route.
-    Configured,
-    /// They were next hops before the agent was restarted, and the first route selection is not done yet.
-    Former,
-}
-
-/// An established peer that is no next hop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExcludedPeer {
-    /// Its name.
-    pub peer: String,
-    /// Why.
-    pub cause: Cause,
-}
-
-/// A peer that packets can be sent to.
+/// A peer that can be a next hop.
 #[derive(Clone, Debug)]
 struct Candidate {
     peer: String,
@@ -101,7 +60,7 @@ impl Candidate {
 
     fn cause(&self) -> Cause {
         match (self.offers, self.withdrawn, self.complete, self.offered) {
-            // It offers one, and yet the next hops of before stay.
+            // The peer offers one, but the former next hops stay.
             (true, ..) | (false, false, false, _) => Cause::Pending,
             (false, true, ..) | (false, false, true, true) => Cause::Withdrawn,
             (false, false, true, false) => Cause::NotOffered,
@@ -109,7 +68,7 @@ impl Candidate {
     }
 }
 
-/// The way out by peers whose routes are not imported. None where there are no such peers.
+/// The default route through peers without an import policy. None if there are no such peers.
 pub(super) fn plan(
     peers: &[Peer<'_>],
     family: Family,
@@ -121,8 +80,11 @@ pub(super) fn plan(
     if routers.is_empty() {
         return None;
     }
-    let former =
-        host.former.get(&RouteKey::default_route(table, family)).map_or(&[][..], |route| route.hops());
+    let former = host
+        .kernel
+        .former
+        .get(&RouteKey::default_route(table, ip_family(family)))
+        .map_or(&[][..], |route| route.hops());
     let candidates = routers.iter().filter_map(|peer| Candidate::read(peer, family)).collect();
     let returns = routers
         .iter()
@@ -132,8 +94,8 @@ pub(super) fn plan(
     Some(select(candidates, table, former, returns).without(&faulty))
 }
 
-/// `former`: the kernel's next hops of before the agent's restart, until the first route selection is done. `returns`: one of them may be
-/// a peer that is not a candidate yet.
+/// `former`: the kernel's next hops from before the agent's restart, until the first route
+/// selection is done. `returns`: one of them may belong to a peer that is not a candidate yet.
 fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool) -> DefaultRouteSelection {
     let offers = candidates.iter().any(|peer| peer.offers);
     let is_former = |peer: &Candidate| peer.is_in(former);
@@ -171,51 +133,18 @@ impl ExcludedPeer {
     }
 }
 
-impl DefaultRouteSelection {
-    /// Leaves these peers out, unless no next hop would remain.
-    fn without(mut self, faulty: &[String]) -> DefaultRouteSelection {
-        let is_faulty = |peer: &String| faulty.contains(peer);
-        if self.next_hops.iter().all(|(peer, _)| is_faulty(peer)) {
-            return self;
-        }
-        let (out, used) = self.next_hops.into_iter().partition(|(peer, _)| is_faulty(peer));
-        self.next_hops = used;
-        let out: Vec<(String, Hop)> = out;
-        self.left_out
-            .extend(out.into_iter().map(|(peer, _)| ExcludedPeer { peer, cause: Cause::ProbeFault }));
-        self
-    }
-
-    /// The next hops.
-    pub fn hops(&self) -> Vec<Hop> {
-        self.next_hops.iter().map(|(_, hop)| *hop).collect()
-    }
-
-    /// The peers that are next hops, in words.
-    pub fn names(&self) -> String {
-        self.next_hops.iter().map(|(peer, _)| peer.as_str()).collect::<Vec<_>>().join(", ")
-    }
-}
-
-impl From<Basis> for DefaultRouteBasis {
-    fn from(basis: Basis) -> Self {
-        match basis {
-            Basis::Offered => DefaultRouteBasis::Advertised,
-            Basis::Configured => DefaultRouteBasis::Configured,
-            Basis::Former => DefaultRouteBasis::Retained,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use trunkline_api::control::DefaultRouteBasis;
+
     use super::*;
 
     fn hop(number: u8) -> Hop {
         Hop::to(std::net::IpAddr::from([192, 0, 2, number]))
     }
 
-    /// A peer by its number and what is known of it: `o` offers, `e` offered once, `w` withdrew it, `c` complete.
+    /// A peer by its number and its state: `o` offers, `e` offered before, `w` withdrew it, `c`
+    /// complete.
     fn peer(number: u8, known: &str) -> Candidate {
         Candidate {
             peer: number.to_string(),
@@ -227,7 +156,7 @@ mod tests {
         }
     }
 
-    /// The name that the interfaces have.
+    /// The name in the JSON output.
     fn json(value: impl serde::Serialize) -> String {
         serde_json::to_value(value).unwrap().as_str().unwrap().to_owned()
     }
@@ -246,14 +175,14 @@ mod tests {
     #[test]
     fn next_hops_are_the_peers_that_offer_a_default_route() {
         let table: &[(&[&str], &str)] = &[
-            // A fabric whose routers originate none.
+            // A fabric without default routes.
             (&["c", "c"], "configured: 1 2"),
             (&["", ""], "configured: 1 2"),
             (&["oc", "oc"], "advertised: 1 2"),
             (&["oc", "ewc"], "advertised: 1 -2 withdrawn"),
             (&["oc", "c"], "advertised: 1 -2 notOffered"),
             (&["oc", ""], "advertised: 1 -2 pending"),
-            // It returned, and has not sent everything.
+            // The first peer returned, and has not sent all routes.
             (&["oc", "e"], "advertised: 1 -2 pending"),
             (&["oc", "ec"], "advertised: 1 -2 withdrawn"),
             (&["ewc", "ewc"], "configured: 1 2"),
@@ -268,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_established_never_leaves_an_empty_set() {
+    fn next_hops_are_never_empty_with_an_established_peer() {
         let known = ["", "c", "o", "oc", "e", "ec", "ew", "ewc"];
         for (first, second) in known.iter().flat_map(|first| known.map(|second| (*first, second))) {
             let formers: [&[u8]; 5] = [&[], &[1], &[2], &[1, 2], &[3]];
@@ -287,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_a_probe_fault_leaves_unless_it_is_the_last() {
+    fn a_peer_with_a_probe_fault_is_excluded_unless_it_is_the_last() {
         let names = |faulty: &[&str]| {
             let peers = vec![peer(1, "oc"), peer(2, "oc")];
             let faulty: Vec<String> = faulty.iter().map(|name| (*name).to_owned()).collect();
@@ -301,17 +230,17 @@ mod tests {
     #[test]
     fn after_a_restart_the_kernels_next_hops_count_until_end_of_rib() {
         let table: &[(&[&str], &[u8], bool, &str)] = &[
-            // The first session is back, its routes are not.
+            // The first session is established, its routes are not complete.
             (&[""], &[1, 2], true, "retained: 1"),
             (&["", ""], &[1, 2], false, "retained: 1 2"),
             (&["oc", ""], &[1, 2], false, "advertised: 1 2"),
             (&["oc", "c"], &[1, 2], false, "advertised: 1 -2 notOffered"),
             (&["c", "c"], &[1, 2], false, "configured: 1 2"),
-            // Before the restart the first had withdrawn its default route. It comes back first.
+            // Before the restart, the first peer had withdrawn its default route. It returns first.
             (&["c"], &[2], true, "retained: 2 -1 notOffered"),
             (&["c", ""], &[2], false, "retained: 2 -1 notOffered"),
             (&["c", "oc"], &[2], false, "advertised: 2 -1 notOffered"),
-            // The other one does not come back: the manifests do not have it any more.
+            // The other peer does not return: it is no longer in the manifests.
             (&["c"], &[2], false, "configured: 1"),
             (&["oc"], &[2], true, "advertised: 1"),
         ];

@@ -1,11 +1,15 @@
-//! What the guard against pods and foreign tunnels must know of this node ([`crate::kernel`] has its rules).
+//! This node's parameters of the guard against pods and foreign tunnels
+//! ([`trunkline_datapath::kernel`] has its rules).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{GuardPlan, GuardSettings, GuardedTunnel};
+use trunkline_datapath::plan::{GuardPlan, GuardedTunnel};
 
-/// The port of hybridnet and flannel, and IANA's (RFC 7348 §5). Other programs' tunnels are on this node, too.
+use super::GuardSettings;
+
+/// The port of hybridnet and flannel, and the port of IANA (RFC 7348 §5). Tunnels of other programs
+/// can be on this node too.
 const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 /// RFC 4271 §8.2.1.
 const BGP_PORT: u16 = 179;
@@ -20,7 +24,7 @@ pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16) -> GuardPlan {
     }
 }
 
-/// The overlay's tunnels, and the nodes that they may come from.
+/// The overlay's tunnels, and the nodes from which their packets may come.
 pub(super) fn tunnel(vni: u32, port: u16, vteps: impl Iterator<Item = IpAddr>) -> GuardedTunnel {
     GuardedTunnel { vni, port, vteps: vteps.collect::<BTreeSet<IpAddr>>() }
 }

@@ -1,33 +1,39 @@
-//! `hairpin`: what pods of a network send each other goes out to the switch and comes back, also where both are on one node.
+//! `hairpin`: packets between pods of a network leave through the switch and return, also between
+//! two pods of one node.
 //!
-//! For fabrics that filter, count or mirror by port what pods send each other. Four rules before the one that leads to local pods:
+//! For fabrics that filter, count or mirror such packets by port. Four rules precede the rule for
+//! local pods:
 //!
 //! | preference | rule | table | |
 //! |---|---|---|---|
-//! | 960 | mark [`TRANSLATED`] | 39999 | a Service's connection: translated here, so it must stay here |
-//! | 970 | what begins here (`iif lo`) | 39999 | the host reaches its pods directly |
-//! | 970 | what came in by an uplink | 39999 | it has been out |
-//! | 980 | from a subnet of the network to one | T, or 39997 | by the routers |
+//! | 960 | mark [`TRANSLATED`] | 39999 | a Service's connection: this node translates it, so it must stay here |
+//! | 970 | sent by the host (`iif lo`) | 39999 | the host reaches its pods directly |
+//! | 970 | from an uplink | 39999 | the packet already left the node |
+//! | 980 | from a subnet of the network to one | T, or 39997 | through the routers |
 //!
-//! In BGP, and between subnets of a VLAN network, T is right: its default leads to the routers, which know where the pod is. Within a VLAN's
-//! subnet T has the link itself, where nobody would answer for a pod of the asking host; table 39997 has the subnet's router instead.
-//! While T leads nowhere, pods of one node reach each other directly.
+//! In BGP, and between subnets of a VLAN network, T is correct: its default route leads to the
+//! routers, which know the pod's node. Within a VLAN's subnet, T has the link itself, where no host
+//! would answer ARP for a pod of the requesting host. Table 39997 has the subnet's router instead.
+//! While T has no route, pods of one node reach each other directly.
 //!
-//! **The mark.** nftables sets it on packets of connections whose destination was translated here (NodePort, a Service, also to the pod
-//! that asked), in both directions: the packet's way back must meet the connection's entry, so it may not go out in between. Where the
-//! host checks sources strictly (`rp_filter` 1, IPv4), `src_valid_mark` has that check know the mark too: without it the way back would seem
-//! to be the one of 980, and translated packets of pods would be dropped.
+//! **The mark.** nftables sets it on packets of connections with a destination that was translated
+//! here (NodePort, or a Service, also if the backend is the client itself), in both directions. The
+//! reply must meet the connection's entry, so it must not leave the node first. If the host checks
+//! sources strictly (`rp_filter` 1, IPv4), `src_valid_mark` makes this check use the mark.
+//! Otherwise the check would take rule 980 for the return path, and drop translated packets of
+//! pods.
 
 use std::collections::BTreeSet;
 
-use trunkline_bgp::types::Family;
-
-use super::{
-    DROP_TABLE, HAIRPIN_TABLE, Hop, Mark, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
-    SubnetPlan, Sysctl, TRANSLATED,
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    DROP_TABLE, HAIRPIN_TABLE, Hop, Mark, POD_TABLE, RouteKey, RouteTarget, Rule, Sysctl, TRANSLATED,
 };
 
-/// Adds what networks with `hairpin` need, once it is known by which links and tables they leave.
+use super::{Mode, NetworkPlan, Plan, SubnetPlan};
+
+/// Adds the rules and routes of networks with `hairpin`. Their links and tables must already be
+/// planned.
 pub(super) fn plan_hairpin(plan: &mut Plan) {
     let Plan { kernel, networks, .. } = plan;
     let uplinks =
@@ -36,7 +42,7 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
     for network in networks.values().filter(|network| network.hairpin && network.refused.is_none()) {
         kernel.translated.hairpin = true;
         kernel.sysctls.insert("net/ipv4/conf/all/src_valid_mark".to_owned(), Sysctl::Exactly("1"));
-        for family in network.subnets.values().map(|subnet| Family::of(&subnet.prefix)) {
+        for family in network.subnets.values().map(|subnet| IpFamily::of(&subnet.prefix)) {
             let stays = Rule { mark: Some(Mark::bits(TRANSLATED)), ..Rule::always(family, 960, POD_TABLE) };
             let comes = entrances
                 .iter()
@@ -44,7 +50,8 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
             kernel.rules.extend(comes.chain([stays]));
         }
         for from in network.subnets.values() {
-            for to in network.subnets.values().filter(|to| Family::of(&to.prefix) == Family::of(&from.prefix))
+            for to in
+                network.subnets.values().filter(|to| IpFamily::of(&to.prefix) == IpFamily::of(&from.prefix))
             {
                 let Some(table) = way(network, from, to) else { continue };
                 kernel

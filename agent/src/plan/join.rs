@@ -1,87 +1,60 @@
-//! How a pod is joined to its network: what its links need to know beyond its addresses.
+//! Parameters of a pod's links beyond its addresses.
 //!
-//! By `veth`, nothing: everything goes to the host, which has the plan's tables. An IPVLAN slave decides in the pod itself what goes into the
-//! VLAN and what to the host, so the pod is told when it is attached:
+//! `veth` needs none: all packets go to the host, which has the plan's tables. With an IPVLAN
+//! slave, the pod itself selects between the VLAN and the host. So ADD installs these routes in the
+//! pod:
 //!
-//! - **by the slave**: its subnet, and everything else through the subnet's router;
-//! - **by the host**: the host's own addresses, which a slave cannot reach on the wire; the subnets of the other networks that are here,
-//!   whose pods the host knows the way to; and the prefixes of Services, which are translated here.
+//! - **through the slave**: its subnet, and everything else through the subnet's router;
+//! - **through the host**: the host's own addresses, which a slave cannot reach on the wire; the
+//!   subnets of the other networks on this node, because the host has routes to their pods; and the
+//!   prefixes of Services, which the host translates.
 //!
-//! What the host sends to the pod comes by the pair, and its answer has to go back the same way, since connection tracking on the host would
-//! else see half of it. That is why the list is not only of what could not be reached otherwise.
+//! Packets from the host to the pod arrive on the veth pair. The reply must use the same pair,
+//! because otherwise connection tracking on the host sees only one direction. So the list also
+//! contains prefixes that the slave could reach without the host.
 //!
-//! What comes later, a subnet or an address of the host, is told to the pods that are attached from then on. CHECK names it where it is
-//! missing, and a second ADD puts it in place.
+//! A later subnet or address of the host reaches only pods that are attached afterwards. CHECK
+//! reports a missing route, and a second ADD adds it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::AttachmentKind;
+use trunkline_datapath::link_check::LinkCheck;
+use trunkline_datapath::plan::{Attachment, Ipvlan, OnLink};
 
 use super::{Host, Intent, NetworkPlan, Plan};
-use crate::link_check::LinkCheck;
 
-/// A pod's place, before it has links.
+/// A pod before it has links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachTarget {
     /// The network's name.
     pub network: String,
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
-    /// How it is joined.
+    /// How it is attached.
     pub attachment: AttachmentKind,
 }
 
-/// What a pod's links need to know.
+/// Parameters of a pod's links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkParameters {
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
-    /// How it is joined.
+    /// How it is attached.
     pub attachment: Attachment,
-    /// What is looked at on the wire before it may have its addresses.
+    /// Checks on the wire before the pod may use its addresses.
     pub link_checks: Vec<LinkCheck>,
-    /// The network's subnets: what the interface is for where another has the pod's default route.
+    /// The network's subnets: the destinations of this interface if another interface has the pod's
+    /// default route.
     pub destinations: Vec<IpNet>,
 }
 
-/// How a pod is joined.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Attachment {
-    /// One veth pair, and everything goes to the host.
-    #[default]
-    Veth,
-    /// A slave on the VLAN's device, and a veth pair beside it.
-    Ipvlan(Ipvlan),
-}
-
-/// What an IPVLAN slave needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipvlan {
-    /// Index of the device that carries it.
-    pub parent: u32,
-    /// Its name.
-    pub parent_name: String,
-    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
-    pub on_link: Vec<OnLink>,
-    /// What is reached by the host all the same.
-    pub by_host: BTreeSet<IpNet>,
-}
-
-/// An address on a network with a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnLink {
-    /// The address, with the length of the subnet's prefix.
-    pub address: IpNet,
-    /// The gateway.
-    pub gateway: IpAddr,
-}
-
-/// Reason for which a pod's links cannot be made now.
+/// The reason for which a pod's links cannot be made now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// An address is outside of the network's subnets.
+    /// No subnet of the network contains the address.
     #[error("{address} is in no subnet of Network {network}")]
     NoSubnet {
         /// The address.
@@ -95,7 +68,7 @@ pub enum JoinError {
         /// The subnet.
         subnet: String,
     },
-    /// An IPVLAN slave is on one device only.
+    /// All addresses of an IPVLAN slave need the same device.
     #[error(
         "Subnet {subnet} is on {device}, and the pod's other address on {other}: with `attachment: ipvlan` both are in \
          one VLAN"
@@ -108,7 +81,7 @@ pub enum JoinError {
         /// The device of the pod's other address.
         other: String,
     },
-    /// The device of a subnet carries nothing.
+    /// The device of a subnet is unusable.
     #[error("Subnet {subnet}: {fault}")]
     Device {
         /// The subnet.
@@ -118,8 +91,8 @@ pub enum JoinError {
     },
 }
 
-/// The parameters of a pod's links. Of a network that is not there, none: the addition of the pod
-/// is refused.
+/// Parameters of a pod's links. For an unknown network the result is empty, because the caller that
+/// adds the pod reports the error.
 ///
 /// # Errors
 /// The links cannot be made now.
@@ -134,7 +107,7 @@ pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, JoinEr
     Ok(LinkParameters { mtu: network.mtu, attachment, link_checks, destinations })
 }
 
-/// How a pod with these addresses is a slave of their one device.
+/// Parameters of an IPVLAN slave: all addresses must have one device.
 fn slave(
     network: &NetworkPlan,
     target: &AttachTarget,
@@ -160,24 +133,25 @@ fn slave(
             let (subnet, device) = (name.to_owned(), device.clone());
             return Err(JoinError::TwoVlans { subnet, device, other: slave.parent_name.clone() });
         }
-        // The subnet's prefix has the family of its addresses.
+        // The subnet's prefix and the address have the same family.
         let address = IpNet::new(*address, subnet.prefix.prefix_len()).unwrap_or((*address).into());
         slave.on_link.push(OnLink { address, gateway: *gateway });
     }
     Ok(slave.map(Attachment::Ipvlan).unwrap_or_default())
 }
 
-/// What of a pod's addresses is in a VLAN, or why nothing can be sent or asked there now.
+/// The link checks for the pod's addresses in VLANs, or the reason for which the VLAN is unusable
+/// now.
 fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCheck>, JoinError> {
     let mut checks = Vec::new();
     for address in addresses {
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
         let Some(device) = &planned.device else { continue };
         let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
-            let fault = device.fault.as_deref().unwrap_or("its device is not there");
+            let fault = device.fault.as_deref().unwrap_or("its device does not exist");
             return Err(JoinError::Device { subnet: subnet.to_owned(), fault: fault.to_owned() });
         };
-        // Behind a tunnel there is nobody to ask.
+        // A tunnel has no gateway that could answer.
         let (Some(gateway), Some(vlan)) = (planned.gateway, planned.vlan) else { continue };
         checks.push(LinkCheck {
             address: *address,
@@ -191,10 +165,13 @@ fn link_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<LinkCh
     Ok(checks)
 }
 
-/// Says for each network whose pods have slaves what these reach by the host.
+/// Computes, for each network with IPVLAN slaves, the prefixes that its pods reach through the
+/// host.
 pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
-    // Links that are down are such as `kube-ipvs0`, whose thousands of addresses are Services'.
-    let own = host.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
+    // Skips links that are down. Example: `kube-ipvs0`, which has thousands of addresses of
+    // Services.
+    let own =
+        host.kernel.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
     let own: BTreeSet<IpNet> = own.filter(is_reachable).map(IpNet::from).collect();
     let served: Vec<(String, IpNet)> = plan
         .networks
@@ -215,7 +192,7 @@ pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
     }
 }
 
-/// Whether an address of the host means the host to somebody else, too.
+/// Whether other hosts and pods can use this address to reach the host.
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback(),

@@ -1,50 +1,55 @@
-//! From what is wanted and what the host is like to what the host should have: a pure function.
+//! Computes the plan from the intent and the host. It is a pure function.
 //!
-//! The slow path ([`plan`]) is computed anew whenever the intent, the host's links or a session changes; the fast path ([`plan_pod`]) only
-//! reads the plan that is in force, so that a pod costs the same with 10 others as with 1,000.
+//! The slow path ([`plan`]) runs whenever the intent, the host's links or a session changes. The
+//! fast path ([`plan_pod`]) only reads the current plan. So a pod costs the same with 10 other pods
+//! as with 1,000.
 //!
-//! What the kernel is asked, in order:
+//! The kernel's rules, in the order of evaluation:
 //!
 //! | preference | rule | table |
 //! |---|---|---|
-//! | 960–980 | pods of a network with `hairpin` | out to the switch: `hairpin` |
-//! | 1000 | everything | 39999: local pods, one /32 or /128 each |
-//! | 1010 | everything | 40000: overlay pods of other nodes, with a network of mode VXLAN |
-//! | 1020 | what comes from an overlay subnet | 40001: other nodes' own addresses, likewise |
-//! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the ways back by that link |
+//! | 960–980 | packets from pods of a network with `hairpin` | to the switch: `hairpin` |
+//! | 1000 | all | 39999: local pods, one /32 or /128 each |
+//! | 1010 | all | 40000: overlay pods of other nodes, with a network of mode VXLAN |
+//! | 1020 | packets from an overlay subnet | 40001: other nodes' own addresses, with a network of mode VXLAN |
+//! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the return routes over that link |
 //! | 1025 | the same, where that table has no route | the main table |
-//! | 1028 | translated on this node, from outside, to a pod | T of that pod's subnet |
-//! | 1029 | what came in by an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers, or to the device that counts drops |
-//! | 1029 | what came in by other links from the fabric, or a tunnel | 39996: the subnets to that device |
-//! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
-//! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
-//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
+//! | 1028 | packets from outside that are translated on this node, to a pod | T of that pod's subnet |
+//! | 1029 | packets from an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers, or to the device that counts drops |
+//! | 1029 | packets from other links of the fabric, or from a tunnel | 39996: the subnets to that device |
+//! | 1030 | packets from the fabric or from a tunnel | 39998: a blackhole for each local subnet |
+//! | 1090 | packets from the host itself, if its address is in a pods' subnet | the main table |
+//! | 1100 | packets from a local subnet | T ≥ 10000: routes out of the node, one table per BGP network, VLAN subnet or overlay |
 //!
-//! The blackhole is only for what the fabric sends: the fabric believes that this node has the subnet, and sending such a packet back would
-//! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
+//! The blackhole applies only to packets from the fabric. The fabric routes the subnet to this
+//! node, so a packet that the node sends back would loop. A local pod's packet to a pod of the same
+//! subnet on another node must leave the node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{
-    AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet, ValueError,
-};
+use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::types::{Community, Family};
+use trunkline_bgp::types::Community;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    DROP_TABLE, Hop, NatRules, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
+    SUBNET_RULE, Sysctl,
+};
 
 mod alternate;
 mod bgp;
-pub mod default_route;
+mod default_route;
 mod guard;
 mod hairpin;
+pub mod intent;
 mod join;
-mod nft_rules;
 mod peers;
 mod policy;
 mod probes;
+pub mod selection;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -54,56 +59,16 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use bgp::Learned;
-pub use default_route::{DefaultRouteSelection, PeerDefaultRoutes};
-pub use join::{AttachTarget, Attachment, Ipvlan, JoinError, LinkParameters, OnLink, join};
-pub use nft_rules::*;
-pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
-pub(crate) use translated::mark_of;
+pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use join::{AttachTarget, JoinError, LinkParameters, join};
+pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use types::*;
-pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
 
-use crate::source::OverlayPods;
-
-/// What is wanted: an immutable snapshot of the source.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Intent {
-    /// This node.
-    pub node: NodeIdentity,
-    /// All networks; of a peer with a `passwordFile` the key stands in `password`.
-    pub networks: Vec<Network>,
-    /// All subnets.
-    pub subnets: Vec<Subnet>,
-    /// The nodes of the overlay, this one among them.
-    pub nodes: Vec<NodeInfo>,
-    /// Where the overlay's pods on other nodes are; `None`: in the blocks that the NodeInfos have.
-    pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// What the node's configuration says of tunnels.
-    pub tunnels: Tunnels,
-    /// What the node's configuration says of the guard.
-    pub guard: GuardSettings,
-    /// What the node's configuration says of probes.
-    pub probes: ProbeSettings,
-    /// The BGP identifier, if it is configured.
-    pub router_id: Option<Ipv4Addr>,
-    /// The node is in a Kubernetes cluster, which usually has a service proxy.
-    pub in_cluster: bool,
-    /// Prefixes of Services.
-    pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.
-    pub vlan_interfaces: Vec<String>,
-}
-
-impl Intent {
-    /// What is said of this node itself.
-    fn own_info(&self) -> Option<&NodeInfo> {
-        self.nodes.iter().find(|node| node.name() == self.node.name)
-    }
-}
-
-/// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
+/// Everything that this node should have. Errors are about facts that validation cannot check,
+/// because they depend on the node.
 ///
-/// Each kind of network adds its own part, and what is the same for every subnet follows from what they said of it.
+/// Each kind of network adds its own part. The parts that are equal for all subnets follow from
+/// these.
 pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     let here: Vec<&Network> =
         intent.networks.iter().filter(|network| network.selects(&intent.node.labels)).collect();
@@ -135,8 +100,8 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     Ok(plan)
 }
 
-/// What one pod needs. Reads the plan, never computes it.
-pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
+/// Kernel objects and prefixes of one pod. The function reads the plan and never computes it.
+pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
     let network =
         plan.networks.get(&pod.network).ok_or_else(|| PlanError::NoNetwork { name: pod.network.clone() })?;
     if let Some(reason) = &network.refused {
@@ -149,8 +114,9 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
             pod: pod.attachment,
         });
     }
-    // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them. A router that
-    // has no session with this node learns them from other routers only.
+    // In an underlay, the fabric beyond the rack has the subnet. The pods' own routes stay with the
+    // routers that need them. A router without a session with this node learns these routes only
+    // from other routers.
     let disaggregated = plan.bgp.as_ref().is_some_and(|bgp| bgp.disaggregated.is_some());
     let communities = match network.mode {
         Mode::Bgp if !disaggregated => Some(vec![Community::NO_EXPORT]),
@@ -162,6 +128,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         host_ifindex: pod.host_ifindex,
         ..PodPlan::default()
     };
+    let mut originate = BTreeMap::new();
     for address in &pod.addresses {
         let prefix = IpNet::from(*address);
         let on_link = Hop::link(pod.host_ifindex);
@@ -169,19 +136,19 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         planned.neighbours.insert(Neighbour { ifindex: pod.host_ifindex, address: *address, mac: pod.mac });
         if let Some(communities) = &communities {
             let communities = communities.clone();
-            planned.originate.insert(prefix, Origination { communities, ..Origination::default() });
+            originate.insert(prefix, Origination { communities, ..Origination::default() });
         }
-        // A slave answers for itself.
+        // An IPVLAN slave answers ARP and ND itself.
         if network.mode == Mode::Vlan && pod.attachment == AttachmentKind::Veth {
             let device = network.subnet_of(*address).and_then(|(_, subnet)| subnet.device.as_ref());
             let ifindex = device.and_then(|device| device.ifindex);
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
         }
     }
-    // A set of nftables takes no range within another.
+    // An nftables set accepts no range inside another range.
     let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();
     planned.sources = IpNet::aggregate(&allowed).into_iter().collect();
-    Ok(planned)
+    Ok(PlannedPod { kernel: planned, originate })
 }
 
 /// The node's one underlay network.
@@ -221,7 +188,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mode,
         attachment: network.attachment(),
         hairpin: network.is_hairpin(),
-        // The host does not see what a slave sends.
+        // The host does not see packets that an IPVLAN slave sends.
         extra_prefixes: network
             .extra_prefixes()
             .filter(|_| network.attachment() == AttachmentKind::Veth)
@@ -232,7 +199,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mtu: None,
         refused,
     };
-    // Who gives addresses out for the whole cluster divides nothing.
+    // With addresses allocated for the whole cluster, nodes have no blocks.
     let own = intent.own_info().filter(|_| intent.overlay_pods.is_none());
     let blocks: Vec<IpNet> = own.into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
@@ -245,7 +212,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     planned
 }
 
-/// Reason for which this node does not serve a subnet.
+/// The reason for which this node does not serve a subnet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum SubnetError {
     #[error("{0}")]
@@ -256,7 +223,7 @@ enum SubnetError {
     EmptyBlock { share: IpNet, first: IpAddr, last: IpAddr },
 }
 
-/// A subnet as this node serves it, of which it has one of these blocks or none.
+/// The plan of a subnet with at most one of these blocks, or the reason for a refusal.
 fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetError> {
     if let Some(reason) = validate::unsupported_subnet(subnet) {
         return Err(SubnetError::Unsupported(reason));
@@ -264,7 +231,7 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetEr
     let range = subnet.spec.range.parse()?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
     let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
-    match (share, planned.gives_out(&range)) {
+    match (share, planned.allocatable_range(&range)) {
         (Some(share), (first, last)) if first > last => {
             Err(SubnetError::EmptyBlock { share, first: range.first, last: range.last })
         }
@@ -272,18 +239,19 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetEr
     }
 }
 
-/// Rules, and what does not depend on the kind of network.
+/// Adds the rules, and the parts that do not depend on the kind of network.
 fn plan_subnets(plan: &mut Plan) {
     let subnets: Vec<SubnetPlan> = plan.served().map(|(_, subnet)| subnet.clone()).collect();
     let kernel = &mut plan.kernel;
-    kernel.rules.extend(Family::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
+    kernel.rules.extend(IpFamily::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
-    // Redirects are sent where this or the link's own setting is on; every link keeps its own.
+    // The kernel sends redirects if either this setting or the link's own is on. Every link keeps
+    // its own.
     kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));
         kernel.routes.insert(RouteKey { table: DROP_TABLE, prefix }, RouteTarget::Blackhole);
-        if Family::of(&prefix) == Family::Ipv6Unicast {
+        if IpFamily::of(&prefix) == IpFamily::V6 {
             kernel.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));
         }
     }

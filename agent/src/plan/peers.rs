@@ -1,4 +1,4 @@
-//! The BGP side of the plan: from a network's peers to the speaker's, and to the hops of the network's table.
+//! The BGP part of the plan: the speaker's peers, and the next hops of the network's table.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,58 +13,56 @@ use trunkline_bgp::config::{
 };
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
+use trunkline_datapath::plan::{Hop, Link};
 
-use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
-use super::{
-    Hop, Host, Intent, Link, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy,
-};
+use super::{Host, Intent, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy};
 
-/// One peer with what the host knows about it.
+/// One peer and its state on the host.
 pub(super) struct Peer<'a> {
     network: &'a str,
     index: usize,
     pub(super) spec: &'a BgpPeer,
-    /// None while an unnumbered peer is not found.
+    /// None until an unnumbered peer is discovered.
     pub(super) address: Option<IpAddr>,
     interface: Option<InterfaceName>,
     source: Option<IpAddr>,
-    /// The link that the session runs over.
+    /// The link of the session.
     pub(super) link: Option<&'a Link>,
     session: Option<&'a Session>,
-    /// In the AS of this node.
+    /// Whether the peer is in the AS of this node.
     internal: bool,
-    /// On a network that the host is connected to.
+    /// Whether the peer is on a connected network of the host.
     connected: bool,
     origin: Origin,
 }
 
-/// How a peer came into the list.
+/// The origin of an entry of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// Configured by its address.
     Numbered,
-    /// Configured by its interface; the address is found by router advertisements.
+    /// Configured by its interface. Router advertisements discover the address.
     Unnumbered,
-    /// It stands for all that may come from a prefix; its address is only some address of it.
+    /// A prefix of dynamic neighbours. Its address is only some address of the prefix.
     Range(IpNet),
-    /// It came from a prefix, and has a session.
+    /// A dynamic neighbour with a session.
     Came,
 }
 
 impl Peer<'_> {
-    /// It stands in the manifest by itself.
+    /// Whether the manifest configures this peer itself.
     pub(super) fn is_configured(&self) -> bool {
         matches!(self.origin, Origin::Numbered | Origin::Unnumbered)
     }
 
-    /// What the speaker knows it by; none while it is not found, and of a prefix.
+    /// The key in the speaker; none for a prefix and for a peer that is not discovered yet.
     pub(super) fn key(&self) -> Option<PeerKey> {
         let address = self.address.filter(|_| !matches!(self.origin, Origin::Range(_)))?;
         Some(PeerKey::new(address, self.interface))
     }
 
-    /// How far the search for it is, if it has to be searched for.
+    /// State of the discovery of an unnumbered peer.
     pub(super) fn unnumbered(&self) -> Option<(InterfaceName, Unnumbered)> {
         let unnumbered = Unnumbered {
             remote_as: Asn(self.spec.asn),
@@ -76,26 +74,28 @@ impl Peer<'_> {
         self.interface.filter(|_| self.origin == Origin::Unnumbered).map(|interface| (interface, unnumbered))
     }
 
-    /// What this peer advertises is routed, instead of a default route to it.
+    /// Whether this peer's routes are imported, instead of a default route to it.
     pub(super) fn imports(&self) -> bool {
         self.spec.import.is_some() && routes_traffic(self.spec)
     }
 
-    /// Whether BFD runs over several hops (RFC 5883) or over one (RFC 5881). External peers are one hop away unless
-    /// `ebgpMultihop` or `ttlSecurity` says otherwise; internal ones are if the host has their network.
+    /// Whether BFD uses several hops (RFC 5883) or one hop (RFC 5881). External peers are one hop
+    /// away unless `ebgpMultihop` or `ttlSecurity` is set. Internal peers are one hop away if the
+    /// host is connected to their network.
     fn is_multihop(&self) -> bool {
         let configured =
             self.spec.ebgp_multihop.is_some() || self.spec.ttl_security.is_some_and(|hops| hops > 1);
         configured || (self.internal && !self.connected)
     }
 
-    /// Whether traffic may be sent to it over its own link, without another router between.
+    /// Whether traffic can reach it over its own link, without another router between.
     pub(super) fn is_adjacent_router(&self) -> bool {
         routes_traffic(self.spec) && self.connected
     }
 
-    /// Whether it should have this node's pods, and has not, because there is no session. A peer that may be absent
-    /// (`allowNotEstablished`) counts once it has been there; a dynamic neighbour does not, as nobody knows whether it will come again.
+    /// Whether the peer lacks this node's pods because it has no session. A peer with
+    /// `allowNotEstablished` counts after its first session. A dynamic neighbour does not count,
+    /// because it may never return.
     pub(super) fn is_down_router(&self) -> bool {
         let was_there = self.session.is_some_and(|session| session.was_established);
         routes_traffic(self.spec)
@@ -104,13 +104,13 @@ impl Peer<'_> {
             && (was_there || !self.spec.allow_not_established)
     }
 
-    /// What is known of the default routes that it offers.
+    /// State of the default routes that it offers.
     pub(super) fn offer(&self) -> PeerDefaultRoutes {
         self.session.map(|session| session.offer).unwrap_or_default()
     }
 
-    /// Whether packets that take this hop may go to it. Its next hop in the family that its session does not run over is known only once
-    /// it has announced a path.
+    /// Whether packets to this next hop may go to the peer. In the family that its session does not
+    /// use, its next hop is known only after it advertised a path.
     pub(super) fn may_be(&self, hop: &Hop, family: Family) -> bool {
         if let Origin::Range(prefix) = self.origin {
             let known = Family::of(&prefix) == family;
@@ -120,7 +120,7 @@ impl Peer<'_> {
             .is_none_or(|address| Family::of(&address.into()) != family || hop.gateway == Some(address))
     }
 
-    /// What the peer is called in words for the operator.
+    /// The peer's name for the operator.
     pub(super) fn name(&self) -> String {
         match (self.key(), self.interface) {
             (Some(key), _) => key.to_string(),
@@ -129,7 +129,7 @@ impl Peer<'_> {
         }
     }
 
-    /// This peer as a router on its link, in each family that it is one for.
+    /// The router of this peer on its link, for each family that it routes.
     pub(super) fn routers(&self) -> impl Iterator<Item = (Family, Hop)> {
         let link = self.link.filter(|_| self.is_adjacent_router());
         link.into_iter().flat_map(|link| {
@@ -138,7 +138,8 @@ impl Peer<'_> {
         })
     }
 
-    /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
+    /// The next hop of a family through this peer; none if the peer is not established or has no
+    /// known next hop of the family.
     pub(super) fn hop(&self, family: Family) -> Option<Hop> {
         let session = self.session.filter(|session| session.established)?;
         let address = self.address?;
@@ -147,7 +148,7 @@ impl Peer<'_> {
             address
         } else {
             match session.next_hops.get(&family)? {
-                // The link-local one needs no route to be found by.
+                // The link-local address needs no route.
                 NextHop::V6WithLinkLocal(_, local) if self.link.is_some() => IpAddr::V6(*local),
                 next_hop => next_hop.address(),
             }
@@ -163,7 +164,7 @@ impl Peer<'_> {
 }
 
 impl<'a> Peer<'a> {
-    /// The peer of the manifest with this index, with what the host knows of it.
+    /// The peer with this index in the manifest, and its state on the host.
     fn read(
         network: &'a Network,
         host: &'a Host,
@@ -198,8 +199,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// The network's peers, without those of refused prefixes; errors are about addresses that are
-/// none.
+/// The network's peers, without those of refused prefixes. Errors report invalid addresses.
 pub(super) fn read<'a>(
     network: &'a Network,
     host: &'a Host,
@@ -240,7 +240,7 @@ pub(super) fn read<'a>(
     for session in host.sessions.iter().filter(|session| !configured.contains(&session.peer)) {
         let (address, interface) = (session.peer.address(), session.peer.interface());
         let holding = ranges.iter().filter(|(_, _, prefix)| prefix.contains(&address));
-        // As the speaker chooses.
+        // The speaker selects the same prefix.
         if let Some(&(index, spec, _)) = holding.max_by_key(|(_, _, prefix)| prefix.prefix_len()) {
             let endpoint = (Some(address), interface);
             peers.push(Peer::read(network, host, (index, spec), Origin::Came, endpoint, errors));
@@ -249,13 +249,14 @@ pub(super) fn read<'a>(
     peers
 }
 
-/// The router that was found on an interface, while that is up.
+/// The discovered router of an interface that is up.
 fn found(host: &Host, interface: InterfaceName) -> Option<IpAddr> {
-    let link = host.links.iter().find(|link| link.name == interface.as_str())?;
+    let link = host.kernel.links.iter().find(|link| link.name == interface.as_str())?;
     link.up.then(|| host.neighbours.get(&interface).copied().map(IpAddr::V6))?
 }
 
-/// The link to a peer: the one that is named, or that has the peer on a connected network, or that has the session's own address.
+/// The link to a peer: the named link, or the link with the peer's network, or the link with the
+/// session's local address.
 fn link_of(
     host: &Host,
     address: Option<IpAddr>,
@@ -263,20 +264,22 @@ fn link_of(
     local: Option<IpAddr>,
 ) -> Option<&Link> {
     if let Some(interface) = interface {
-        return host.links.iter().find(|link| link.name == interface.as_str());
+        return host.kernel.links.iter().find(|link| link.name == interface.as_str());
     }
     connected_link(host, address?).or_else(|| {
         let local = local?;
-        // A loopback address says nothing about the way.
-        host.links
+        // A loopback address does not identify the link.
+        host.kernel
+            .links
             .iter()
             .find(|link| link.name != "lo" && link.addresses.iter().any(|prefix| prefix.addr() == local))
     })
 }
 
-/// The link that has the address on a connected network.
+/// The link with a connected network that contains the address.
 fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
-    host.links
+    host.kernel
+        .links
         .iter()
         .flat_map(|link| link.addresses.iter().map(move |prefix| (prefix, link)))
         .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
@@ -284,7 +287,8 @@ fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
         .map(|(_, link)| link)
 }
 
-/// The speaker's peers and its ranges. `graceful_shutdown`: of the whole node, whatever the peers say.
+/// The speaker's peers and prefixes. `graceful_shutdown` applies to the whole node, whatever the
+/// peers' settings.
 pub(super) fn plan(
     peers: &[Peer<'_>],
     graceful_shutdown: bool,
@@ -295,7 +299,7 @@ pub(super) fn plan(
     let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
     let (mut planned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
     for peer in peers.iter().filter(|peer| peer.origin != Origin::Came) {
-        // Fields are checked of those too that are not found yet.
+        // Fields of undiscovered peers are checked too.
         let mut config = config(peer, some_import, reflects, sets, errors);
         config.paths.graceful_shutdown |= graceful_shutdown;
         if let Origin::Range(prefix) = peer.origin {
@@ -389,7 +393,8 @@ fn config(
         None if some_import => policy::behind_others(),
         None => Policy::accept_all(),
     };
-    // A node passes nothing on, unless it reflects: then RFC 4456 says what goes from whom to whom.
+    // A node advertises no received path, except a route reflector: RFC 4456 defines which paths it
+    // reflects to which peers.
     config.export = match peer.internal && reflects {
         true => Policy::accept_all(),
         false => Policy::originated_only(),
@@ -400,9 +405,10 @@ fn config(
             Policy::reject_all()
         });
     }
-    // What this node calls its next hop in the family that the session does not run over: its address on the same link.
+    // This node's next hop in the family that the session does not use: its address on the same
+    // link.
     match address {
-        // An unnumbered link's is link-local in both families (RFC 8950).
+        // An unnumbered link has a link-local next hop in both families (RFC 8950).
         _ if peer.origin == Origin::Unnumbered => {}
         IpAddr::V4(_) => config.next_hop_v6 = peer.link.and_then(address_v6),
         IpAddr::V6(_) => config.next_hop_v4 = peer.link.and_then(address_v4),
@@ -430,7 +436,7 @@ fn address_v4(link: &Link) -> Option<Ipv4Addr> {
         .min()
 }
 
-/// A global address rather than a link-local one.
+/// The link's IPv6 address; a global address is preferred.
 fn address_v6(link: &Link) -> Option<Ipv6Addr> {
     link.addresses
         .iter()
@@ -441,12 +447,13 @@ fn address_v6(link: &Link) -> Option<Ipv6Addr> {
         .min_by_key(|address| (address.is_unicast_link_local(), *address))
 }
 
-/// The BGP identifier: as configured, else the lowest IPv4 address of the links to the peers, else of the host; a host without IPv4 gets
-/// one from its name, which is as good (RFC 6286 only wants it unique).
+/// The BGP identifier: the configured one, otherwise the lowest IPv4 address of the links to the
+/// peers, otherwise of the host. A host without IPv4 derives it from its name, because RFC 6286
+/// requires only a unique number.
 pub(super) fn router_id(intent: &Intent, peers: &[Peer<'_>], host: &Host) -> Ipv4Addr {
     let of_links = peers.iter().filter_map(|peer| peer.link).filter_map(address_v4).min();
     let of_host =
-        || host.links.iter().filter_map(address_v4).filter(|address| !address.is_link_local()).min();
+        || host.kernel.links.iter().filter_map(address_v4).filter(|address| !address.is_link_local()).min();
     intent.router_id.or(of_links).or_else(of_host).unwrap_or_else(|| {
         let hash = intent
             .node
@@ -455,4 +462,18 @@ pub(super) fn router_id(intent: &Intent, peers: &[Peer<'_>], host: &Host) -> Ipv
             .fold(0x811c_9dc5_u32, |hash, octet| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193));
         Ipv4Addr::from(hash.max(1))
     })
+}
+
+/// The resource and field of a peer, for an error.
+pub(super) fn peer_field(network: &str, index: usize, field: &str, message: impl ToString) -> PlanError {
+    PlanError::Field {
+        resource: format!("Network {network}"),
+        field: format!("spec.config.bgpPeers[{index}].{field}"),
+        message: message.to_string(),
+    }
+}
+
+/// Whether traffic is sent to a peer.
+pub(super) fn routes_traffic(peer: &BgpPeer) -> bool {
+    !peer.does_not_route_traffic
 }

@@ -1,4 +1,4 @@
-//! From an operator's policy to the speaker's.
+//! Translates an operator's policy into the speaker's.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use trunkline_bgp::policy::{
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use trunkline_bgp::wire::Origin;
 
-/// For a peer that gets a default route while another one's routes are imported: its paths must not win against those.
+/// For a peer with a default route while another peer's routes are imported: its paths must lose
+/// against those.
 pub(super) fn behind_others() -> Policy {
     let set = Actions { local_pref: Some(0), ..Actions::default() };
     let name = Some("behind the peers whose routes are imported".to_owned());
     Policy { rules: vec![Rule { name, set, ..Rule::default() }], default: PolicyResult::Accept }
 }
 
-/// A network's named lists of prefixes, ready to be looked up; the peers' policies share them.
+/// A network's named prefix sets, in a form for look-ups. The peers' policies share them.
 pub(super) struct Sets<'a>(BTreeMap<&'a str, Vec<PrefixMatch>>);
 
 impl<'a> Sets<'a> {
@@ -29,7 +30,7 @@ impl<'a> Sets<'a> {
         Ok(Sets(sets.collect::<Result<_, _>>()?))
     }
 
-    /// The lists of a rule together with its own entries.
+    /// The sets of a rule together with the rule's own entries.
     fn joined(&self, rule: &written::Rule) -> Result<PrefixSet, ValueError> {
         let mut entries = prefixes(&rule.prefixes)?;
         for name in &rule.prefix_sets {
@@ -43,13 +44,13 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// The import policy, rule for rule.
+/// The import policy, rule by rule.
 pub(super) fn import(policy: &written::Policy, sets: &Sets<'_>) -> Result<Policy, ValueError> {
     Ok(Policy { rules: rules(policy, sets)?, default: policy.default.map_or(PolicyResult::Accept, verdict) })
 }
 
-/// The export policy, rule for rule. What it leaves open goes as it `ordinarily` does: a node is no transit because of a rule
-/// that only sets something.
+/// The export policy, rule by rule. `ordinarily` applies to what it leaves undecided: a rule that
+/// only sets an attribute does not make the node a transit.
 pub(super) fn export(
     policy: &written::Policy,
     ordinarily: Policy,
@@ -161,7 +162,7 @@ fn members<T>(
     })
 }
 
-/// What is put in the place of a list, taken out of it and added to it.
+/// The entries that replace a list, are deleted from it, and are added to it.
 fn edit<T>(
     (replace, remove, add): (&Option<Vec<String>>, &[String], &[String]),
     read: fn(&[String]) -> Result<Vec<T>, ValueError>,

@@ -1,63 +1,22 @@
-//! Routers that this node sends probes by ([`crate::probe`]), and what a probe needs to know of each.
+//! Routers through which this node sends probes ([`crate::probe`]), and the parameters of each.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use trunkline_bgp::types::{Family, PeerKey};
+use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::Link;
 
 use super::peers::Peer;
-use super::{Intent, Link, Mode, Plan};
+use super::{Intent, Mode, Plan, ProbedRouter};
 
-/// The first 32 bits of what a probe carries. The kernel drops what comes back with them: no pod receives a probe.
-pub const PROBE_MAGIC: u32 = 0x746c_7072;
-/// UDP destination port of probes that a router returns.
-pub const PROBE_PORT: u16 = 33_434;
-/// Identifier of echo requests.
-pub const PROBE_ECHO: u16 = 0x7470;
-/// Other nodes whose NodeInfo makes them targets.
+/// Number of other nodes that NodeInfos make targets.
 const TARGETS: usize = 2;
 
-/// What the node's configuration says of probes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProbeSettings {
-    /// Probes are sent.
-    pub enabled: bool,
-    /// Addresses of other nodes that answer an echo; none: those of NodeInfos.
-    pub targets: BTreeSet<IpAddr>,
-}
-
-/// What is probed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProbePlan {
-    /// Established routers on a connected network.
-    pub routers: BTreeSet<ProbedRouter>,
-    /// Addresses of other nodes.
-    pub targets: BTreeSet<IpAddr>,
-    /// What a pod's link may carry, in octets.
-    pub mtu: u32,
-}
-
-/// A router in one family.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProbedRouter {
-    /// The peer.
-    pub peer: PeerKey,
-    /// The family of the probes.
-    pub family: Family,
-    /// The next hop, whose neighbour entry has the router's MAC address.
-    pub gateway: IpAddr,
-    /// The uplink's index.
-    pub ifindex: u32,
-    /// The uplink's name.
-    pub link: String,
-    /// This node's address on the uplink, in this family; none without one that a router could answer.
-    pub own: Option<IpAddr>,
-}
-
-/// Adds the routers and targets to the plan, and the uplinks on which the kernel drops what comes back.
+/// Adds the routers and targets to the plan, and the uplinks on which the kernel drops returned
+/// probes.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent: &Intent) {
     let (true, Some(mtu)) = (intent.probes.enabled, mtu) else { return };
-    // Whether a session is up or not: the rules stay as they are.
+    // The rules do not depend on the state of the session.
     plan.kernel.probed = peers
         .iter()
         .filter(|peer| peer.is_adjacent_router())
@@ -84,7 +43,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent
         .collect();
 }
 
-/// The address of the link that is nearest to the gateway.
+/// The link's address in the longest prefix that contains the gateway.
 fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
     let of_family = link.addresses.iter().filter(|prefix| Family::of(prefix) == family);
     let routable = of_family.filter(|prefix| match prefix.addr() {
@@ -94,8 +53,8 @@ fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
     routable.max_by_key(|prefix| prefix.contains(&gateway)).map(|prefix| prefix.addr())
 }
 
-/// Configured targets; without any, the nodes that follow this one by name. Overlay addresses of NodeInfos are of the host, so
-/// its kernel answers and no pod.
+/// Configured targets. Without any, the next nodes by name. Overlay addresses of NodeInfos belong
+/// to the host, so its kernel answers and no pod.
 fn targets(plan: &Plan, intent: &Intent) -> BTreeSet<IpAddr> {
     if !intent.probes.targets.is_empty() {
         return intent.probes.targets.clone();

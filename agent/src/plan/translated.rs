@@ -1,50 +1,59 @@
-//! Connections whose destination is translated on this node (DNAT): Services, hostPorts, an administrator's own rules.
+//! Connections with a destination that this node translates (DNAT): Services, hostPorts, an
+//! administrator's own rules.
 //!
-//! Two rules of this node are wrong for such packets. Rule 1030 drops what comes in from the fabric for a pod that is not here; after
-//! DNAT that pod may be on another node. Rule 1100 sends what comes from a pod to the pod's network; the reply of a pod to a NodePort
-//! leaves with the node's address as source, so it has to leave by the link that the request came in by: another router may not know the
-//! client, or may drop a source that it does not expect.
+//! Two rules of this node are wrong for such packets. Rule 1030 drops packets from the fabric for
+//! pods of other nodes; after DNAT, the pod may be on another node. Rule 1100 sends a pod's packets
+//! to the pod's network. A pod's reply to a NodePort has the node's address as source, so it must
+//! leave through the link of the request: another router may not know the client, or may drop a
+//! source that it does not expect.
 //!
-//! nftables marks the packets after DNAT, by the state of the connection and not by a mark of the service proxy, so that every proxy is
-//! served alike (`crate::kernel::nft::translated`). The rules here are about these marks:
+//! nftables marks the packets after DNAT. It uses the state of the connection and not a mark of the
+//! service proxy, so it works with every proxy (`trunkline_datapath::nft::translated`).
 //!
-//! The marks need connection tracking, which costs a node without NAT a sixth of its new connections. So they are loaded where
-//! connections are translated: in a cluster, with `serviceCIDRs`, or once somebody makes a NAT chain.
+//! The marks need connection tracking, which reduces the rate of new connections by one sixth on a
+//! node without NAT. So they are loaded only if connections are translated: in a cluster, with
+//! `serviceCIDRs`, or after another program makes a NAT chain.
+//!
+//! The rules here match these marks:
 //!
 //! | preference | packet mark | table | |
 //! |---|---|---|---|
 //! | 1024 | number of a link ([`LINK_BITS`]) | [`RETURN_TABLE`] + ifindex | a reply: the link's connected prefixes, and its routers |
-//! | 1025 | number of a link | main | a reply, where that table has no route, and for links without a router |
+//! | 1025 | number of a link | main | a reply without a route in that table, and replies over links without a router |
 //! | 1028 | [`TRANSIT`] | T | a request from outside, or its reply, to a pod of another node |
 //!
-//! Pods of this node (1000) and of the overlay (1010) come first: how they are reached does not depend on the client.
+//! Pods of this node (1000) and of the overlay (1010) come first: the route to them does not depend
+//! on the client.
 //!
-//! **Which links have a number.** Those with a router: an established BGP peer, a VLAN's gateway, or a next hop of a default route of the
-//! main table. All other links share number 15 and leave to the main table. A number belongs to its link as long as the link has a
-//! router, over restarts too: it is read from the rules of the last run. So the marks of living connections stay right.
+//! **Numbered links.** Links with a router: an established BGP peer, a VLAN's gateway, or a next
+//! hop of a default route of the main table. All other links share number 15 and use the main
+//! table. A link keeps its number as long as it has a router, also over restarts: the number is
+//! read from the rules of the last run. So the marks of existing connections stay valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use trunkline_bgp::types::Family;
-
-use super::{
-    Hop, Host, Intent, LINK_BITS, Link, MAIN_TABLE, Mark, Mode, OTHER_LINKS, Plan, RETURN_RULE, RETURN_TABLE,
-    RouteKey, RouteTarget, Rule, TRANSIT,
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    Hop, Link, MAIN_TABLE, Mark, OTHER_LINKS, RETURN_RULE, RETURN_TABLE, RouteKey, RouteTarget, Rule,
+    TRANSIT, mark_of,
 };
+
+use super::{Host, Intent, Mode, Plan};
 
 /// Preference of the rules for requests to pods of other nodes.
 const TRANSIT_RULE: u32 = 1028;
 
 /// Adds the rules and tables for translated connections to the plan.
 pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
-    let routers: BTreeSet<(Family, Hop)> = plan.routers.union(&host.gateways).copied().collect();
+    let routers: BTreeSet<(IpFamily, Hop)> = plan.routers.union(&host.kernel.gateways).copied().collect();
     let links: Vec<&Link> = host
+        .kernel
         .links
         .iter()
         .filter(|link| routers.iter().any(|(_, hop)| hop.ifindex == Some(link.index)))
         .collect();
-    let numbers = number(&links, &host.link_numbers);
+    let numbers = number(&links, &host.kernel.link_numbers);
     for (link, number) in links.iter().filter_map(|link| Some((*link, *numbers.get(&link.index)?))) {
         plan_return(plan, link, &routers, number);
     }
@@ -52,7 +61,7 @@ pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
         mark: Some(mark_of(number)),
         ..Rule::always(family, RETURN_RULE + 1, MAIN_TABLE)
     };
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let numbers = numbers.values().copied().chain([OTHER_LINKS]);
         plan.kernel.rules.extend(numbers.map(|number| main(family, number)));
     }
@@ -67,7 +76,8 @@ pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
     plan.kernel.translated.links = links.iter().filter_map(named).collect();
 }
 
-/// A number for each link, by ifindex: the one that it has, else the lowest that is free. Links beyond the last number have none.
+/// A number for each link, by ifindex: its existing number, otherwise the lowest free one. Links
+/// beyond the last number have none.
 fn number(links: &[&Link], before: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
     for link in links {
@@ -87,12 +97,7 @@ fn number(links: &[&Link], before: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
     numbers
 }
 
-/// The mark of packets that leave by the link with this number.
-pub(crate) fn mark_of(number: u32) -> Mark {
-    Mark { value: number << LINK_BITS.trailing_zeros(), mask: LINK_BITS }
-}
-
-fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, number: u32) {
+fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(IpFamily, Hop)>, number: u32) {
     let table = RETURN_TABLE + link.index;
     let connected = link.addresses.iter().map(IpNet::trunc).filter(|prefix| {
         let link_local = matches!(prefix, IpNet::V6(prefix) if prefix.addr().is_unicast_link_local());
@@ -102,7 +107,7 @@ fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, 
         let on_link = RouteTarget::via(vec![Hop::link(link.index)]);
         plan.kernel.routes.insert(RouteKey { table, prefix }, on_link);
     }
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let hops: Vec<Hop> = routers
             .iter()
             .filter(|(of, hop)| *of == family && hop.ifindex == Some(link.index))
@@ -116,11 +121,12 @@ fn plan_return(plan: &mut Plan, link: &Link, routers: &BTreeSet<(Family, Hop)>, 
     }
 }
 
-/// Behind BGP all pods are reached by the one T of the underlay; a VLAN's by the table of its subnet.
+/// In BGP, one table T of the underlay leads to all pods. In a VLAN network, each subnet has its
+/// own table.
 fn plan_transit(plan: &mut Plan) {
     let mut rules = BTreeSet::new();
     for (network, subnet) in plan.served() {
-        let (Some(table), family) = (subnet.table, Family::of(&subnet.prefix)) else { continue };
+        let (Some(table), family) = (subnet.table, IpFamily::of(&subnet.prefix)) else { continue };
         let to = match network.mode {
             Mode::Bgp | Mode::GlobalBgp => None,
             Mode::Vlan => Some(subnet.prefix),

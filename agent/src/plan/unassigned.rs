@@ -1,52 +1,37 @@
-//! Packets from the fabric for an address of a Subnet that no pod here has: they are counted by Subnet and dropped.
+//! Packets from the fabric for an address of a Subnet that no local pod has: the node counts them
+//! by Subnet and drops them.
 //!
-//! The kernel does not count what a `blackhole` route drops. So a route to a device of our own comes before it: what is on the way to that
-//! device meets rules of nftables that count by Subnet and drop (`crate::kernel::nft::unassigned`).
+//! The kernel does not count packets that a `blackhole` route drops. So a route to a device of the
+//! agent comes first. nftables rules count the packets to this device by Subnet and drop them
+//! (`trunkline_datapath::nft::unassigned`).
 //!
 //! | preference | packet | table | |
 //! |---|---|---|---|
-//! | 1029 | came in by an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
-//! | 1029 | came in by any other link from the fabric | [`UNASSIGNED_TABLE`] | all Subnets: to the device |
+//! | 1029 | from an uplink with [alternate paths](super::alternate) | that uplink's | Subnets without another router: to the device |
+//! | 1029 | from any other link of the fabric | [`UNASSIGNED_TABLE`](trunkline_datapath::plan::UNASSIGNED_TABLE) | all Subnets: to the device |
 //! | 1030 | the same | 39998 | the blackholes |
 //!
-//! **The drop does not depend on the device.** While the device is missing or down its routes are gone, and the blackholes drop as they do
-//! without it. While the rules of nftables are missing the device drops what it gets. Only the count is lost.
+//! **The drop does not depend on the device.** While the device is missing or down, its routes are
+//! missing too, and the blackholes drop the packets. While the nftables rules are missing, the
+//! device drops its packets. Only the count is lost.
 //!
-//! **Delivered packets pay nothing for the routes:** rule 1000 finds local pods before.
+//! **Delivered packets have no cost from the routes:** rule 1000 matches local pods first.
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::plan::{
+    ALTERNATE_RULE, ALTERNATE_TABLE, DROP_TABLE, Hop, LinkKind, LinkPlan, RouteKey, RouteTarget, Rule,
+    SINK_ALIAS, SINK_NAME,
+};
 
-use super::alternate::ALTERNATE_RULE;
-use super::{ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule};
+use super::{Host, Plan};
 
-/// The table that leads what came from the fabric for no local pod to the device that counts it.
-pub const UNASSIGNED_TABLE: u32 = 39_996;
-/// The name of that device.
-pub const SINK_NAME: &str = "trunkline-drop";
-/// Its alias.
-pub const SINK_ALIAS: &str = "trunkline:drop";
-/// More than any packet, so that no answer says "too big".
+/// Larger than any packet, so the kernel never answers "packet too big".
 const SINK_MTU: u32 = 65_535;
 
-/// What is counted and dropped on its way to the device [`SINK_NAME`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnassignedRules {
-    /// The Subnets that are counted, each by itself.
-    pub subnets: BTreeSet<IpNet>,
-}
-
-impl UnassignedRules {
-    /// Whether nothing is counted.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.subnets.is_empty()
-    }
-}
-
-/// Adds device, rules and routes to the plan, once it is known by which links the fabric comes in.
+/// Adds device, rules and routes to the plan. The fabric's links must already be planned.
 pub(super) fn plan(plan: &mut Plan, host: &Host) {
     let kernel = &mut plan.kernel;
     let subnets: BTreeSet<IpNet> =
@@ -58,7 +43,8 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
     let sink = LinkPlan { kind: LinkKind::Sink, alias: SINK_ALIAS.to_owned(), mtu: SINK_MTU };
     kernel.links.insert(SINK_NAME.to_owned(), sink);
     kernel.unassigned.subnets.clone_from(&subnets);
-    let Some(device) = host.links.iter().find(|link| link.own && link.kind == Some(LinkKind::Sink)) else {
+    let Some(device) = host.kernel.links.iter().find(|link| link.own && link.kind == Some(LinkKind::Sink))
+    else {
         return;
     };
     let target = RouteTarget::via(vec![Hop::link(device.index)]);
@@ -70,11 +56,11 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
                 rule.table > ALTERNATE_TABLE && (&rule.iif, rule.family) == (&entrance.iif, entrance.family)
             })
             .map(|rule| rule.table);
-        let table = alternate.unwrap_or(UNASSIGNED_TABLE);
+        let table = alternate.unwrap_or(trunkline_datapath::plan::UNASSIGNED_TABLE);
         if alternate.is_none() {
             kernel.rules.insert(Rule { priority: ALTERNATE_RULE, table, ..entrance.clone() });
         }
-        for prefix in subnets.iter().filter(|prefix| Family::of(prefix) == entrance.family) {
+        for prefix in subnets.iter().filter(|prefix| IpFamily::of(prefix) == entrance.family) {
             kernel.routes.entry(RouteKey { table, prefix: *prefix }).or_insert_with(|| target.clone());
         }
     }

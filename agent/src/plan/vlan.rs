@@ -1,37 +1,40 @@
-//! Networks whose pods are straight in a VLAN that the switch carries to this node.
+//! Networks with pods directly in a VLAN that the switch carries to this node.
 //!
 //! ```text
 //!  pod ──tl…──► rule 1000: local pods ─► rule 1100: from 10.10.0.0/24 ─► T: 10.10.0.0/24 dev eth0.10
 //!                                                                           default via 10.10.0.1 dev eth0.10
 //! ```
 //!
-//! Each subnet has a VLAN device and a table T of its own: neighbours in the subnet are on the link, everything else goes to the subnet's
-//! router. The device has no address. The host answers ARP and neighbour solicitations there for its own pods and for nothing else
-//! ([`super::Proxy`]; not `proxy_arp`, which answers for whatever the host could route). What comes in for an address that no local pod
-//! has is dropped, as behind BGP uplinks.
+//! Each subnet has a VLAN device and a table T of its own: neighbours in the subnet are on the
+//! link, everything else goes to the subnet's router. The device has no address. The host answers
+//! ARP requests and neighbour solicitations there only for its own pods
+//! ([`trunkline_datapath::plan::Proxy`]; not `proxy_arp`, which answers for every address that the
+//! host can route). Packets from the VLAN for an address that no local pod has are dropped, as on
+//! BGP uplinks.
 //!
-//! **Which link carries them.** The first of `vlanInterfaces` that is there. Without that setting, or while none of them is there, the link
-//! that own VLAN devices are on already: a default route that comes and goes with its link, or a link that was renamed, must
-//! not move running pods. Else the link of the default route. A device is known by its parent and its id; its name is only what it
-//! was called when it was made.
+//! **The link of the VLANs.** The first existing link of `vlanInterfaces`. Without this setting, or
+//! while none of them exists: the link that already carries the agent's VLAN devices. A default
+//! route that follows its link, or a renamed link, must not move running pods. Otherwise the link
+//! of the default route. The agent identifies a device by its parent and VLAN ID; its name is only
+//! the name at its creation.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet, ValueError};
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::naming::ALIAS_PREFIX;
+use trunkline_datapath::plan::{
+    DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
+};
 
 use super::tables::Tables;
-use super::{
-    DROP_TABLE, Hop, Host, Intent, Link, LinkKind, LinkPlan, MAIN_TABLE, Plan, RouteKey, RouteTarget, Rule,
-    SubnetDevice, SubnetPlan, Sysctl,
-};
-use crate::attach::device::ALIAS_PREFIX;
+use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan};
 
 /// The longest name of an interface (IFNAMSIZ, without the zero).
 const MAX_NAME: usize = 15;
 
-/// Adds to the plan what the subnets of a VLAN network need.
+/// Adds the parts of a VLAN network's subnets to the plan.
 pub(super) fn plan(
     network: &Network,
     intent: &Intent,
@@ -54,7 +57,7 @@ pub(super) fn plan(
                 continue;
             }
         }
-        // Rules go by prefix, so subnets with the same one share everything.
+        // Rules match prefixes, so subnets with equal prefixes share everything.
         if let Some(same) = done.iter().find(|same| same.prefix == entry.prefix) {
             if (same.vlan, same.gateway) == (entry.vlan, entry.gateway) {
                 entry.clone_from(same);
@@ -86,8 +89,8 @@ pub(super) fn plan(
     }
 }
 
-/// A VLAN subnet without VLAN or router. Validation refuses both, so this is for resources that it
-/// has not seen.
+/// The reason for which a VLAN subnet is refused. Validation checks the same fields: these errors are
+/// for resources that bypassed it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum SubnetError {
     #[error(transparent)]
@@ -106,43 +109,41 @@ fn read(network: &Network, subnet: &Subnet) -> Result<(u16, IpAddr), SubnetError
 }
 
 fn alias(network: &str) -> String {
-    let short: String = network.chars().take(200).collect(); // the kernel takes 255
+    let short: String = network.chars().take(200).collect(); // the kernel accepts 255
     format!("{ALIAS_PREFIX}vlan:{short}")
 }
 
-/// Reason for which no link carries the VLANs.
+/// The reason for which no link carries the VLANs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ParentError {
-    #[error(
-        "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml"
-    )]
+    #[error("no link for VLANs: the host has no default route: write vlanInterfaces into agent.yaml")]
     NoDefaultRoute,
     #[error("no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host", .0.join(", "))]
     NoInterface(Vec<String>),
 }
 
-/// The link that carries the VLANs.
+/// The link that carries the VLANs, or the reason for its absence.
 fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> {
-    let named = |name: &String| host.links.iter().find(|link| link.name == *name);
+    let named = |name: &String| host.kernel.links.iter().find(|link| link.name == *name);
     if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
         return Ok(link);
     }
-    let at = |index: u32| host.links.iter().find(|link| link.index == index);
+    let at = |index: u32| host.kernel.links.iter().find(|link| link.index == index);
     let carrier = |link: &Link| match link.kind {
         Some(LinkKind::Vlan { parent, .. }) if link.own => at(parent),
         _ => None,
     };
-    if let Some(link) = host.links.iter().find_map(carrier) {
+    if let Some(link) = host.kernel.links.iter().find_map(carrier) {
         return Ok(link);
     }
     if intent.vlan_interfaces.is_empty() {
-        host.default_link.and_then(at).ok_or(ParentError::NoDefaultRoute)
+        host.kernel.default_link.and_then(at).ok_or(ParentError::NoDefaultRoute)
     } else {
         Err(ParentError::NoInterface(intent.vlan_interfaces.clone()))
     }
 }
 
-/// The device of a VLAN, and what is wrong with it.
+/// The device of a VLAN, with its fault if it has one.
 fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> SubnetDevice {
     let parent = match parent {
         Ok(parent) => *parent,
@@ -153,7 +154,7 @@ fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> Subnet
     let kind = Some(LinkKind::Vlan { parent: parent.index, id: vlan });
     let there = match vlan {
         0 => Some(parent),
-        _ => host.links.iter().find(|link| link.own && link.kind == kind),
+        _ => host.kernel.links.iter().find(|link| link.own && link.kind == kind),
     };
     let name = there.map_or_else(|| name(parent, vlan), |link| link.name.clone());
     let down = |link: &Link| {
@@ -164,36 +165,37 @@ fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> Subnet
             (true, true) => None,
         }
     };
-    let fault = match (host.link_faults.get(&name), there) {
+    let fault = match (host.kernel.link_faults.get(&name), there) {
         (Some(fault), _) => Some(fault.clone()),
-        (None, None) => Some(format!("{name} is not made yet")),
+        (None, None) => Some(format!("{name} does not exist yet")),
         (None, Some(link)) => down(parent).or_else(|| down(link)),
     };
     SubnetDevice { name, parent: parent.name.clone(), ifindex: there.map(|link| link.index), fault }
 }
 
-/// `<parent>.<id>`, where that is a name of an interface.
+/// `<parent>.<id>`, if this is a valid interface name.
 fn name(parent: &Link, vlan: u16) -> String {
     let name = format!("{}.{vlan}", parent.name);
     if name.len() <= MAX_NAME { name } else { format!("vlan{}.{vlan}", parent.index) }
 }
 
-/// Routes, rules and settings of one subnet, whose device is there.
+/// Routes, rules and settings of one subnet with an existing device.
 fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, ifindex: u32) {
     let kernel = &mut plan.kernel;
-    let family = Family::of(&subnet.prefix);
+    let family = IpFamily::of(&subnet.prefix);
     let (Some(table), Some(gateway)) = (subnet.table, subnet.gateway) else { return };
     let key = RouteKey { table, prefix: subnet.prefix };
     kernel.routes.insert(key, RouteTarget::via(vec![Hop::link(ifindex)]));
-    // The device has no address that would say that the router is on it.
+    // The device has no address in the router's network, so the next hop is onlink.
     let hop = Hop { onlink: true, ..Hop::by(gateway, ifindex) };
     kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(vec![hop]));
     if name != subnet.device.as_ref().map_or("", |device| &device.parent) {
         plan.routers.insert((family, hop));
     }
     kernel.rules.insert(Rule::from_link(family, name, DROP_TABLE));
-    // Untagged, the subnet may be the one that the host itself lives in: its own traffic stays on its own way.
-    let own = host.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    // An untagged subnet can be the subnet of the host itself: the host's own traffic keeps its
+    // routes.
+    let own = host.kernel.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
     for address in own.filter(|address| subnet.prefix.contains(address)) {
         kernel.rules.insert(Rule::from_prefix(1090, address.into(), MAIN_TABLE));
     }
@@ -202,21 +204,22 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         kernel.sysctls.insert(path, Sysctl::Exactly(value));
     };
     match family {
-        Family::Ipv4Unicast => {
-            // An answer for a pod is not held back; who asks does not wait.
+        IpFamily::V4 => {
+            // A proxy answer for a pod has no delay.
             set(format!("net/ipv4/neigh/{name}/proxy_delay"), "0");
-            // The sender of a request is an address of the host, one of the subnet if the device has it, whoever's packet waits.
+            // The source of an ARP request is an address of the host; one of the subnet if the
+            // device has it. The waiting packet's source does not matter.
             set(format!("net/ipv4/conf/{name}/arp_announce"), "2");
             let reverse_path = format!("net/ipv4/conf/{name}/rp_filter");
             kernel.sysctls.insert(reverse_path, Sysctl::LooseReversePath);
         }
-        Family::Ipv6Unicast => {
+        IpFamily::V6 => {
             set(format!("net/ipv6/neigh/{name}/proxy_delay"), "0");
             set(format!("net/ipv6/conf/{name}/proxy_ndp"), "1");
         }
     }
     if subnet.vlan != Some(0) {
-        // The VLAN is the pods': its routers tell the host nothing.
-        kernel.close_device(name);
+        // The VLAN belongs to the pods: the host ignores advertisements of its routers.
+        kernel.add_device_sysctls(name);
     }
 }

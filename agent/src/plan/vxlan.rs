@@ -1,42 +1,48 @@
-//! The overlay: a network of mode VXLAN, whose pods reach each other and those of all other networks through tunnels between the nodes.
+//! The overlay: a network of mode VXLAN. Tunnels between the nodes connect its pods with each other
+//! and with the pods of all other networks.
 //!
-//! Which node has which pods is known from the NodeInfos alone (`config.podCIDRs`): for a block of another node there is a route to
-//! that node's VTEP, for the VTEP one neighbour and one forwarding entry. So what a node has in its kernel grows with the nodes and not with
-//! the pods, nothing is ever asked of the wire, and nothing needs to be flooded. With the API server as the source addresses are given
-//! out for all nodes in one place, and each overlay pod elsewhere is a block of one address (`Intent::overlay_pods`).
+//! The NodeInfos alone (`config.podCIDRs`) define which node has which pods. For a block of another
+//! node there is a route to that node's VTEP; for the VTEP, one neighbour entry and one FDB entry.
+//! So the kernel state of a node grows with the nodes and not with the pods, and the node needs no
+//! ARP, ND or flooding. With the API server as the source, the controller allocates addresses for
+//! all nodes, and each overlay pod of another node is a block of one address
+//! (`Intent::overlay_pods`).
 //!
-//! | table | asked by | has |
+//! | table | for packets from | content |
 //! |---|---|---|
-//! | 40000 | everybody | overlay blocks of other nodes, into the tunnel; the rest of an overlay subnet is nobody's and ends here |
+//! | 40000 | all | overlay blocks of other nodes, into the tunnel; a blackhole for the rest of an overlay subnet |
 //! | 40001 | overlay pods | other nodes' own addresses, into the tunnel |
-//! | T | overlay pods | blocks of underlay subnets that other nodes have, into the tunnel; other underlay pods, the way that this node's own take |
+//! | T | overlay pods | blocks of underlay subnets on other nodes, into the tunnel; other underlay pods, by the routes of this node's underlay pods |
 //!
-//! So a pod of any kind sends to an overlay pod through the tunnel (40000), the answer goes back through it (T, 40001), and
-//! neither is translated. Addresses that no pod can have (`excludeIPs`, gateways, what lies outside `start` and `end`) are carved out: they
-//! are machines that know no overlay, and are reached like any other place outside. (`start` and `end` count where NodeInfos have blocks of the
-//! subnet, so that all nodes have one manifest of it.)
+//! So a pod of any network reaches an overlay pod through the tunnel (40000), and the reply uses
+//! the tunnel too (T, 40001). Neither is translated. Addresses that no pod can have (`excludeIPs`,
+//! gateways, addresses outside `start` and `end`) are carved out: they belong to machines outside
+//! the overlay, and are routed like any other outside address. (`start` and `end` count if
+//! NodeInfos have blocks of the subnet, because then all nodes share one manifest of it.)
 //!
-//! hybridnet tells a node's packets and their answers by marks on connections; here it is the addresses in the NodeInfos that say it,
-//! which needs no connection tracking and gives the same ways. It has a neighbour entry for each remote pod, looked up when the kernel
-//! misses one.
+//! hybridnet identifies a node's packets and their replies by connection marks. Here the addresses
+//! in the NodeInfos identify them, which needs no connection tracking and selects the same routes.
+//! hybridnet has a neighbour entry for each remote pod, and adds it when the kernel reports a
+//! missing entry.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use trunkline_api::resources::{Network, ParsedRange, Vtep};
-use trunkline_bgp::types::Family;
+use trunkline_datapath::family::IpFamily;
+use trunkline_datapath::naming::ALIAS_PREFIX;
+use trunkline_datapath::plan::{
+    DROP_TABLE, FdbEntry, Hop, Link, LinkKind, LinkPlan, NODE_TABLE, Neighbour, OVERLAY_TABLE, RouteKey,
+    RouteTarget, Rule, Sysctl,
+};
 
 use super::tables::Tables;
-use super::{
-    DROP_TABLE, FdbEntry, Hop, Host, Intent, Link, LinkKind, LinkPlan, Mode, NODE_TABLE, Neighbour,
-    NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl, guard,
-};
-use crate::attach::device::ALIAS_PREFIX;
+use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard};
 
-/// Most octets of an interface's name (IFNAMSIZ less the closing zero).
+/// Longest name of an interface, in octets (IFNAMSIZ less the terminating zero).
 const MAX_NAME: usize = 15;
 
-/// A prefix of one network, with the addresses in it that no pod has.
+/// A prefix of one network, with its addresses that no pod can have.
 struct Area {
     prefix: IpNet,
     overlay: bool,
@@ -49,7 +55,7 @@ struct Remote {
     blocks: Vec<IpNet>,
 }
 
-/// Adds to the plan what the overlay needs.
+/// Adds the parts of the overlay to the plan.
 pub(super) fn plan(
     network: &Network,
     intent: &Intent,
@@ -69,13 +75,13 @@ pub(super) fn plan(
     }
 
     let is_tunnel = |link: &&Link| link.own && matches!(link.kind, Some(LinkKind::Vxlan { .. }));
-    let existing = host.links.iter().find(is_tunnel);
+    let existing = host.kernel.links.iter().find(is_tunnel);
     let end = end(intent, host);
     let end_link = end.as_ref().ok().map(|(_, carrier)| carrier.name.clone());
     let vtep = end.as_ref().ok().map(|(vtep, _)| vtep.clone());
     let (found, missing) = match end {
         Ok((vtep, carrier)) => (Some(device(network, intent, &vtep, carrier, existing)), None),
-        // What is there stays until the address is back: pods have it.
+        // An existing device stays until the address returns, because pods use it.
         Err(error) => {
             let keep = existing.and_then(|link| Some((link.name.clone(), link.kind?, link.mtu)));
             let keep =
@@ -91,8 +97,8 @@ pub(super) fn plan(
     planned.mtu = Some(link.mtu);
     let is_it =
         |known: &&Link| known.own && known.up && known.name == device && known.kind == Some(link.kind);
-    let index = host.links.iter().find(is_it).map(|known| known.index);
-    let fault = missing.or_else(|| host.link_faults.get(&device).cloned());
+    let index = host.kernel.links.iter().find(is_it).map(|known| known.index);
+    let fault = missing.or_else(|| host.kernel.link_faults.get(&device).cloned());
     planned.lead_by(&SubnetDevice { name: device.clone(), parent, ifindex: index, fault });
     plan.kernel.links.insert(device.clone(), link);
 
@@ -111,26 +117,28 @@ pub(super) fn plan(
     for remote in &remotes {
         tunnel.lead_to(remote, &areas, table, plan);
     }
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         plan.kernel.rules.insert(Rule::always(family, 1010, OVERLAY_TABLE));
         plan.kernel.rules.insert(Rule::from_link(family, &device, DROP_TABLE));
     }
     for area in areas.iter().filter(|area| area.overlay) {
         plan.kernel.rules.insert(Rule::from_prefix(1020, area.prefix, NODE_TABLE));
     }
-    // An underlay pod of another node may come by the tunnel and be answered by the fabric.
+    // A packet from an underlay pod of another node may arrive through the tunnel while the reply
+    // leaves through the fabric.
     plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::NoReversePath);
-    plan.kernel.close_device(&device);
+    plan.kernel.add_device_sysctls(&device);
 }
 
 impl NetworkPlan {
-    /// All its subnets' packets leave by one device.
+    /// Sets the device for packets of all its subnets.
     fn lead_by(&mut self, device: &SubnetDevice) {
         self.subnets.values_mut().for_each(|subnet| subnet.device = Some(device.clone()));
     }
 }
 
-/// Where nodes divide subnets between them, a subnet of which this node has no block would be given out twice.
+/// If nodes have blocks of subnets, a node without a block must not allocate: its addresses would
+/// be allocated twice.
 fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
     let undivided: Vec<String> = planned
         .subnets
@@ -141,14 +149,14 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
     for name in undivided {
         let Some(subnet) = planned.subnets.remove(&name) else { continue };
         let reason = format!(
-            "no block of {} is this node's: write one into spec.config.podCIDRs of NodeInfo {node}",
+            "this node has no block of {}: write one into spec.config.podCIDRs of NodeInfo {node}",
             subnet.prefix
         );
         planned.refused_subnets.insert(name, reason);
     }
 }
 
-/// Reason for which this node has no end of the tunnels.
+/// The reason for which this node has no VTEP.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum EndError {
     #[error(
@@ -161,7 +169,7 @@ enum EndError {
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
     NoDefaultRoute,
-    #[error("vxlanInterfaces: none of {} is there", .0.join(", "))]
+    #[error("vxlanInterfaces: none of {} exists", .0.join(", "))]
     NoInterface(Vec<String>),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"
@@ -169,17 +177,17 @@ enum EndError {
     NoAddress { link: String, node: String },
 }
 
-/// This node's end of the tunnels, and the link that carries them.
+/// This node's VTEP and the link of the tunnels, or the missing input.
 fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError> {
     let node = || intent.node.name.clone();
     let on = |address: &IpAddr| {
         let holds = |link: &&Link| link.addresses.iter().any(|prefix| prefix.addr() == *address);
-        host.links.iter().filter(|link| !link.own).find(holds)
+        host.kernel.links.iter().filter(|link| !link.own).find(holds)
     };
     let preferred = preferred_link(intent, host);
     if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
         let link = on(&vtep.ip).ok_or_else(|| EndError::NoLink { node: node(), address: vtep.ip })?;
-        // Tunnels from an address of the loopback leave by some other link.
+        // Tunnels from a loopback address leave through another link.
         return Ok((vtep, if link.name == "lo" { preferred.unwrap_or(link) } else { link }));
     }
     let link = preferred.ok_or_else(|| {
@@ -196,7 +204,8 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     // IPv4 before IPv6, as in hybridnet.
     let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
     let ip = found.ok_or_else(|| EndError::NoAddress { link: link.name.clone(), node: node() })?;
-    // Where every node writes its own NodeInfo, what it leaves unsaid nobody else can say: its address of the other family.
+    // Without the API server as the source, an operator writes the NodeInfos. With it, each node
+    // writes its own NodeInfo, so the node must add its address of the other family itself.
     let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
     let local = match intent.overlay_pods {
         Some(_) => std::iter::once(ip).chain(others).collect(),
@@ -208,12 +217,13 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
 fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
     let named = &intent.tunnels.interfaces;
     if named.is_empty() {
-        return host.links.iter().find(|link| Some(link.index) == host.default_link);
+        return host.kernel.links.iter().find(|link| Some(link.index) == host.kernel.default_link);
     }
-    named.iter().find_map(|name| host.links.iter().find(|link| link.name == *name))
+    named.iter().find_map(|name| host.kernel.links.iter().find(|link| link.name == *name))
 }
 
-/// The device: its name, and what it should be. One that has the VNI already keeps its name, whatever the link below it is called now.
+/// The name and the plan of the device. An existing device with this VNI keeps its name, even if
+/// the link below it was renamed.
 fn device(
     network: &Network,
     intent: &Intent,
@@ -240,7 +250,7 @@ fn alias(network: &str) -> String {
     format!("{ALIAS_PREFIX}vxlan:{network}")
 }
 
-/// Other nodes that this one's tunnels can reach.
+/// Other nodes that tunnels of this node can reach.
 fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
     let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
     others
@@ -257,7 +267,7 @@ fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
         .collect()
 }
 
-/// Each prefix once, with what of it no pod can have.
+/// Each prefix once, with its addresses that no pod can have.
 fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
     let mut areas: Vec<(Area, Vec<ParsedRange>)> = Vec::new();
     for subnet in &intent.subnets {
@@ -274,7 +284,8 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
     areas
         .into_iter()
         .map(|(area, ranges)| {
-            // Without blocks each node says by `start` and `end` what it gives out itself: what lies outside is other nodes' pods.
+            // Without blocks, `start` and `end` of each node's manifest limit its own allocation:
+            // addresses outside are pods of other nodes.
             let divided =
                 intent.overlay_pods.is_some() || blocks.iter().any(|block| area.prefix.contains(block));
             let mut excluded: Vec<IpNet> = ranges
@@ -290,8 +301,8 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
         .collect()
 }
 
-/// Addresses of a prefix that are of none of these ranges, as few prefixes as it takes. (The network's and the broadcast address
-/// are no machine's, and not among them.)
+/// Addresses of a prefix outside all of these ranges, as the fewest prefixes. (The network and
+/// broadcast addresses belong to no machine and are not included.)
 fn outside(prefix: &IpNet, ranges: &[ParsedRange]) -> Vec<IpNet> {
     let mut ranges: Vec<(u128, u128)> =
         ranges.iter().map(|range| (number(range.first), number(range.last))).collect();
@@ -319,7 +330,7 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The prefixes that make up a range of addresses.
+/// The prefixes that cover a range of addresses.
 fn cover(first: u128, last: u128, is_v4: bool) -> Vec<IpNet> {
     match (u32::try_from(first), u32::try_from(last)) {
         (Ok(first), Ok(last)) if is_v4 => {
@@ -329,7 +340,7 @@ fn cover(first: u128, last: u128, is_v4: bool) -> Vec<IpNet> {
     }
 }
 
-/// What of a prefix is left without these.
+/// The parts of a prefix outside these holes.
 fn without(prefix: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
     let is_v4 = prefix.addr().is_ipv4();
     let mut holes: Vec<(u128, u128)> = holes
@@ -344,7 +355,7 @@ fn without(prefix: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
         if first > next {
             left.extend(cover(next, first - 1, is_v4));
         }
-        // The hole may end where the address space does.
+        // The hole may be at the end of the address space.
         let Some(after) = end.checked_add(1) else { return left };
         next = after;
     }
@@ -354,16 +365,17 @@ fn without(prefix: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
     left
 }
 
-/// With an overlay here, excluded addresses are outside, and the nodes themselves inside: those answer through the tunnel.
+/// With an overlay on this node, excluded addresses count as outside. The nodes themselves count as
+/// inside, because they answer through the tunnel.
 fn carve<'a>(plan: &mut Plan, areas: &[Area], vteps: impl Iterator<Item = &'a Vtep>) {
     let nat = &mut plan.kernel.nat;
     nat.inside = areas.iter().flat_map(|area| without(area.prefix, &area.excluded)).collect();
     nat.inside.extend(vteps.flat_map(|vtep| &vtep.local).map(|address| IpNet::from(*address)));
 }
 
-/// What the tables have whichever nodes there are.
+/// Routes that do not depend on the other nodes.
 fn route_areas(plan: &mut Plan, areas: &[Area], table: u32) {
-    // The way that pods of the node's BGP networks take, if this node has any.
+    // The table of pods in this node's BGP networks, if there are any.
     let fabric = plan.served().find(|(network, _)| matches!(network.mode, Mode::Bgp | Mode::GlobalBgp));
     let fabric = fabric.and_then(|(_, subnet)| subnet.table);
     for area in areas {
@@ -371,7 +383,7 @@ fn route_areas(plan: &mut Plan, areas: &[Area], table: u32) {
         let rest = match (area.overlay, fabric) {
             (true, _) => Some(RouteTarget::Blackhole),
             (false, Some(fabric)) => {
-                let way_out = RouteKey::default_route(fabric, Family::of(&area.prefix));
+                let way_out = RouteKey::default_route(fabric, IpFamily::of(&area.prefix));
                 plan.kernel.routes.get(&way_out).cloned()
             }
             (false, None) => None,
@@ -391,7 +403,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// Everything that leads to another node.
+    /// Adds all entries and routes to another node.
     fn lead_to(&self, remote: &Remote, areas: &[Area], table: u32, plan: &mut Plan) {
         let vtep = &remote.vtep;
         let ifindex = self.index;
@@ -407,7 +419,7 @@ impl Tunnel {
     }
 
     fn route(&self, table: u32, prefix: IpNet, vtep: &Vtep, plan: &mut Plan) {
-        // An IPv4 VTEP is its own gateway for IPv4, so that a host without IPv6 can have an overlay.
+        // An IPv4 VTEP is its own gateway for IPv4, so an overlay works on a host without IPv6.
         let gateway = match (prefix, vtep.ip) {
             (IpNet::V4(_), IpAddr::V4(_)) => vtep.ip,
             _ => IpAddr::V6(vtep.link_local()),

@@ -1,4 +1,5 @@
-//! What the checks of a router show to be wrong: cause before consequence, so that one fault has one name.
+//! The faults that a router's checks show. A cause hides its consequences, so one fault has one
+//! name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,21 +9,21 @@ use trunkline_api::control::{ProbeFault, ProbeFaultKind};
 use super::schedule::CheckName;
 use super::state::State;
 
-/// What a text names.
+/// The subject of a fault's text.
 pub(super) struct FaultSubject<'a> {
     pub(super) peer: &'a str,
     pub(super) family: &'a str,
     pub(super) link: &'a str,
-    /// The pod whose addresses are probed.
+    /// The pod with the probed addresses.
     pub(super) pod: Option<IpAddr>,
     /// Octets of a large packet.
     pub(super) size: usize,
-    /// The next hop itself and this node's address there, for commands.
+    /// The next hop and this node's address on its link, for commands.
     pub(super) gateway: IpAddr,
 }
 
-/// The faults that follow from the checks. `alone`: no other router of the family is probed; `others_reach_targets`: another router
-/// does reach a target.
+/// The faults that the checks show. `alone`: no other router of the family is probed.
+/// `others_reach_targets`: another router reaches a target.
 pub(super) fn kinds(
     checks: &BTreeMap<CheckName, State>,
     alone: bool,
@@ -32,7 +33,8 @@ pub(super) fn kinds(
     let failing = |name: CheckName| state(name) == State::Failing;
     let small = [CheckName::Peer, CheckName::ToPods, CheckName::FromPods];
     let any_good = small.iter().any(|name| state(*name) == State::Good);
-    // A router that does not answer proves nothing: many limit or filter ICMP to themselves.
+    // A router without an echo reply proves nothing: many routers limit or filter ICMP to
+    // themselves.
     if (failing(CheckName::ToPods) || failing(CheckName::FromPods)) && !any_good {
         return vec![ProbeFaultKind::Silent];
     }
@@ -46,20 +48,20 @@ pub(super) fn kinds(
         return vec![ProbeFaultKind::Size];
     }
     if failing(CheckName::Target) {
-        // Targets that no router reaches are down themselves.
+        // Targets that no router reaches are themselves down.
         let by_this_router = alone || others_reach_targets;
         return Vec::from_iter(by_this_router.then_some(ProbeFaultKind::Target));
     }
     Vec::from_iter(failing(CheckName::TargetSize).then_some(ProbeFaultKind::TargetSize))
 }
 
-/// A fault in words.
+/// The text of a fault.
 pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFault {
     let FaultSubject { peer, family, link, size, gateway, .. } = about;
     let pod = about.pod.map_or_else(|| "the pods".to_owned(), |pod| format!("pod {pod}"));
     let (text, fix) = match kind {
         ProbeFaultKind::Silent => (
-            format!("no probe by peer {peer} on {link} comes back ({family}), although its session is up"),
+            format!("no probe through peer {peer} on {link} returns ({family}), although its session is up"),
             format!(
                 "look for loss in one direction: counters of {link} (`ip -s link show {link}`) and of the router's port, filters on both sides; \
                  `bfd` in the peer's manifest ends such a session within a second"
@@ -67,7 +69,7 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
         ),
         ProbeFaultKind::ToPods => (
             format!(
-                "peer {peer} on {link} does not send this node what is for {pod} ({family}): it refuses the pods' routes, or filters packets to pods"
+                "peer {peer} on {link} does not forward packets for {pod} to this node ({family}): it rejects the pods' routes, or filters packets to pods"
             ),
             format!(
                 "compare the routes that the router has accepted with `trunkline routes --advertised {peer}`: prefix lists, route maps and \
@@ -75,13 +77,13 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
             ),
         ),
         ProbeFaultKind::FromPods => (
-            format!("peer {peer} on {link} drops what {pod} sends ({family})"),
+            format!("peer {peer} on {link} drops packets from {pod} ({family})"),
             "look at the router's packet filters and source checks (uRPF, IP source guard) on the port to this node: pods' prefixes must pass"
                 .to_owned(),
         ),
         ProbeFaultKind::Size => (
             format!(
-                "peer {peer} on {link} loses packets of {size} octets and passes small ones ({family}): an MTU on the way is smaller than the pods'"
+                "peer {peer} on {link} loses packets of {size} octets and passes small ones ({family}): an MTU on the path is smaller than the pods'"
             ),
             format!(
                 "set the MTU of the router's port to {size} or more, or that of {link} to the router's; `ping -M do -s {} {gateway}` shows the same",
@@ -89,13 +91,13 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
             ),
         ),
         ProbeFaultKind::Target => (
-            format!("no other node answers {pod} by peer {peer} on {link} ({family})"),
+            format!("no other node answers {pod} through peer {peer} on {link} ({family})"),
             "follow the path beyond the router: its uplinks, its routes to the other nodes' addresses, filters on pods' prefixes in the fabric"
                 .to_owned(),
         ),
         ProbeFaultKind::TargetSize => (
             format!(
-                "other nodes answer small packets of {pod} by peer {peer} on {link} and none of {size} octets ({family}): an MTU beyond the router is smaller"
+                "other nodes answer small packets of {pod} through peer {peer} on {link} and none of {size} octets ({family}): an MTU beyond the router is smaller"
             ),
             format!("compare the MTUs of the router's uplinks and of the spines with {size}"),
         ),

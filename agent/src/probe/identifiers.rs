@@ -1,21 +1,18 @@
-//! BGP identifiers that two routers have: what the OPENs show.
+//! Finds BGP identifiers that two routers share, from the OPEN messages.
 //!
-//! RFC 6286 makes an identifier unique within an AS, and lets routers of different AS numbers have the same one. In a fabric it
-//! is always a configuration that was copied: route reflection, the choice between equal paths and every table that names routers by
-//! identifier go wrong with it. One router with several sessions has one identifier in all of them, so two peers of one AS number
-//! prove nothing.
+//! RFC 6286 makes an identifier unique within an AS, and allows the same one in routers of
+//! different AS numbers. In a fabric the cause is always a copied configuration. A duplicate breaks
+//! route reflection, the selection between equal paths, and every table with identifiers as names
+//! of routers. A router with several sessions uses one identifier in all of them, so two peers of
+//! one AS number prove nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
-use trunkline_api::control::{DuplicateIdentifier, EventKind};
+use trunkline_api::control::DuplicateIdentifier;
 use trunkline_bgp::speaker::PeerStatus;
 
-use crate::history::History;
-use crate::observe::Observer;
-
-/// What one session shows.
+/// The identifier data of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SessionIdentifiers {
     peer: String,
@@ -61,27 +58,6 @@ fn find(own: Ipv4Addr, seen: impl Iterator<Item = SessionIdentifiers>) -> Vec<Du
         })
     });
     found.collect()
-}
-
-/// Records an event for each duplicate that comes or goes, until the agent stops.
-pub async fn follow(observer: Arc<Observer>, history: History) {
-    let mut sessions = observer.reconcile.sessions();
-    let mut known: BTreeMap<Ipv4Addr, DuplicateIdentifier> = BTreeMap::new();
-    while sessions.changed().await.is_ok() {
-        let Some((peers, bgp)) = observer.sessions().await else { continue };
-        let found = duplicates(bgp.router_id, &peers);
-        for duplicate in found.iter().filter(|it| known.get(&it.identifier) != Some(it)) {
-            let peer = duplicate.peers.first().cloned();
-            tracing::warn!("{}", duplicate.text);
-            history.record(EventKind::DuplicateIdentifier, peer, None, duplicate.text.clone());
-        }
-        let found: BTreeMap<_, _> = found.into_iter().map(|it| (it.identifier, it)).collect();
-        for (identifier, gone) in known.iter().filter(|(identifier, _)| !found.contains_key(identifier)) {
-            let text = format!("BGP identifier {identifier} belongs to one router again");
-            history.record(EventKind::IdentifierUnique, gone.peers.first().cloned(), None, text);
-        }
-        known = found;
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Probes: packets by each router that find what no session shows, such as an MTU hole, a router without the pods' routes, or loss in one
-//! direction. `docs/probes.md` has the reasons.
+//! Probes: packets through each router that find faults which no session shows, such as an MTU
+//! hole, a router without the pods' routes, or loss in one direction. `docs/probes.md` has the
+//! reasons.
 //!
 //! ```text
 //!  reconcile task ──plan: routers, targets──►┌───────────────┐──frames──► packet sockets, one an uplink and family
@@ -8,11 +9,17 @@
 //!                                            └───────────────┘──status──► observer, metrics
 //! ```
 //!
-//! - `packet`: the frames. `socket`: the sockets. `state`: one check. `schedule`: what is sent, and what follows. `faults`: what it is
-//!   called. `task`: the clock and the I/O. `identifiers`: BGP identifiers that two routers have.
+//! - `packet`: the frames.
+//! - `socket`: the sockets.
+//! - `state`: one check.
+//! - `schedule`: the packets of a round and the results.
+//! - `faults`: the names of faults.
+//! - `task`: the clock and the I/O.
+//! - `identifiers`: duplicate BGP identifiers.
 //!
-//! **No pod receives a probe, and none answers one.** A router returns a probe to this node, where the packet socket has it before the
-//! kernel drops it ([`crate::kernel`], table `netdev trunkline-probes`). Its TTL ends with the router, so that other nodes drop it too.
+//! **No pod receives or answers a probe.** A router returns a probe to this node. The packet socket
+//! receives it before the kernel drops it ([`trunkline_datapath::kernel`], table `netdev
+//! trunkline-probes`). Its TTL is enough for one router only, so other nodes drop it too.
 
 mod faults;
 pub mod identifiers;

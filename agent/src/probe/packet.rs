@@ -1,17 +1,18 @@
-//! Probes as frames.
+//! Frames of probes.
 //!
-//! Two kinds, each in IPv4 and IPv6 with 8 octets of header above IP and then the same content:
+//! There are two kinds, each for IPv4 and IPv6. Above IP, both have a header of 8 octets and then
+//! the same content:
 //!
 //! | octets | |
 //! |---|---|
-//! | 0–3 | [`PROBE_MAGIC`], the same everywhere: what the kernel drops |
-//! | 4–7 | the cookie of this run of the agent: what the socket's filter accepts |
-//! | 8–15 | a number of this packet alone: what a result is counted by |
+//! | 0–3 | [`PROBE_MAGIC`], a constant: the kernel's rule drops returned packets with it |
+//! | 4–7 | the cookie of this run of the agent: the socket's filter accepts only this cookie |
+//! | 8–15 | a unique number of this packet, which identifies the result |
 //! | 16– | zeros, up to the length |
 
 use std::net::IpAddr;
 
-use crate::plan::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};
+use trunkline_datapath::plan::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};
 
 pub(super) type Mac = [u8; 6];
 
@@ -29,14 +30,15 @@ const ICMP: u8 = 1;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// How a probe comes back.
+/// How a probe returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its destination answers it.
+    /// Its destination answers with an echo reply.
     Echo,
-    /// Its destination is this node, and the router returns it. From this UDP port: routers choose among equal paths by it.
+    /// Its destination is this node, and the router forwards it back. Routers select among equal
+    /// paths by the UDP source port.
     Loop {
-        /// The port.
+        /// The UDP source port.
         port: u16,
     },
 }
@@ -49,26 +51,27 @@ pub(super) struct Packet {
     pub(super) destination: IpAddr,
     /// TTL or hop limit.
     pub(super) hops: u8,
-    /// Octets from the IP header on; at least so many as the content needs.
+    /// Octets from the IP header on; at least the length of the headers and the content.
     pub(super) length: usize,
     pub(super) cookie: u32,
     pub(super) number: u64,
 }
 
-/// What came back.
+/// A returned packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeReply {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) hops: u8,
-    /// An echo reply; otherwise a packet that the router returned.
+    /// Whether it is an echo reply. Otherwise it is a packet that the router forwarded back.
     pub(super) reply: bool,
     pub(super) cookie: u32,
     pub(super) number: u64,
 }
 
 impl Packet {
-    /// Whether this is what the probe should come back as: from its destination, or as it was sent but for the one router.
+    /// Whether this packet is the correct return of the probe: an echo reply from its destination,
+    /// or the same packet after exactly one router.
     pub(super) fn is_answered_by(&self, returned: &ProbeReply) -> bool {
         let matches = match self.kind {
             Kind::Echo => {
@@ -124,7 +127,7 @@ impl Packet {
             }
         };
         let checksum = match fold(pseudo + add(upper)) {
-            // No checksum, to UDP.
+            // In UDP, 0 means "no checksum".
             0 if protocol == UDP => u16::MAX,
             checksum => checksum,
         };
@@ -155,12 +158,13 @@ impl Packet {
     }
 }
 
-/// Reads a frame that may be a probe that came back. Checksums are the kernel's and the cards' business: the number is what counts.
+/// Parses a frame that may be a returned probe. The kernel and the network cards check checksums;
+/// only the number matters here.
 pub(super) fn read(frame: &[u8]) -> Option<ProbeReply> {
     let word = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
     let ip = frame.get(ETHERNET..)?;
     let (source, destination, hops, protocol, content) = match ip.first()? {
-        // Without options, and not a later fragment.
+        // No options, and not a later fragment.
         0x45 if ip.get(6)? & 0x1f == 0 && *ip.get(7)? == 0 => {
             let address = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
             (address(12)?, address(16)?, ip[8], ip[9], CONTENT_V4)

@@ -1,4 +1,4 @@
-//! What is sent in a round, and what follows from what came back. No I/O: [`super::task`] sends.
+//! The packets of a round, and the conclusions from the results. No I/O: [`super::task`] sends.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,29 +15,30 @@ use super::packet::Kind;
 use super::state::{Check, State};
 use crate::plan::{ProbePlan, ProbedRouter};
 
-/// Losses do not count for so long after a session came up or a pod was attached: routes take their time to get into the router.
+/// After a session comes up or a pod is attached, losses do not count for this time, because the
+/// router needs time to install the routes.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between rounds while a check is between two states.
+/// Time between rounds while a check is in doubt.
 const IN_DOUBT: Duration = Duration::from_secs(1);
-/// Most probes on one uplink, per second.
+/// Maximum number of probes on one uplink per second.
 const RATE: u32 = 10;
 /// Source ports of probes that a router returns.
 const FIRST_PORT: u16 = 49_152;
 
-/// What is looked at.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CheckName {
-    /// The router answers an echo.
+    /// The router answers an echo request.
     Peer,
-    /// The router returns what is for a pod of this node.
+    /// The router forwards packets to a pod of this node.
     ToPods,
-    /// The router takes what a pod of this node sends.
+    /// The router accepts packets from a pod of this node.
     FromPods,
-    /// The same with as many octets as a pod may send.
+    /// The same with packets of the maximum size of a pod's link.
     Size,
     /// Another node answers a pod of this node.
     Target,
-    /// The same with as many octets.
+    /// The same with packets of the maximum size.
     TargetSize,
 }
 
@@ -53,10 +54,10 @@ impl CheckName {
         }
     }
 
-    /// The check with small packets that this one is compared with.
+    /// The check with small packets that is the reference for this check.
     fn small(self, loops: bool) -> Option<CheckName> {
         match self {
-            // Routers may limit what they answer by its size, too.
+            // Routers may also limit the size of their answers.
             CheckName::Size => loops.then_some(CheckName::ToPods),
             CheckName::TargetSize => Some(CheckName::Target),
             _ => None,
@@ -81,20 +82,20 @@ pub(super) struct Probe {
     pub(super) length: usize,
 }
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Probes are sent.
+    /// Whether the agent sends probes.
     pub enabled: bool,
-    /// Between rounds.
+    /// Time between rounds.
     pub interval: Duration,
     /// Octets of a large probe, if not the pods' MTU.
     pub size: Option<u16>,
-    /// A router with a fault is left out of the pods' next hops.
+    /// Whether a router with a fault is excluded from the pods' next hops.
     pub failover: bool,
 }
 
-/// What has changed about a router.
+/// A change of a router's faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) peer: String,
@@ -106,10 +107,10 @@ pub(super) struct Change {
 struct Router {
     began: Instant,
     planned: ProbedRouter,
-    /// The pod that is probed, and the port of the probes.
+    /// The pod of the probes, and their source port.
     subject: Option<(IpAddr, u16)>,
     checks: BTreeMap<CheckName, Check>,
-    /// Large probes are returned, not answered.
+    /// Large probes are forwarded back, not answered.
     loops: bool,
     faults: BTreeMap<ProbeFaultKind, ProbeFault>,
 }
@@ -119,11 +120,11 @@ struct Router {
 pub(super) struct ProbeSchedule {
     settings: Settings,
     routers: BTreeMap<RouterKey, Router>,
-    /// Since when pods are known.
+    /// The known pods, each with the time when it appeared.
     pods: BTreeMap<IpAddr, Instant>,
     targets: BTreeSet<IpAddr>,
     size: usize,
-    /// Of the last round, on the busiest uplink.
+    /// Number of probes in the last round on the busiest uplink.
     busiest: u32,
 }
 
@@ -139,7 +140,8 @@ impl ProbeSchedule {
         }
     }
 
-    /// The probes of the next round. `advertised`: the pods' addresses that each peer has received. `random` returns random numbers.
+    /// The probes of the next round. `advertised`: the pods' addresses that each peer has received.
+    /// `random` returns random numbers.
     pub(super) fn plan(
         &mut self,
         plan: &ProbePlan,
@@ -184,14 +186,14 @@ impl ProbeSchedule {
         probes
     }
 
-    /// The pods that are probed, with the peers that must have received their routes.
+    /// The pods of the probes. The caller finds the peers that must have received their routes.
     pub(super) fn subjects(&self) -> BTreeSet<IpAddr> {
         self.routers.values().filter_map(|router| Some(router.subject?.0)).collect()
     }
 
-    /// Takes the results of a round: each probe, and whether it came back.
+    /// Handles the results of a round: each probe, and whether it returned.
     pub(super) fn handle(&mut self, results: &[(Probe, bool)], now: Instant) -> Vec<Change> {
-        // Of several targets one is enough.
+        // One of several targets is enough.
         let mut outcome: BTreeMap<(RouterKey, CheckName), bool> = BTreeMap::new();
         for (probe, answered) in results {
             *outcome.entry((probe.router, probe.check)).or_default() |= answered;
@@ -216,14 +218,14 @@ impl ProbeSchedule {
             let expected = elsewhere || small == Some(&true);
             router.checks.entry(*name).or_insert_with(|| Check::new(now)).handle(*answered, expected, now);
         }
-        // What was not sent is not known any more.
+        // Checks without a probe in this round are forgotten.
         for (key, router) in &mut self.routers {
             router.checks.retain(|name, _| outcome.contains_key(&(*key, *name)));
         }
         self.judge()
     }
 
-    /// What is wrong now, and what of it is new or gone.
+    /// Computes the current faults, and returns the new and the ended ones.
     fn judge(&mut self) -> Vec<Change> {
         let states: BTreeMap<RouterKey, BTreeMap<CheckName, State>> = self
             .routers
@@ -249,7 +251,8 @@ impl ProbeSchedule {
             for kind in router.faults.keys().copied().collect::<Vec<_>>() {
                 if !kinds.contains(&kind) {
                     router.faults.remove(&kind);
-                    let text = format!("probes by peer {peer} ({family}): `{}` is good again", kind.name());
+                    let text =
+                        format!("probes through peer {peer} ({family}): `{}` is good again", kind.name());
                     changes.push(Change { peer: peer.clone(), begun: false, text });
                 }
             }
@@ -263,14 +266,14 @@ impl ProbeSchedule {
         changes
     }
 
-    /// How long to wait for the next round.
+    /// The time until the next round.
     pub(super) fn pause(&self) -> Duration {
         let in_doubt = self.routers.values().any(|router| router.checks.values().any(Check::is_in_doubt));
         let wanted = if in_doubt { IN_DOUBT } else { self.settings.interval };
         wanted.max(Duration::from_secs(1) * self.busiest / RATE)
     }
 
-    /// Peers with a fault, if `probes.failover` leaves them out; never all of them.
+    /// Peers with a fault, if `probes.failover` excludes them; never all peers.
     pub(super) fn left_out(&self) -> BTreeSet<PeerKey> {
         let all: BTreeSet<PeerKey> = self.routers.keys().map(|(peer, _)| *peer).collect();
         let faulty: BTreeSet<PeerKey> = (self.routers.iter())
@@ -280,7 +283,7 @@ impl ProbeSchedule {
         if self.settings.failover && faulty.len() < all.len() { faulty } else { BTreeSet::new() }
     }
 
-    /// As operators see it.
+    /// The status for operators.
     pub(super) fn status(&self, now: Instant) -> ProbeStatus {
         let left_out = self.left_out();
         let mut notes = Vec::new();
@@ -329,7 +332,8 @@ impl ProbeSchedule {
 }
 
 impl Router {
-    /// Chooses pod and port. While a check is in doubt or fails both stay: another packet could take another path.
+    /// Selects the pod and the port. While a check is in doubt or fails, both stay, because another
+    /// packet could take another path.
     fn choose(&mut self, pods: &[IpAddr], mut random: impl FnMut() -> u64) {
         let settled = |check: &Check| check.state != State::Failing && !check.is_in_doubt();
         let stays = self.subject.is_some_and(|(pod, _)| pods.contains(&pod));
@@ -374,7 +378,8 @@ impl Router {
         };
         let other = own.or_else(|| pods.iter().find(|other| **other != pod).copied());
         if let Some(other) = other {
-            // One router's worth: what the router sends elsewhere ends there, and a pod never receives it.
+            // The TTL is enough for one router. If the router sends the packet elsewhere, it ends
+            // there, so a pod never receives it.
             let back = |check, source, destination, length| Probe {
                 kind: Kind::Loop { port },
                 hops: 2,

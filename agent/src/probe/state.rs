@@ -1,18 +1,20 @@
-//! One check of one router, from its results: unproven, good or failing.
+//! The state of one check of one router, computed from the probe results: unproven, good or
+//! failing.
 
 use tokio::time::Instant;
 
-/// So many losses in a row make a check fail.
+/// Number of consecutive losses after which a check fails.
 pub(super) const LOSSES: u32 = 3;
-/// So many answers in a row make it good again.
+/// Number of consecutive answers after which a failing check is good again.
 pub(super) const ANSWERS: u32 = 3;
 
-/// How a check stands.
+/// The state of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No probe has come back since the check began, and nothing shows that one should have.
+    /// No probe has returned since the check began, and no other result shows that this router
+    /// returns probes.
     Unproven,
-    /// Probes come back.
+    /// Probes return.
     Good,
     /// [`LOSSES`] probes in a row were lost.
     Failing,
@@ -25,7 +27,7 @@ pub(super) struct Check {
     pub(super) since: Instant,
     pub(super) sent: u64,
     pub(super) lost: u64,
-    /// Results in a row that speak against the state.
+    /// Number of consecutive results that contradict `state`.
     against: u32,
 }
 
@@ -34,8 +36,9 @@ impl Check {
         Check { state: State::Unproven, since: now, sent: 0, lost: 0, against: 0 }
     }
 
-    /// Takes one result. `expected`: the check should pass, since it does by another router, or since smaller packets pass. An
-    /// unproven check fails only then: there are networks whose routers never return a probe.
+    /// Handles one result. `expected`: the check should pass, because it passes through another
+    /// router, or because smaller packets pass. An unproven check can fail only if `expected` is
+    /// true: in some networks the routers never return a probe.
     pub(super) fn handle(&mut self, answered: bool, expected: bool, now: Instant) {
         self.sent += 1;
         self.lost += u64::from(!answered);
@@ -55,7 +58,7 @@ impl Check {
         }
     }
 
-    /// Between two states: the next probe follows soon.
+    /// Whether the last result contradicts `state`. If so, the next probe is sent early.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.against > 0
     }

@@ -16,21 +16,22 @@ use super::packet::{Kind, Mac, Packet};
 use super::schedule::{Probe, ProbeSchedule, Settings};
 use super::socket::{self, Uplink};
 use crate::change_notifier::ChangeNotifier;
+use crate::family::ip_family;
 use crate::history::History;
 use crate::plan::ProbePlan;
 use crate::reconcile::{Advertised, Reconcile};
 
-/// A probe that has not come back by then is lost.
+/// A probe that has not returned after this time is lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the probes show. Cheap to clone.
+/// The state of the probes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Probes {
     shown: Arc<Mutex<Option<ProbeStatus>>>,
 }
 
 impl Probes {
-    /// As of the last round; none where no probes are sent.
+    /// The status after the last round; none if the agent sends no probes.
     pub fn status(&self) -> Option<ProbeStatus> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -40,8 +41,8 @@ impl Probes {
     }
 }
 
-/// Numbers that nobody can guess, so nobody can forge an answer: SipHash of a counter, with a key
-/// from the operating system. `fastrand`'s seed is the time.
+/// Unpredictable numbers, so no other host can forge an answer: SipHash of a counter, with a key
+/// from the operating system. `fastrand` derives its seed from the time, so it is predictable.
 struct NonceGenerator {
     key: RandomState,
     count: u64,
@@ -84,7 +85,7 @@ struct Task {
     notifier: ChangeNotifier,
     probes: Probes,
     left_out: BTreeSet<PeerKey>,
-    /// Uplinks without a socket in the last round, with the reason.
+    /// Uplinks without a socket in the last round, each with the reason.
     unprobed: BTreeSet<String>,
 }
 
@@ -92,7 +93,7 @@ impl Task {
     async fn run(mut self) {
         let mut plans = self.reconcile.plan();
         loop {
-            // Without a router there is nothing to probe.
+            // Without a router no probe is possible.
             let has_routers =
                 plans.wait_for(|plan| plan.as_ref().is_some_and(|plan| !plan.probes.routers.is_empty()));
             let plan = match has_routers.await {
@@ -103,7 +104,7 @@ impl Task {
             let now = Instant::now();
             let numbers = &mut self.numbers;
             let mut round = self.schedule.plan(&plan, &pods, now, || numbers.draw());
-            // A pod that the export policy withholds from a router is none that the router could know.
+            // A router cannot know a pod that the export policy rejects for it.
             let mut withheld: HashMap<IpAddr, BTreeSet<PeerKey>> = HashMap::new();
             for pod in self.schedule.subjects() {
                 let Some(speaker) = &speaker else { break };
@@ -143,23 +144,25 @@ impl Task {
             if changed {
                 self.notifier.notify();
             }
-            // Nodes that were started together do not probe together: up to a tenth less.
+            // Nodes that start together must not probe together: the pause is up to a tenth
+            // shorter.
             let pause = self.schedule.pause();
             let jitter = pause.mul_f64(0.1 * (self.numbers.draw() >> 11) as f64 / (1_u64 << 53) as f64);
             sleep(pause - jitter).await;
         }
     }
 
-    /// Sends a round and waits for what comes back.
+    /// Sends a round and waits for returned probes.
     async fn send(&mut self, plan: &ProbePlan, round: Vec<Probe>) -> Vec<(Probe, bool)> {
-        // A next hop of the other family may have no entry yet: it is the same router.
+        // A next hop of the other family may have no neighbour entry yet. It is the same router.
         let hops: Vec<(u32, IpAddr)> = plan
             .routers
             .iter()
             .flat_map(|router| [router.gateway, router.peer.address()].map(|hop| (router.ifindex, hop)))
             .collect();
-        let asked = hops.clone();
-        let macs = tokio::task::spawn_blocking(move || socket::neighbours(&asked)).await.unwrap_or_default();
+        let requested = hops.clone();
+        let macs =
+            tokio::task::spawn_blocking(move || socket::neighbours(&requested)).await.unwrap_or_default();
         let macs: HashMap<(u32, IpAddr), Mac> =
             hops.into_iter().zip(macs).filter_map(|(hop, mac)| Some((hop, mac?))).collect();
         let mac_of = |probe: &Probe| {
@@ -171,7 +174,7 @@ impl Task {
         for probe in &round {
             let key = (probe.ifindex, probe.router.1);
             if let std::collections::hash_map::Entry::Vacant(entry) = uplinks.entry(key) {
-                match Uplink::open(key.0, key.1, self.cookie) {
+                match Uplink::open(key.0, ip_family(key.1), self.cookie) {
                     Ok(uplink) => drop(entry.insert(uplink)),
                     Err(error) => {
                         let named = plan.routers.iter().find(|router| router.ifindex == key.0);
@@ -181,7 +184,7 @@ impl Task {
                 }
             }
         }
-        // What cannot be sent on this kind of link is no loss.
+        // A packet that this kind of link cannot send is no loss.
         let mut results: Vec<(Probe, bool)> = Vec::new();
         let mut sent: HashMap<u64, (usize, Packet)> = HashMap::new();
         for probe in round {
@@ -213,7 +216,8 @@ impl Task {
                 waiting.push(listen(key, uplink));
             }
             let Some((index, packet)) = sent.get(&returned.number) else { continue };
-            // A router returns a probe by the uplink that it came by; another node's answer may take any.
+            // A router forwards a probe back on the uplink of its arrival. Another node's answer
+            // may arrive on any uplink.
             let by_its_uplink = results[*index].0.ifindex == key.0 || matches!(packet.kind, Kind::Echo);
             if packet.is_answered_by(&returned) && by_its_uplink {
                 results[*index].1 = true;

@@ -1,4 +1,4 @@
-//! Rounds with a fabric that is a function: which probes come back.
+//! Rounds with a simulated fabric: a function decides which probes return.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,7 +46,8 @@ impl Fabric {
         }
     }
 
-    /// Rounds in which what `passes` accepts comes back. Returns the events and the packets sent.
+    /// Runs rounds in which a probe returns if `passes` accepts it. Returns the events and the
+    /// packets sent.
     fn run(&mut self, schedule: usize, passes: impl Fn(&Probe) -> bool) -> (Vec<String>, Vec<Probe>) {
         let (mut texts, mut sent) = (Vec::new(), Vec::new());
         for _ in 0..schedule {
@@ -83,7 +84,7 @@ fn by(probe: &Probe, peer: &str) -> bool {
 }
 
 #[test]
-fn an_mtu_hole_is_named_within_three_rounds_and_goes_with_its_end() {
+fn an_mtu_hole_is_reported_within_three_rounds_and_cleared() {
     let mut fabric = Fabric::new(false, &[]);
     assert!(fabric.run(5, |_| true).0.is_empty());
     let hole = |probe: &Probe| !by(probe, SECOND) || probe.length <= 1400;
@@ -137,7 +138,7 @@ fn a_router_without_the_pods_routes_is_named() {
 }
 
 #[test]
-fn a_fault_that_stands_at_the_start_is_found_by_the_other_router() {
+fn a_fault_from_the_start_is_detected_through_another_router() {
     let mut fabric = Fabric::new(false, &[]);
     let one_way = |probe: &Probe| by(probe, FIRST);
     fabric.run(10, one_way);
@@ -149,13 +150,13 @@ fn a_fault_that_stands_at_the_start_is_found_by_the_other_router() {
 }
 
 #[test]
-fn routes_have_time_to_get_into_the_router() {
+fn losses_do_not_count_before_routes_are_installed() {
     let mut fabric = Fabric::new(false, &[]);
     let (_, sent) = fabric.run(2, |_| true);
     assert!(sent.iter().all(|probe| matches!(probe.kind, Kind::Echo)), "pods are new: {sent:?}");
     let (_, sent) = fabric.run(2, |_| true);
     assert!(sent.iter().any(|probe| probe.check == CheckName::ToPods));
-    // A pod that comes later waits as long.
+    // A later pod gets the same time.
     let late: IpAddr = "10.1.0.99".parse().unwrap();
     fabric.pods = vec![late];
     let (_, sent) = fabric.run(2, |_| true);
@@ -190,7 +191,7 @@ fn a_target_that_no_router_reaches_is_no_routers_fault() {
     fabric.run(5, |_| true);
     fabric.run(5, |probe| down(probe) || by(probe, FIRST));
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Target]);
-    // One of two is enough.
+    // One target of two is enough.
     fabric.run(5, |probe| probe.destination.to_string() != "203.0.113.9");
     assert!(fabric.faults(SECOND).is_empty());
 }

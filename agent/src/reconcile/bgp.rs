@@ -1,4 +1,5 @@
-//! The speaker's side of a plan: peers and prefixes as differences between the applied and the wanted state.
+//! Applies a plan to the speaker: peers and prefixes as differences between the applied and the
+//! wanted state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -10,14 +11,15 @@ use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Change;
 use trunkline_bgp::types::{Asn, PeerKey};
+use trunkline_datapath::plan::{KernelHost, Link};
 
 use crate::history::History;
-use crate::plan::{BgpPlan, Host, Link, RefusedRange};
+use crate::plan::{BgpPlan, RefusedRange};
 
-/// Prefixes with what travels with them.
+/// Prefixes with their path attributes.
 pub(super) type Prefixes = BTreeMap<IpNet, Origination>;
 
-/// A running speaker and the part of the plan that it has.
+/// A running speaker and its applied part of the plan.
 pub(super) struct AppliedBgp {
     pub(super) handle: SpeakerHandle,
     pub(super) local_as: Asn,
@@ -46,9 +48,10 @@ pub(super) struct PrefixChanges {
     pub(super) originate: Vec<(IpNet, Origination)>,
 }
 
-/// The links of the host for BFD and for the causes of lost sessions. Pods' links are not in [`Host::links`]. The agent's own devices
-/// (VLAN, VXLAN) carry pods, and lead to no peer outside their connected network.
-pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
+/// The links of the host for BFD and for the causes of lost sessions. [`KernelHost::links`]
+/// excludes pods' links. The agent's own devices (VLAN, VXLAN) carry pods, and reach only peers in
+/// their connected network.
+pub(super) fn host_links(host: &KernelHost) -> Vec<HostLink> {
     let link = |link: &Link| {
         Some(HostLink {
             // The kernel's names are valid.
@@ -108,12 +111,12 @@ impl AppliedBgp {
         }
     }
 
-    /// Whether a speaker with this identity can do the plan.
+    /// Whether a speaker with this identity can apply the plan.
     pub(super) fn is_for(&self, plan: &BgpPlan) -> bool {
         (self.local_as, self.router_id) == (plan.local_as, plan.router_id)
     }
 
-    /// Sets the links of the host, if they have changed.
+    /// Sets the links of the host, if they changed.
     pub(super) async fn set_links(&mut self, links: &[HostLink]) -> Result<(), Stopped> {
         if self.links.as_deref() != Some(links) {
             self.handle.set_links(links.to_vec()).await?;
@@ -122,8 +125,9 @@ impl AppliedBgp {
         Ok(())
     }
 
-    /// Applies the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
-    /// not take are returned in words. `all_peers`: the plan has every peer that the first selection waits for.
+    /// Applies the differences: first removals, then additions, and peers before prefixes. Returns
+    /// the errors for rejected peers. `all_peers`: the plan has every peer that the first selection
+    /// waits for.
     pub(super) async fn apply(
         &mut self,
         plan: &BgpPlan,
@@ -135,7 +139,7 @@ impl AppliedBgp {
         for key in changes.remove {
             match self.handle.remove_peer(key).await {
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
-                // Not there is what was wanted.
+                // If the peer is unknown, it is already removed.
                 Ok(()) | Err(_) => drop(self.peers.remove(&key)),
             }
             tracing::info!(peer = %key, "peer removed");
@@ -169,12 +173,12 @@ impl AppliedBgp {
             }
             self.refused_ranges.clone_from(&plan.refused_ranges);
         }
-        // After the peers: one that is configured by itself from now on keeps its session.
+        // After the peers: a dynamic neighbour that is now configured keeps its session.
         if self.ranges != plan.ranges {
             match self.handle.set_ranges(plan.ranges.values().cloned().collect()).await {
                 Ok(()) => {
                     let prefixes: Vec<String> = plan.ranges.keys().map(IpNet::to_string).collect();
-                    tracing::info!(prefixes = prefixes.join(","), "dynamic neighbours may come");
+                    tracing::info!(prefixes = prefixes.join(","), "dynamic neighbours are accepted");
                     self.ranges.clone_from(&plan.ranges);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
@@ -197,7 +201,7 @@ impl AppliedBgp {
         Ok(faults)
     }
 
-    /// One pod's prefixes more.
+    /// Adds one pod's prefixes.
     pub(super) async fn add(&mut self, prefixes: &Prefixes) -> Result<(), Stopped> {
         let new: Vec<_> = prefixes
             .iter()
@@ -212,7 +216,7 @@ impl AppliedBgp {
         self.handle.originate_all(new).await
     }
 
-    /// One pod's prefixes less.
+    /// Removes one pod's prefixes.
     pub(super) async fn remove(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), Stopped> {
         let gone: Vec<IpNet> =
             prefixes.iter().filter(|prefix| self.prefixes.remove(*prefix).is_some()).copied().collect();
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_peers_that_differ_are_told() {
+    fn only_changed_peers_are_sent() {
         let applied = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
         let wanted = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 22), peer("10.0.0.4", 4)]);
         let changes = peer_changes(&applied, &wanted);
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_prefixes_that_differ_are_told() {
+    fn only_changed_prefixes_are_sent() {
         let prefix = |text: &str| text.parse::<IpNet>().unwrap();
         let plain = Origination::default();
         let tagged = Origination { communities: vec![Community::NO_EXPORT], ..plain.clone() };
@@ -286,7 +290,7 @@ mod tests {
             link(3, "vxlan4", true),
             link(4, "eth0.10", false),
         ];
-        let links = host_links(&Host { links, ..Host::default() });
+        let links = host_links(&KernelHost { links, ..KernelHost::default() });
         let uplinks: Vec<u32> = links.iter().filter(|link| link.uplink).map(|link| link.index).collect();
         assert_eq!((links.len(), uplinks), (4, vec![2, 4]));
         assert_eq!(links[1].addresses, ["192.0.2.2/24".parse().unwrap()]);

@@ -1,27 +1,31 @@
-//! Changes of the default routes of BGP networks, as events: the ones that a plan takes away or puts back, peers that leave or enter their
-//! next hops, and the last peer that offers one. Learned default routes are in no plan; [`crate::history::History::learned`] records these.
+//! Records changes of the default routes of BGP networks as events: routes that a plan removes or
+//! adds again, peers that become or stop being next hops, and the last peer that offers a default
+//! route. Learned default routes are in no plan; [`crate::history::History::learned`] records
+//! these.
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::types::Family;
+use trunkline_datapath::plan::{RouteKey, default_prefix};
 
-use crate::plan::default_route::{Basis, Cause, ExcludedPeer};
-use crate::plan::{DefaultRouteSelection, Mode, Plan, RouteKey, default_prefix};
+use crate::family::ip_family;
+use crate::plan::selection::{Basis, Cause, ExcludedPeer};
+use crate::plan::{DefaultRouteSelection, Mode, Plan};
 
-/// What was reported and is not over.
+/// The reported losses that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct LostDefaultRoutes {
     /// Networks that have lost a default route.
     lost: BTreeSet<(String, Family)>,
-    /// Peers that are no next hops.
+    /// Peers that are not next hops.
     left_out: BTreeSet<(Family, String)>,
     /// Families in which the last peer has withdrawn its default route.
     unoffered: BTreeSet<Family>,
 }
 
-/// An event to be recorded.
+/// An event for the history.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) kind: EventKind,
@@ -31,20 +35,20 @@ pub(super) struct Change {
 }
 
 impl LostDefaultRoutes {
-    /// What a plan changes.
+    /// The events for the changes between two plans.
     pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<Change> {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
         let mut changes = Vec::new();
         let of_network =
-            |kind, family, text| Change { kind, peer: None, prefix: default_prefix(family), text };
+            |kind, family, text| Change { kind, peer: None, prefix: default_prefix(ip_family(family)), text };
         for (name, family) in had.difference(&has) {
-            // A network that went away, or imports its routes from now on, has lost nothing.
+            // A network that was removed, or now imports its routes, has lost nothing.
             if !follows_sessions(after, name) {
                 continue;
             }
             self.lost.insert((name.clone(), *family));
             let text = format!(
-                "network {name}: no {family} default route is left: no peer with a next hop for it is up"
+                "network {name}: no {family} default route is left, because no peer with a next hop for it is up"
             );
             changes.push(of_network(EventKind::DefaultLost, *family, text));
         }
@@ -73,12 +77,13 @@ impl LostDefaultRoutes {
             changes.push(Change {
                 kind,
                 peer: peer.map(str::to_owned),
-                prefix: default_prefix(family),
+                prefix: default_prefix(ip_family(family)),
                 text,
             });
         };
         let names = way.names();
-        // A peer whose routes are still to come is not reported: it is about to enter. Nor is one while others' routes are.
+        // A peer with routes still to come is not reported, because it will soon be a next hop. The
+        // same applies to a peer while others' routes are still to come.
         let known = |out: &&ExcludedPeer| match out.cause {
             Cause::Pending => false,
             Cause::ProbeFault => true,
@@ -87,13 +92,13 @@ impl LostDefaultRoutes {
         for out in way.left_out.iter().filter(known) {
             if self.left_out.insert((family, out.peer.clone())) {
                 let text =
-                    format!("{}: pods' {family} packets go by {names} and not by it", out.cause.words());
+                    format!("{}: pods' {family} packets use {names} and not this peer", out.cause.words());
                 add(EventKind::NextHopOut, Some(&out.peer), text);
             }
         }
         for (peer, _) in &way.next_hops {
             if self.left_out.remove(&(family, peer.clone())) {
-                add(EventKind::NextHopIn, Some(peer), format!("pods' {family} packets go by {names} again"));
+                add(EventKind::NextHopIn, Some(peer), format!("pods' {family} packets use {names} again"));
             }
         }
         let had = before.filter(|before| !before.next_hops.is_empty()).map(|before| before.basis);
@@ -101,7 +106,7 @@ impl LostDefaultRoutes {
             (Some(Basis::Offered), Basis::Configured) if !way.next_hops.is_empty() => {
                 self.unoffered.insert(family);
                 let text = format!(
-                    "no peer advertises a default route of {family} any more: pods' packets still go by {names}, as configured"
+                    "no peer advertises a default route of {family} any more: pods' packets still use {names}, as configured"
                 );
                 add(EventKind::DefaultLost, None, text);
             }
@@ -117,7 +122,7 @@ impl LostDefaultRoutes {
 
 /// Whether the default routes of a network lead to the established peers.
 fn follows_sessions(plan: &Plan, name: &str) -> bool {
-    let learned = plan.kernel.learned.as_ref().map(|learned| learned.table);
+    let learned = plan.kernel.learned;
     plan.networks.get(name).is_some_and(|network| {
         let is_bgp = matches!(network.mode, Mode::Bgp | Mode::GlobalBgp);
         is_bgp && network.refused.is_none() && network.table().is_some_and(|table| Some(table) != learned)
@@ -128,8 +133,9 @@ fn defaults(plan: &Plan) -> BTreeSet<(String, Family)> {
     let mut found = BTreeSet::new();
     for (name, network) in plan.networks.iter().filter(|(name, _)| follows_sessions(plan, name)) {
         let Some(table) = network.table() else { continue };
-        let there =
-            |family: &Family| plan.kernel.routes.contains_key(&RouteKey::default_route(table, *family));
+        let there = |family: &Family| {
+            plan.kernel.routes.contains_key(&RouteKey::default_route(table, ip_family(*family)))
+        };
         found.extend(Family::ALL.into_iter().filter(there).map(|family| (name.clone(), family)));
     }
     found
@@ -138,7 +144,7 @@ fn defaults(plan: &Plan) -> BTreeSet<(String, Family)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Hop;
+    use trunkline_datapath::plan::Hop;
 
     const V4: Family = Family::Ipv4Unicast;
 
@@ -156,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn next_hops_that_leave_and_enter_are_events_once() {
+    fn each_change_of_the_next_hops_is_one_event() {
         let (a, b) = ("192.0.2.1", "192.0.2.3");
         let mut defaults = LostDefaultRoutes::default();
         let mut before = None;
@@ -177,31 +183,31 @@ mod tests {
         assert_eq!(
             then(Basis::Offered, &[a], &out),
             [
-                "nextHopOut 192.0.2.3: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.1 and not by it"
+                "nextHopOut 192.0.2.3: withdrew its default route: pods' ipv4-unicast packets use 192.0.2.1 and not this peer"
             ]
         );
         assert_eq!(then(Basis::Offered, &[a], &out), [""; 0]);
-        // Its session is lost, and comes back.
+        // Its session is lost and then established again.
         assert_eq!(then(Basis::Offered, &[a], &[]), [""; 0]);
         assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0]);
         assert_eq!(
             then(Basis::Offered, &[a, b], &[]),
-            ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again"]
+            ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets use 192.0.2.1, 192.0.2.3 again"]
         );
-        // Both withdraw theirs, one after the other.
+        // Both withdraw their default routes, one after the other.
         then(Basis::Offered, &[a], &out);
         assert_eq!(
             then(Basis::Configured, &[a, b], &[]),
             [
-                "nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again",
-                "defaultLost: no peer advertises a default route of ipv4-unicast any more: pods' packets still go by \
+                "nextHopIn 192.0.2.3: pods' ipv4-unicast packets use 192.0.2.1, 192.0.2.3 again",
+                "defaultLost: no peer advertises a default route of ipv4-unicast any more: pods' packets still use \
                  192.0.2.1, 192.0.2.3, as configured"
             ]
         );
         assert_eq!(
             then(Basis::Offered, &[b], &[(a, Cause::Withdrawn)]),
             [
-                "nextHopOut 192.0.2.1: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.3 and not by it",
+                "nextHopOut 192.0.2.1: withdrew its default route: pods' ipv4-unicast packets use 192.0.2.3 and not this peer",
                 "defaultBack: 192.0.2.3 advertises a default route of ipv4-unicast again"
             ]
         );

@@ -1,8 +1,8 @@
-//! Where the speaker accepts connections, and why it does not.
+//! The speaker's listen addresses and their faults.
 //!
-//! The speaker binds and tries again by itself ([`trunkline_bgp::net::ListenStatus`]). A task here turns each change into one
-//! log line, one event and the words of `status`. It is a task of its own because it looks up the process that has
-//! the port, which takes a moment on a node with many processes.
+//! The speaker binds and retries by itself ([`trunkline_bgp::net::ListenStatus`]). A task here
+//! turns each change into one log line, one event and the text of `status`. It is a separate task,
+//! because the search for the process that has the port takes time on a node with many processes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::port_owner::port_owner;
 
-/// An address where the speaker should accept connections.
+/// A listen address of the speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     /// The address.
     pub address: SocketAddr,
-    /// Why the speaker accepts none, with what to do, and since when.
+    /// The reason for which the speaker accepts no connections there, the remedy, and the start.
     pub fault: Option<(String, Instant)>,
 }
 
-/// Every configured address; the newest state.
+/// The newest state of every configured address.
 pub(super) type ListenAddresses = watch::Receiver<Arc<[ListenAddress]>>;
 
 /// Follows the speaker's addresses until it stops.
@@ -34,7 +34,7 @@ pub(super) fn follow(
     history: History,
     notifier: ChangeNotifier,
 ) -> ListenAddresses {
-    // Without the owner's name at first: the start does not wait for it.
+    // First without the name of the owning process, so the start does not wait for the search.
     let at_start = speaker.borrow().iter().map(|status| listening(status, None)).collect();
     let (sender, receiver) = watch::channel(at_start);
     speaker.mark_changed();
@@ -80,7 +80,7 @@ fn record_event(state: &ListenAddress, history: &History) {
 }
 
 async fn owner_of(port: u16) -> Option<String> {
-    // A task that cannot run names nobody.
+    // If the task cannot run, the text contains no process.
     tokio::task::spawn_blocking(move || port_owner(port)).await.ok().flatten()
 }
 
@@ -89,7 +89,7 @@ fn listening(status: &ListenStatus, owner: Option<String>) -> ListenAddress {
     ListenAddress { address: status.address, fault }
 }
 
-/// What failed, who has the port, and what to do.
+/// The text: the failure, the process that has the port, and the remedy.
 fn words(fault: &ListenFault, owner: Option<String>) -> String {
     let owner = owner.map(|owner| format!(", by {owner}")).unwrap_or_default();
     format!("{}{owner}: {}", fault.reason, fault.fix)
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_bound_from_the_start_is_no_news() {
+    async fn an_address_bound_at_start_causes_no_event() {
         let (speaker, receiver) = watch::channel(status(None));
         let history = History::default();
         let shown = follow(receiver, history.clone(), ChangeNotifier::default());

@@ -1,4 +1,4 @@
-//! The one task that knows what this node should have, and sees to it that kernel and speaker have it.
+//! The one task that owns the wanted state of this node, and applies it to kernel and speaker.
 //!
 //! ```text
 //!  source task ──Snapshot──►┌──────────────────┐──KernelPlan, PodPlan──► kernel thread
@@ -9,13 +9,15 @@
 //!                       speaker ──RouteChange──► [`pump`] ──batches──► kernel thread
 //! ```
 //!
-//! **Without a speaker** (it cannot start, or it has ended) routes and rules stay: what the last run left is swept only when
-//! a speaker has converged, or the plan has no BGP network. The start is tried again.
+//! **Without a speaker** (it cannot start, or it has ended), routes and rules stay. The last run's
+//! routes are removed only when a speaker has converged, or when the plan has no BGP network. The
+//! start is tried again.
 //!
-//! **Slow path**: the manifests, the host's links or a session changed → [`plan`] anew → only differences go to
-//! kernel and speaker. A plan that cannot be made, or that has no place for a pod that is there, is refused before
-//! anything of it is applied. **Fast path**: one pod more or less asks the plan that is in force, and is one message
-//! to each. **Learned routes** do not come through here at all: the [`pump`] moves them, and holds back only itself.
+//! **Slow path**: after a change of the manifests, the host's links or a session, [`plan`] runs
+//! again, and only the differences go to kernel and speaker. A plan is refused as a whole if it has
+//! errors, or if it has no place for an existing pod. **Fast path**: an added or removed pod only
+//! reads the current plan, and causes one message to each. **Learned routes** bypass this task: the
+//! [`pump`] transfers them, and delays only itself.
 //!
 //! [`plan`]: crate::plan::plan
 
@@ -38,95 +40,97 @@ use tokio::time::Instant;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
+use trunkline_datapath::kernel::KernelError;
+use trunkline_datapath::plan::Neighbour;
 
-use crate::kernel::KernelError;
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, Neighbour, NetworkPlan, Plan, PlanError,
-    Pod, RefusedRange, join,
+    AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, NetworkPlan, Plan, PlanError, Pod,
+    RefusedRange, join,
 };
-use crate::source::{Snapshot, SnapshotRefusal};
 
 pub use listening::ListenAddress;
 pub use stage::DrainStage;
 pub use task::{ReconcileDependencies, spawn};
 
-/// What is known of the fabric when a pod is to be told to it.
+/// The inputs of a pod's readiness gate.
 #[derive(Clone, Debug)]
 pub struct ReadinessGate {
-    /// What has to be told before the pod is ready; empty if nothing has to be.
+    /// Prefixes that a peer must receive before the pod is ready; empty if the pod needs none.
     pub prefixes: Vec<IpNet>,
-    /// Who tells it.
+    /// The speaker that advertises them.
     pub speaker: Option<SpeakerHandle>,
 }
 
-/// The state of things, for `status` and for readiness.
+/// The state for `status` and for readiness.
 #[derive(Clone, Debug, Default)]
 pub struct ReconcileStatus {
-    /// A snapshot is in force.
+    /// Whether a snapshot is in force.
     pub applied: bool,
-    /// Why the manifests as they are now are not in force.
+    /// The reasons for which the current manifests are not in force.
     pub refused: Vec<String>,
-    /// Why the speaker does not run although it should, in words.
+    /// The reason for which the speaker does not run although it should.
     pub speaker_fault: Option<String>,
-    /// What of the plan the kernel did not take, in words.
+    /// The parts of the plan that the kernel rejected, as text.
     pub kernel_faults: Vec<String>,
-    /// How far this node has left the fabric.
+    /// The drain stage of this node.
     pub stage: DrainStage,
-    /// The speaker, while it runs.
+    /// The speaker; none if it does not run.
     pub bgp: Option<SpeakerStatus>,
-    /// What the speaker should do while it does not run.
+    /// The speaker's part of the plan while it does not run.
     pub stopped: Option<StoppedBgp>,
     /// The networks of this node.
     pub networks: BTreeMap<String, NetworkPlan>,
-    /// Pods that have lost their device, by the host's end of it.
+    /// Pods with a missing device, by the host interface.
     pub broken: BTreeSet<String>,
-    /// Pods that no record knows.
+    /// Pods without a record.
     pub unrecorded: Vec<UnrecordedPod>,
 }
 
-/// The speaker.
+/// A running speaker and its part of the plan.
 #[derive(Clone, Debug)]
 pub struct SpeakerStatus {
-    /// It.
+    /// Its handle.
     pub speaker: SpeakerHandle,
-    /// The ways to the monitoring stations.
+    /// The BMP sessions with the stations.
     pub monitors: Arc<[Monitor]>,
     /// The AS of this node.
     pub local_as: u32,
     /// The BGP identifier.
     pub router_id: std::net::Ipv4Addr,
-    /// This node is about to go, and tells all its peers (RFC 8326).
+    /// Whether this node advertises GRACEFUL_SHUTDOWN to all its peers (RFC 8326).
     pub graceful_shutdown: bool,
-    /// Why pods are advertised without NO_EXPORT: this peer is down.
+    /// The name of the peer that is down, if pods are advertised without NO_EXPORT.
     pub disaggregated: Option<String>,
-    /// The default routes by peers whose routes are not imported.
+    /// The default routes through peers without an import policy.
     pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
-    /// Routes of peers are imported.
+    /// Whether routes of peers are imported.
     pub imports: bool,
-    /// Peers without which a pod may be ready.
+    /// Peers that need no session before a pod is ready.
     pub optional: BTreeSet<PeerKey>,
-    /// Unnumbered peers that are not found yet.
+    /// Unnumbered peers before their discovery.
     pub waiting: Vec<UndiscoveredPeer>,
-    /// Prefixes of whose dynamic neighbours, or of the other peers, one has to be there before a pod is ready.
+    /// Prefixes of dynamic neighbours. One session of these neighbours or of the other peers must
+    /// be up before a pod is ready.
     pub required_ranges: Vec<IpNet>,
-    /// Prefixes that no dynamic neighbour is accepted from.
+    /// Prefixes from which the speaker accepts no dynamic neighbour.
     pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
-    /// Families whose first selection is done.
+    /// Families with a completed first selection.
     pub converged: Vec<String>,
-    /// Where incoming connections are accepted, and where they should be.
+    /// Listen addresses, each with its fault if it has one.
     pub listening: Arc<[ListenAddress]>,
 }
 
-/// The speaker's part of the plan while no speaker runs: the peers are configured, and down.
+/// The speaker's part of the plan while no speaker runs: the configured peers, which are all down.
 #[derive(Clone, Debug)]
 pub struct StoppedBgp {
     /// The AS of this node.
     pub local_as: u32,
     /// The BGP identifier.
     pub router_id: std::net::Ipv4Addr,
-    /// Why no speaker runs, in words.
+    /// The reason for which no speaker runs.
     pub fault: String,
-    /// Since when.
+    /// The start of this state.
     pub since: Instant,
     /// The peers.
     pub peers: Vec<StoppedPeer>,
@@ -135,62 +139,62 @@ pub struct StoppedBgp {
 /// A configured peer while no speaker runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoppedPeer {
-    /// Its address; none of an unnumbered peer that is not found.
+    /// Its address; none for an unnumbered peer before its discovery.
     pub key: Option<PeerKey>,
-    /// The interface of an unnumbered peer that is not found.
+    /// The interface of an unnumbered peer before its discovery.
     pub interface: Option<InterfaceName>,
     /// Its AS.
     pub remote_as: u32,
-    /// A pod may be ready without it.
+    /// Whether a pod can be ready without a session with it.
     pub optional: bool,
 }
 
-/// An unnumbered peer that is not found yet.
+/// An unnumbered peer before its discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndiscoveredPeer {
-    /// Where it should be.
+    /// Its interface.
     pub interface: InterfaceName,
     /// Its AS.
     pub remote_as: u32,
-    /// The AS that it knows this node by, if not the node's own.
+    /// The AS number of this node towards the peer, if it differs from the node's own.
     pub local_as: Option<u32>,
-    /// A pod may be ready without it.
+    /// Whether a pod can be ready without a session with it.
     pub optional: bool,
-    /// Why it is not found, in words.
+    /// The reason for which it is not discovered.
     pub reason: String,
 }
 
-/// A pod that is in the kernel although no record knows it.
+/// A pod in the kernel without a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnrecordedPod {
-    /// The host's end of its link.
+    /// The host interface.
     pub host_ifname: String,
     /// Its index.
     pub host_ifindex: u32,
-    /// The container, as far as the alias tells.
+    /// The container ID, if the alias contains it.
     pub container_id: String,
-    /// The interface in it, as far as the alias tells.
+    /// The interface name in the container, if the alias contains it.
     pub ifname: String,
-    /// How it is joined.
+    /// How it is attached.
     pub attachment: AttachmentKind,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its neighbour entries, which are the only ones who know its MAC.
+    /// Its neighbour entries. Only they contain its MAC.
     pub neighbours: BTreeSet<Neighbour>,
 }
 
-/// What there is to leave.
+/// The inputs of a drain.
 #[derive(Clone, Debug, Default)]
 pub struct DrainInput {
-    /// Who tells it.
+    /// The speaker.
     pub speaker: Option<SpeakerHandle>,
-    /// What this node has to tell, whether it does or not.
+    /// The prefixes that this node originates while it is undrained.
     pub prefixes: Vec<IpNet>,
     /// The AS of this node; 0 if there is no speaker.
     pub local_as: u32,
 }
 
-/// Why a pod is not taken.
+/// The reason for which a pod is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
     /// No snapshot is in force.
@@ -199,25 +203,25 @@ pub enum PodError {
     /// The node is drained.
     #[error("{DRAINED}")]
     Drained,
-    /// The plan has no place for it.
+    /// The plan has no network or subnet for it.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The host is not ready for it.
     #[error(transparent)]
     Waits(#[from] JoinError),
-    /// The kernel did not take it.
+    /// The kernel rejected it.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The task has ended; the process is about to.
+    /// The task has ended; the process will end soon.
     #[error("the agent is stopping")]
     Stopped,
 }
 
-/// What is said where a node that left the fabric is asked for something that needs it.
+/// The error text for requests that a drained node cannot serve.
 pub const DRAINED: &str =
-    "this node is drained: `trunkline status` says by whom, `trunkline undrain` brings it back";
+    "this node is drained: `trunkline status` shows by whom, `trunkline undrain` ends the drain";
 
-/// What this node advertises of its pods.
+/// The pods' addresses that this node advertises.
 #[derive(Clone, Debug, Default)]
 pub struct Advertised {
     /// Addresses of pods; none while this node is drained.
@@ -241,7 +245,7 @@ enum Request {
     Stop(Answer<()>),
 }
 
-/// The way to the task.
+/// The handle of the task.
 #[derive(Clone)]
 pub struct Reconcile {
     requests: mpsc::Sender<Request>,
@@ -250,22 +254,24 @@ pub struct Reconcile {
 }
 
 impl Reconcile {
-    /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
+    /// Applies a snapshot, or refuses it as a whole. Returns the snapshot in force.
     pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, SnapshotRefusal>> {
         self.request(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
     }
 
-    /// The manifests as they are now have faults.
+    /// Reports that the current manifests have faults.
     pub async fn refused(&self, refused: SnapshotRefusal) {
         let _ = self.requests.send(Request::Refused(refused)).await;
     }
 
-    /// One pod more: its routes are in the kernel and its prefixes originated when this is done. Idempotent.
+    /// Adds a pod. On return its routes are in the kernel and its prefixes are originated.
+    /// Idempotent.
     pub async fn add_pod(&self, pod: Pod) -> Result<ReadinessGate, PodError> {
         self.request(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
     }
 
-    /// One pod less: withdrawn, and its routes gone. One that is not there is no error.
+    /// Removes a pod: its prefixes are withdrawn and its routes are removed. A missing pod is no
+    /// error.
     pub async fn remove_pod(&self, host_ifname: String) {
         self.request(|answer| Request::RemovePod(host_ifname, answer)).await;
     }
@@ -275,17 +281,18 @@ impl Reconcile {
         self.in_force.borrow().as_ref().map(drop).ok_or(PodError::NotStarted)
     }
 
-    /// The plan that is in force, now and whenever there is another.
+    /// The plan in force, and every later plan.
     pub fn plan(&self) -> watch::Receiver<Option<Arc<Plan>>> {
         self.in_force.clone()
     }
 
-    /// A number that changes whenever a BGP session comes up or goes down, or could not come up.
+    /// A number that changes whenever a BGP session comes up, goes down or fails to come up.
     pub fn sessions(&self) -> watch::Receiver<u64> {
         self.sessions.clone()
     }
 
-    /// What the links of a pod need to know. The plan in force mostly has it, and nobody needs to be asked.
+    /// The parameters of a pod's links. The plan in force usually has them, without a request to
+    /// the task.
     pub async fn join(&self, place: AttachTarget) -> Result<LinkParameters, PodError> {
         let plan = self.in_force.borrow().clone();
         if let Some(Ok(parameters)) = plan.map(|plan| join(&plan, &place)) {
@@ -294,13 +301,13 @@ impl Reconcile {
         self.request(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }
 
-    /// The state of things; `None` when the task has ended.
+    /// The current state; `None` if the task has ended.
     pub async fn view(&self) -> Option<ReconcileStatus> {
         self.request(Request::Status).await
     }
 
-    /// Leaves the fabric so far, or comes back. The speaker knows when this is done; that the peers do has to be waited for. `None` when
-    /// the task has ended.
+    /// Sets the drain stage. On return the speaker has applied it, but the peers may not have
+    /// received the updates yet. `None` if the task has ended.
     pub async fn leave(&self, stage: DrainStage) -> Option<DrainInput> {
         self.request(|answer| Request::Leave(stage, answer)).await
     }
@@ -310,7 +317,7 @@ impl Reconcile {
         self.request(Request::Advertised).await
     }
 
-    /// Sends no traffic to these peers from now on, while there are others.
+    /// Excludes these peers from traffic as long as there are others.
     pub async fn leave_out(&self, peers: BTreeSet<PeerKey>) {
         let _ = self.requests.send(Request::LeaveOut(peers)).await;
     }

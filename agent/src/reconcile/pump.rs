@@ -1,45 +1,53 @@
-//! Learned routes, from the speaker to the kernel.
+//! Transfers learned routes from the speaker to the kernel.
 //!
-//! The pump asks the speaker for what changed and hands it to the kernel, a batch at a time, and asks again once the
-//! kernel has taken it: a kernel that is slow holds back only the pump, and a prefix that changes meanwhile is
-//! installed once.
+//! The pump requests a batch of changes from the speaker, sends it to the kernel owner, and
+//! requests the next batch after the kernel owner has applied it. So a slow kernel delays only the
+//! pump, and a prefix that changes meanwhile is installed once.
 //!
-//! What has to happen *after* all changes up to now are installed is a [`PumpCommand`]. To know when that is, the pump puts a
-//! fence behind its request for changes: when the fence is answered and the request is not, there were none left.
+//! The kernel owner knows no peers. The pump selects the paths of the imported peers
+//! ([`Learned::route`]). If these peers change, the pump requests every route again
+//! ([`PumpCommand::Relearn`]).
 //!
-//! On its way the pump notes which next hop each peer announces in each family ([`PumpEvent::NextHopChanged`]): that is where
-//! the default route of a family leads whose session runs over the other one.
+//! A [`PumpCommand`] takes effect *after* all earlier changes are installed. To detect this, the
+//! pump sends a fence after its request for changes. If the fence is answered and the request is
+//! not, there were no changes left.
+//!
+//! The pump also records the next hop of each peer in each family ([`PumpEvent::NextHopChanged`]).
+//! A default route uses this next hop if the peer's session runs over the other family.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
+use trunkline_datapath::kernel::{KernelError, KernelHandle};
 
 use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
-use crate::kernel::{KernelError, KernelHandle};
+use crate::plan::Learned;
 
-/// Prefixes per batch.
+/// Maximum number of prefixes per batch.
 const BATCH: usize = 4096;
 
-/// What is done once all changes up to now are installed.
+/// A command that takes effect after all earlier changes are installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PumpCommand {
-    /// Say so: [`PumpEvent::Drained`].
+    /// Report it with [`PumpEvent::Drained`].
     Drain(Family),
-    /// The kernel wants every route again.
+    /// Send every route again, because the kernel needs them.
     Relearn,
-    /// A session ended at this time: say when what followed from it is installed, by [`PumpEvent::Settled`].
+    /// A session ended at this time. Report with [`PumpEvent::Settled`] when its consequences are
+    /// installed.
     Settle(Instant),
 }
 
 /// Events of the pump, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PumpEvent {
-    /// A peer announces another next hop in a family.
+    /// A peer advertises another next hop in a family.
     NextHopChanged {
         /// The peer.
         peer: PeerKey,
@@ -48,17 +56,38 @@ pub enum PumpEvent {
         /// The next hop.
         next_hop: NextHop,
     },
-    /// Every change from before [`PumpCommand::Drain`] is installed, and every next hop in it was reported.
+    /// Every change from before [`PumpCommand::Drain`] is installed, and every next hop in these
+    /// changes was reported.
     Drained(Family),
-    /// Likewise for [`PumpCommand::Settle`], with its time.
+    /// The same for [`PumpCommand::Settle`], with its time.
     Settled(Instant),
 }
 
-/// Moves routes until the speaker stops.
+/// The kernel owner, and the imported peers.
+pub struct Fib {
+    /// The kernel owner.
+    pub kernel: KernelHandle,
+    /// The imported peers of the plan in force; none if no routes are imported.
+    pub imported: watch::Receiver<Option<Arc<Learned>>>,
+}
+
+impl Fib {
+    async fn install(&self, changes: &[RouteChange]) -> Result<(), KernelError> {
+        let imported = self.imported.borrow().clone();
+        match imported {
+            Some(learned) => {
+                self.kernel.learned(changes.iter().map(|change| learned.route(change)).collect()).await
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Transfers routes until the speaker stops.
 pub async fn run(
     speaker: SpeakerHandle,
     mut changes: RouteChanges,
-    kernel: KernelHandle,
+    fib: Fib,
     history: History,
     mut commands: mpsc::UnboundedReceiver<PumpCommand>,
     events: mpsc::UnboundedSender<PumpEvent>,
@@ -105,7 +134,7 @@ pub async fn run(
                             }
                         }
                     }
-                    // What was asked for after `Relearn` waits until that has gone through.
+                    // Commands after `Relearn` wait until all its routes are installed.
                     due.extend(commands);
                     continue;
                 }
@@ -113,7 +142,7 @@ pub async fn run(
         };
         note(&batch, &mut seen, &events);
         history.learned(&batch);
-        report(kernel.learned(batch).await);
+        report(fib.install(&batch).await);
         notifier.notify();
     }
 }

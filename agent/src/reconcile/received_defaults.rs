@@ -1,31 +1,36 @@
-//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::default_route`] decides by.
+//! The peers that offer a default route, from the speaker's events. [`crate::plan::selection`] uses
+//! this state.
 //!
-//! A speaker that replaces another one in this process knows no paths at first. What was known stays until the new one has End-of-RIB of the
-//! peer, or has converged. Likewise with what the last run left in the kernel.
+//! A speaker that replaces another one in this process has no paths at first. The previous state of
+//! a peer stays until the new speaker has the peer's End-of-RIB, or has converged. The same applies
+//! to the last run's routes in the kernel.
 
 use std::collections::BTreeMap;
 
 use trunkline_bgp::types::{Family, FamilySet, PeerKey};
+use trunkline_datapath::plan::{RouteKey, RouteTarget};
 
-use crate::plan::{PeerDefaultRoutes, RouteKey, RouteTarget};
+use crate::plan::PeerDefaultRoutes;
 
-/// See the module.
+/// The state of all peers' default routes.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedDefaultRoutes {
     peers: BTreeMap<PeerKey, Known>,
-    /// Default routes that the last run left in the kernel, each until its family has converged; none before the first plan.
+    /// The last run's default routes in the kernel, each until its family has converged; none
+    /// before the first plan.
     former: Option<BTreeMap<RouteKey, RouteTarget>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     offer: PeerDefaultRoutes,
-    /// Offered to a speaker that has ended, and not known to this one yet.
+    /// Families in which it offered a default route to the previous speaker, and the new speaker
+    /// has no path yet.
     carried: FamilySet,
 }
 
 impl ReceivedDefaultRoutes {
-    /// What is known of a peer, `complete` aside.
+    /// The state of a peer, without `complete`.
     pub(super) fn of(&self, peer: &PeerKey) -> PeerDefaultRoutes {
         self.peers.get(peer).map(|known| known.offer).unwrap_or_default()
     }
@@ -35,7 +40,7 @@ impl ReceivedDefaultRoutes {
         self.peers.entry(peer).or_default().offer.withdrawn = FamilySet::EMPTY;
     }
 
-    /// A peer offers a default route, or does not any more; `established`: its session is.
+    /// Sets whether a peer offers a default route. `established`: its session is Established.
     pub(super) fn set(&mut self, peer: PeerKey, family: Family, offered: bool, established: bool) {
         let known = self.peers.entry(peer).or_default();
         known.carried.remove(family);
@@ -52,21 +57,22 @@ impl ReceivedDefaultRoutes {
         }
     }
 
-    /// A peer has sent its whole table.
+    /// A peer sent End-of-RIB.
     pub(super) fn end_of_rib(&mut self, peer: &PeerKey, family: Family) {
         if let Some(known) = self.peers.get_mut(peer) {
             known.drop_carried(family);
         }
     }
 
-    /// The speaker has ended without an order: the next one learns everything again.
+    /// The speaker ended unexpectedly: the next one receives all routes again.
     pub(super) fn speaker_ended(&mut self) {
         for known in self.peers.values_mut() {
             known.carried = known.offer.now;
         }
     }
 
-    /// The default routes that the last run left. `found`: those that the kernel has and that are in no plan yet.
+    /// Sets the default routes of the last run. `found`: those in the kernel that are not in a plan
+    /// yet.
     pub(super) fn former(
         &mut self,
         found: BTreeMap<RouteKey, RouteTarget>,
@@ -87,7 +93,7 @@ impl ReceivedDefaultRoutes {
         self.peers.remove(peer);
     }
 
-    /// No speaker is left; what the last run left in the kernel stays.
+    /// No speaker is left; the last run's routes in the kernel stay.
     pub(super) fn clear(&mut self) {
         self.peers.clear();
     }
@@ -112,7 +118,7 @@ mod tests {
         "192.0.2.1".parse().unwrap()
     }
 
-    /// Offers it now, ever, withdrew it.
+    /// Whether the peer offers it now, has ever offered it, and withdrew it.
     fn known(offers: &ReceivedDefaultRoutes) -> (bool, bool, bool) {
         let PeerDefaultRoutes { now, ever, withdrawn, .. } = offers.of(&peer());
         (now.contains(V4), ever.contains(V4), withdrawn.contains(V4))
@@ -129,13 +135,13 @@ mod tests {
         assert_eq!(known(&offers), (false, true, true));
         offers.set(peer(), V4, true, true);
         assert_eq!(known(&offers), (true, true, false));
-        // The session ends, and its routes with it.
+        // The session ends, and its routes are deleted.
         offers.set(peer(), V4, false, false);
         assert_eq!(known(&offers), (false, true, false));
     }
 
     #[test]
-    fn a_new_speaker_takes_over_until_end_of_rib() {
+    fn a_new_speaker_keeps_the_old_state_until_end_of_rib() {
         let ended = || {
             let mut offers = ReceivedDefaultRoutes::default();
             offers.set(peer(), V4, true, true);

@@ -1,12 +1,14 @@
-//! The search for unnumbered peers: which interfaces are listened on, and what was found there.
+//! The discovery of unnumbered peers: the interfaces with a listener, and the discovered routers.
 //!
-//! A peer of which the manifest names the interface alone gets into the plan with the address that its router
-//! advertisements come from, and out of it when the interface goes; the speaker then sees a peer added or removed like any
-//! other. Listening follows the plan, which knows the host's links.
+//! The manifest contains only the interface of such a peer. The peer enters the plan with the
+//! source address of its router advertisements, and leaves the plan with the interface. The speaker
+//! then adds or removes it like any other peer. The listeners follow the plan, which contains the
+//! host's links.
 //!
-//! After a restart the first selection has to wait for such a peer as for any other (RFC 4724 §4.1), or what the last run
-//! learned from it would be swept before the peer can say it again. A router answers a solicitation within half a second;
-//! one that has not for [`PATIENCE`] has no session to wait for either.
+//! After a restart, the first selection must wait for such a peer as for any other (RFC 4724 §4.1).
+//! Otherwise the last run's routes from it would be removed before the peer advertises them again.
+//! A router answers a solicitation within half a second. A router without an answer for
+//! [`PATIENCE`] has no session, so the selection need not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,26 +21,26 @@ use trunkline_bgp::types::InterfaceName;
 use super::UndiscoveredPeer;
 use crate::plan::Unnumbered;
 
-/// How long the first selection waits for unnumbered peers to be found.
+/// Maximum time for which the first selection waits for the discovery of unnumbered peers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The state of the discovery.
 pub(super) struct Search {
     neighbours: watch::Sender<Neighbours>,
-    news: watch::Receiver<Neighbours>,
-    /// With the index of the interface, or why it cannot be listened on.
+    discoveries: watch::Receiver<Neighbours>,
+    /// The index of each interface, and its discovery or the reason for its failure.
     running: BTreeMap<InterfaceName, (u32, Result<Discovery, String>)>,
-    /// Until when the first selection waits.
+    /// The time until which the first selection waits.
     deadline: Option<Instant>,
 }
 
 impl Search {
     pub(super) fn new() -> Search {
-        let (neighbours, news) = watch::channel(Neighbours::new());
-        Search { neighbours, news, running: BTreeMap::new(), deadline: None }
+        let (neighbours, discoveries) = watch::channel(Neighbours::new());
+        Search { neighbours, discoveries, running: BTreeMap::new(), deadline: None }
     }
 
-    /// Listens where the plan says.
+    /// Starts and stops listeners as planned.
     pub(super) fn follow(&mut self, wanted: Option<&BTreeMap<InterfaceName, Unnumbered>>) {
         let links: BTreeMap<InterfaceName, u32> = wanted
             .into_iter()
@@ -58,35 +60,35 @@ impl Search {
         }
     }
 
-    /// Who was found.
+    /// The discovered routers.
     pub(super) fn found(&self) -> Neighbours {
-        self.news.borrow().clone()
+        self.discoveries.borrow().clone()
     }
 
-    /// Waits until somebody else is found, or gone.
+    /// Waits until a router is discovered or lost.
     pub(super) async fn changed(&mut self) {
-        if self.news.changed().await.is_err() {
-            // The sender is here, next to it.
+        if self.discoveries.changed().await.is_err() {
+            // `self` owns the sender, so the channel stays open.
             std::future::pending().await
         }
     }
 
-    /// A restart: the first selection waits from now on.
+    /// Starts the wait of the first selection after a restart.
     pub(super) fn begin(&mut self, at_most: Duration) {
         self.deadline = Some(Instant::now() + PATIENCE.min(at_most));
     }
 
-    /// Until when the first selection waits, if it does.
+    /// The time until which the first selection waits, if it does.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The first selection waits no longer.
+    /// Ends the wait of the first selection.
     pub(super) fn give_up(&mut self) {
         self.deadline = None;
     }
 
-    /// Whether the first selection need not wait: every peer is found that can be.
+    /// Whether the first selection need not wait: every possible peer is discovered.
     pub(super) fn is_over(&mut self, wanted: &BTreeMap<InterfaceName, Unnumbered>) -> bool {
         if wanted.values().all(|peer| peer.found || peer.link.is_none()) {
             self.deadline = None;
@@ -94,7 +96,7 @@ impl Search {
         self.deadline.is_none()
     }
 
-    /// Who is not found, and why.
+    /// The undiscovered peers, each with the reason.
     pub(super) fn waiting(&self, wanted: &BTreeMap<InterfaceName, Unnumbered>) -> Vec<UndiscoveredPeer> {
         let missing = wanted.iter().filter(|(_, peer)| !peer.found);
         missing
@@ -104,9 +106,9 @@ impl Search {
                 local_as: peer.local_as.map(|asn| asn.0),
                 optional: peer.optional,
                 reason: match (peer.link, self.running.get(interface)) {
-                    (None, _) => format!("{interface} is not there or not up"),
+                    (None, _) => format!("{interface} does not exist or is not up"),
                     (_, Some((_, Err(fault)))) => fault.clone(),
-                    _ => format!("no router advertisement heard on {interface} yet"),
+                    _ => format!("no router advertisement received on {interface} yet"),
                 },
             })
             .collect()

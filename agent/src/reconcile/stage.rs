@@ -1,41 +1,42 @@
-//! How far this node has left the fabric, and what that makes of a plan.
+//! The drain stage, and its effect on a plan.
 //!
-//! The plan says what the manifests want and stays as it is; a node that leaves tells its peers less of it. So the stage is
-//! laid over the plan on its way to the speaker, and whoever comes back finds everything in place.
+//! The plan contains the wanted state of the manifests and does not change; a draining node only
+//! advertises less of it. So the stage is applied to the plan on its way to the speaker, and after
+//! an undrain everything is still in place.
 
 use trunkline_bgp::config::PeerConfig;
 
 use crate::plan::BgpPlan;
 
-/// How far this node has left the fabric. Each includes the one before.
+/// The stages of a drain. Each includes the previous one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DrainStage {
-    /// It is there.
+    /// The node is undrained.
     #[default]
     Active,
-    /// What it tells carries GRACEFUL_SHUTDOWN (RFC 8326), and what it is told is its last choice.
+    /// Its routes carry GRACEFUL_SHUTDOWN (RFC 8326), and received paths get the lowest preference.
     Announcing,
-    /// It tells nothing.
+    /// It advertises nothing.
     Withdrawn,
     /// It has no sessions.
     Down {
-        /// What the peers' operators were told (RFC 9003).
+        /// The text for the peers' operators (RFC 9003).
         message: String,
     },
 }
 
 impl DrainStage {
-    /// Whether peers are told that this node leaves.
+    /// Whether the node advertises GRACEFUL_SHUTDOWN.
     pub fn announces(&self) -> bool {
         *self != DrainStage::Active
     }
 
-    /// Whether nothing is told any more.
+    /// Whether all prefixes are withdrawn.
     pub fn withdraws(&self) -> bool {
         matches!(self, DrainStage::Withdrawn | DrainStage::Down { .. })
     }
 
-    /// Makes of a plan what the speaker is to do of it. The prefixes are not touched: see [`DrainStage::withdraws`].
+    /// Applies the stage to a plan. It does not change the prefixes: see [`DrainStage::withdraws`].
     pub(super) fn lay_over(&self, bgp: &mut BgpPlan) {
         let edit = |config: &mut PeerConfig| {
             config.paths.graceful_shutdown |= self.announces();

@@ -16,6 +16,7 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
+use trunkline_datapath::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 
 use super::bgp::{AppliedBgp, host_links};
 use super::defaults::LostDefaultRoutes;
@@ -27,30 +28,30 @@ use super::{
     DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus, UnrecordedPod,
 };
 use crate::change_notifier::ChangeNotifier;
+use crate::family::ip_family;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
-use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan, Pod,
-    PodPlan, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Host, Intent, Learned, LinkParameters, Mode, NodeIdentity,
+    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
-use crate::source::{Snapshot, SnapshotRefusal};
 
 mod speaker;
 mod unrecorded;
 
 use unrecorded::unrecorded_plan;
 
-/// The first pause before what failed is tried again: the start of the speaker, the kernel's answer to a plan. Each further pause is
-/// twice as long, up to [`LAST_PAUSE`].
+/// The first pause before a retry: of the speaker's start, or of a plan without an answer of the
+/// kernel owner. Each further pause is twice as long, up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What the task starts with.
+/// The inputs of the task.
 pub struct ReconcileDependencies {
-    /// Name of this node; its labels come with the snapshot.
+    /// Name of this node. The snapshot contains its labels.
     pub node: String,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
@@ -58,63 +59,63 @@ pub struct ReconcileDependencies {
     pub service_cidrs: BTreeSet<IpNet>,
     /// Names of links that may carry VLANs, the preferred one first.
     pub vlan_interfaces: Vec<String>,
-    /// What the configuration says of tunnels.
+    /// Settings of tunnels from the configuration.
     pub tunnels: Tunnels,
-    /// What the configuration says of the guard.
+    /// Settings of the guard from the configuration.
     pub guard: GuardSettings,
-    /// What the configuration says of probes.
+    /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
-    /// Where BGP listens.
+    /// Listen settings of BGP.
     pub shell: ShellConfig,
-    /// Everything of the speaker's configuration that is not the plan's.
+    /// The speaker's configuration without the plan's part.
     pub speaker: SpeakerConfig,
-    /// Who is told what BGP hears.
+    /// The BMP stations.
     pub stations: Vec<SocketAddr>,
-    /// What each of them is told of this node.
+    /// Settings of the BMP sessions.
     pub station: StationConfig,
-    /// The kernel's side.
+    /// The kernel owner.
     pub kernel: KernelHandle,
     /// Its events.
     pub kernel_events: KernelEvents,
-    /// The addresses.
+    /// The owner of addresses.
     pub ipam: Ipam,
-    /// Where what happens is kept.
+    /// The event history.
     pub history: History,
-    /// Addresses are taken from this node's own pools.
+    /// Whether addresses come from this node's own pools.
     pub own_pools: bool,
-    /// Pods of the last run whose devices are there.
+    /// Pods of the last run with existing devices.
     pub pods: Vec<Pod>,
-    /// Pods that no record knows.
+    /// Pods without a record.
     pub unrecorded: Vec<UnrecordedPod>,
-    /// Attached pods whose devices are gone, by the host's end.
+    /// Attached pods with missing devices, by the host interface.
     pub broken: BTreeSet<String>,
-    /// How long what follows from the loss of a peer takes.
+    /// Duration metrics of the reactions to a lost peer.
     pub metrics: Metrics,
-    /// Notified when something changes that [`ReconcileStatus`] or the speaker shows.
+    /// Notified when the output of [`ReconcileStatus`] or of the speaker changes.
     pub notifier: ChangeNotifier,
-    /// How far this node had left the fabric.
+    /// The drain stage of this node at the start.
     pub stage: DrainStage,
 }
 
-/// What is known of a session.
+/// The state of a session.
 #[derive(Clone, Debug, Default)]
 struct SessionState {
     up: bool,
-    /// It was up since this task began.
+    /// Whether it was up since this task began.
     was_up: bool,
     local: Option<IpAddr>,
-    /// What the session agreed on.
+    /// The negotiated families.
     families: FamilySet,
-    /// Its initial table is here.
+    /// Families with End-of-RIB.
     complete: FamilySet,
     /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
     retained: FamilySet,
     next_hops: BTreeMap<Family, NextHop>,
-    /// Of a speaker that has ended: `retained` is kept until the next one has converged.
+    /// The session of an ended speaker: `retained` stays until the next speaker has converged.
     former: bool,
 }
 
-/// What belongs to one life of the speaker.
+/// A running speaker with its tasks and channels.
 struct RunningSpeaker {
     applied: AppliedBgp,
     monitors: Arc<[Monitor]>,
@@ -124,13 +125,13 @@ struct RunningSpeaker {
     pump_events: mpsc::UnboundedReceiver<PumpEvent>,
 }
 
-/// The next start of a speaker that does not run.
+/// The next start of a stopped speaker.
 struct Restart {
-    /// None once it runs, until it has converged.
+    /// None while it runs, until it has converged.
     at: Option<Instant>,
-    /// The pause before `at`: each start that fails doubles it.
+    /// The pause before `at`: each failed start doubles it.
     pause: Duration,
-    /// Since when no speaker runs.
+    /// The time since which no speaker runs.
     since: Instant,
 }
 
@@ -153,7 +154,7 @@ struct Task {
     snapshot: Option<Arc<Snapshot>>,
     plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
-    planned: BTreeMap<String, PodPlan>,
+    planned: BTreeMap<String, PlannedPod>,
     unrecorded: BTreeMap<String, UnrecordedPod>,
     broken: BTreeSet<String>,
     stage: DrainStage,
@@ -162,33 +163,38 @@ struct Task {
     sessions: BTreeMap<PeerKey, SessionState>,
     received_defaults: ReceivedDefaultRoutes,
     converged: FamilySet,
-    /// Converged, and the kernel still holds what the last run left; until when at most.
+    /// Converged families with routes of the last run still in the kernel; `held_until` limits the
+    /// time.
     held: FamilySet,
     held_until: Option<Instant>,
     refused: Vec<String>,
     speaker_fault: Option<String>,
-    /// When the speaker is started again, while it does not run although the plan has one.
+    /// The next start of the speaker, if the plan has one and it does not run.
     restart: Option<Restart>,
-    /// When the plan is applied again, while the kernel has not answered to it, and the pause before that.
+    /// The time of the next try to apply the plan while the kernel owner has not answered, and the
+    /// pause before it.
     reapply: Option<(Instant, Duration)>,
-    /// The kernel thread has all pods of the last run.
+    /// Whether the kernel owner has all pods of the last run.
     populated: bool,
     kernel_faults: Vec<String>,
     notifier: ChangeNotifier,
     defaults: LostDefaultRoutes,
-    /// The plan, for whoever only reads it.
+    /// The plan, for readers.
     in_force: watch::Sender<Option<Arc<Plan>>>,
+    /// The imported peers, for the pump.
+    imported: watch::Sender<Option<Arc<Learned>>>,
     changed_sessions: watch::Sender<u64>,
-    /// The host's links, as BFD looks at them.
+    /// The host's links, for BFD.
     links: Vec<HostLink>,
-    /// Peers whose probes fail.
+    /// Peers with probe faults.
     left_out: BTreeSet<PeerKey>,
-    /// Links or sessions have changed since the plan was made.
+    /// Whether links or sessions have changed since the plan was made.
     stale: bool,
     metrics: Metrics,
 }
 
-/// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
+/// Starts the task. It ends after [`Reconcile::stop`], or after an error that it cannot recover
+/// from.
 pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (in_force, reader) = watch::channel(None);
@@ -257,6 +263,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         notifier,
         defaults: LostDefaultRoutes::default(),
         in_force,
+        imported: watch::Sender::new(None),
         changed_sessions,
         links: Vec::new(),
         left_out: BTreeSet::new(),
@@ -267,7 +274,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     (Reconcile { requests, in_force: reader, sessions }, handle)
 }
 
-/// The next input of the speaker; never, if there is none.
+/// The next input of the speaker; pending forever without a speaker.
 async fn next_input(running: &mut Option<RunningSpeaker>) -> SpeakerInput {
     let Some(running) = running else { return std::future::pending().await };
     tokio::select! {
@@ -304,7 +311,7 @@ impl Task {
                         let _ = done.send(());
                         return;
                     }
-                    // Who only looks changes nothing.
+                    // A read changes nothing.
                     Some(Request::Status(answer)) => {
                         let _ = answer.send(self.view());
                         continue;
@@ -326,7 +333,7 @@ impl Task {
                 },
                 () = overdue(self.held_until) => {
                     self.drain();
-                    // The turn is under way; should the pump have ended, nobody is left to wait for.
+                    // The pump is still busy. If it has ended, no answer can come.
                     self.held_until = None;
                 }
                 () = self.search.changed() => self.stale = true,
@@ -345,19 +352,20 @@ impl Task {
                         self.stale = true;
                     }
                     SpeakerInput::Pump(PumpEvent::Drained(family)) => {
-                        // A next hop that the pump reported before may be where a default route leads.
+                        // The next hop of a default route can be one that the pump reported before.
                         self.replan().await;
                         self.release(family).await;
                     }
                     SpeakerInput::Pump(PumpEvent::Settled(since)) => {
-                        // Default routes over the peer are the plan's.
+                        // The plan contains the default routes through the peer.
                         self.replan().await;
                         self.metrics.peer_loss_settled(since.elapsed());
                     }
                     SpeakerInput::Ended => self.speaker_ended().await,
                 },
-                // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
-                // of one moment, and a plan between them would take a route away and put it back.
+                // Last, and after all other tasks had a turn: removed stale paths and the new
+                // session are two events of one moment. A plan between them would remove a route
+                // and add it again.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
             self.notifier.notify();
@@ -394,7 +402,7 @@ impl Task {
                 self.left_out = peers;
                 self.stale = true;
             }
-            // Dealt with by the loop.
+            // The loop handles these.
             Request::Status(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
@@ -418,7 +426,7 @@ impl Task {
         Ok(snapshot)
     }
 
-    /// The same intent, another host or other sessions.
+    /// Makes a new plan after a change of the host or of sessions.
     async fn replan(&mut self) {
         self.stale = false;
         let Some(snapshot) = self.snapshot.clone() else { return };
@@ -431,13 +439,13 @@ impl Task {
         self.set_links().await;
     }
 
-    /// A plan that has a place for every pod that is there, or why there is none.
+    /// Makes a plan with a place for every existing pod, or returns the reason for its absence.
     async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, SnapshotRefusal> {
         let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
-        let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
-        self.links = host_links(&host);
-        host.former = self.received_defaults.former(host.former);
-        host.sessions = self
+        let mut kernel = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
+        self.links = host_links(&kernel);
+        kernel.former = self.received_defaults.former(kernel.former);
+        let sessions = self
             .sessions
             .iter()
             .map(|(peer, known)| Session {
@@ -449,9 +457,13 @@ impl Task {
                 offer: PeerDefaultRoutes { complete: known.complete, ..self.received_defaults.of(peer) },
             })
             .collect();
-        host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
-        host.neighbours = self.search.found();
-        host.left_out = self.left_out.clone();
+        let host = Host {
+            kernel,
+            sessions,
+            converged: Family::ALL.into_iter().all(|family| self.converged.contains(family)),
+            neighbours: self.search.found(),
+            left_out: self.left_out.clone(),
+        };
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
@@ -461,7 +473,7 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
-            // What was derived once stays: another identifier would reset every session.
+            // A derived identifier stays: another one would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
@@ -476,13 +488,13 @@ impl Task {
             }
         }
         if !homeless.is_empty() {
-            let told = |(fault, addresses): (String, Vec<String>)| {
+            let describe = |(fault, addresses): (String, Vec<String>)| {
                 let (first, number) = (addresses.first().cloned().unwrap_or_default(), addresses.len());
                 format!(
                     "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
                 )
             };
-            return Err(SnapshotRefusal { faults: homeless.into_iter().map(told).collect() });
+            return Err(SnapshotRefusal { faults: homeless.into_iter().map(describe).collect() });
         }
         Ok(plan)
     }
@@ -492,11 +504,19 @@ impl Task {
         match self.kernel.set_plan(plan.kernel.clone()).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
-                    tracing::error!(%fault, "the kernel does not take a part of the plan");
+                    tracing::error!(%fault, "the kernel rejects a part of the plan");
                 }
                 self.kernel_faults = applied.faults;
                 self.reapply = None;
-                if applied.relearn
+                // Before `Relearn`: the pump reads it for the conversion of the repeated routes.
+                let others = self.imported.send_if_modified(|imported| {
+                    let others = imported.as_deref() != plan.learned.as_ref();
+                    if others {
+                        *imported = plan.learned.clone().map(Arc::new);
+                    }
+                    others
+                });
+                if (applied.relearn || others)
                     && let Some(running) = &self.running
                 {
                     let _ = running.pump_commands.send(PumpCommand::Relearn);
@@ -504,11 +524,11 @@ impl Task {
             }
             Err(error) => self.not_applied("the plan did not get into the kernel", &error),
         }
-        let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
+        let mut planned: BTreeMap<String, PlannedPod> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
             if let Ok(pod_plan) = plan_pod(&plan, pod) {
-                let before = self.planned.get(&pod.host_ifname).map(|before| &before.sources);
-                if before != Some(&pod_plan.sources) {
+                let before = self.planned.get(&pod.host_ifname).map(|before| &before.kernel.sources);
+                if before != Some(&pod_plan.kernel.sources) {
                     record_refused(&plan, pod);
                 }
                 planned.insert(pod.host_ifname.clone(), pod_plan);
@@ -518,7 +538,7 @@ impl Task {
             planned.insert(pod.host_ifname.clone(), unrecorded_plan(&plan, pod));
         }
         if !self.populated {
-            match self.kernel.set_pods(planned.values().cloned().collect()).await {
+            match self.kernel.set_pods(planned.values().map(|pod| pod.kernel.clone()).collect()).await {
                 Ok(faults) => {
                     self.populated = true;
                     for fault in faults {
@@ -531,20 +551,20 @@ impl Task {
                         }
                     }
                 }
-                Err(error) => self.not_applied("the pods of the last run were not taken over", &error),
+                Err(error) => self.not_applied("the pods of the last run could not be adopted", &error),
             }
         } else {
             for (host_ifname, pod_plan) in &planned {
                 let before = self.planned.get(host_ifname);
-                if !before.is_some_and(|before| before.is_same_but_originate(pod_plan))
-                    && let Err(error) = self.kernel.add_pod(pod_plan.clone()).await
+                if before.map(|before| &before.kernel) != Some(&pod_plan.kernel)
+                    && let Err(error) = self.kernel.add_pod(pod_plan.kernel.clone()).await
                 {
                     tracing::error!(device = host_ifname, %error, "a pod's routes could not be changed");
                 }
             }
         }
         self.planned = planned;
-        self.history.set_imports(plan.kernel.learned.is_some());
+        self.history.set_imports(plan.learned.is_some());
         for change in self.defaults.change(self.plan.as_deref(), &plan) {
             self.history.record(change.kind, change.peer, Some(change.prefix), change.text);
         }
@@ -553,14 +573,16 @@ impl Task {
         self.drive_speaker().await;
         self.in_force.send_replace(self.plan.clone());
         if first && self.plan.as_ref().is_none_or(|plan| plan.bgp.is_none()) {
-            // Nobody will converge. (A speaker that cannot start now converges later: until then what is there stays.)
+            // No speaker will converge. (If the speaker cannot start now, it converges later, and
+            // the existing routes stay until then.)
             for family in Family::ALL {
-                let _ = self.kernel.release(family).await;
+                let _ = self.kernel.release(ip_family(family)).await;
             }
         }
     }
 
-    /// What is in the kernel stays, and the plan is applied again: nothing announces that the kernel would answer.
+    /// Handles a missing answer: the kernel's state stays, and the plan is applied again after a
+    /// pause, because no event shows that the kernel owner would answer.
     fn not_applied(&mut self, what: &str, error: &KernelError) {
         let fault = format!("{what}: {error}");
         if !self.kernel_faults.contains(&fault) {
@@ -585,7 +607,7 @@ impl Task {
                 continue;
             };
             let pool = subnet.spec.range.parse().map_err(Box::<dyn Error>::from).and_then(|range| {
-                let (first, last) = planned.gives_out(&range);
+                let (first, last) = planned.allocatable_range(&range);
                 let spec = PoolSpec {
                     subnet: subnet.name().to_owned(),
                     network: subnet.spec.network.clone(),
@@ -601,9 +623,10 @@ impl Task {
             });
             match pool {
                 Ok(pool) => pools.push(pool),
-                // Validation has seen to it; should it have missed something, nothing is given out from there.
+                // Validation prevents this. If it missed a case, no address is allocated from this
+                // subnet.
                 Err(error) => {
-                    tracing::error!(subnet = subnet.name(), %error, "the subnet gives out no addresses")
+                    tracing::error!(subnet = subnet.name(), %error, "the subnet allocates no addresses")
                 }
             }
         }
@@ -618,7 +641,7 @@ impl Task {
             return Err(PodError::Drained);
         }
         let pod_plan = plan_pod(plan, &pod)?;
-        self.kernel.add_pod(pod_plan.clone()).await?;
+        self.kernel.add_pod(pod_plan.kernel.clone()).await?;
         if self.pods.get(&pod.host_ifname) != Some(&pod) {
             record_refused(plan, &pod);
         }
@@ -646,14 +669,15 @@ impl Task {
     }
 
     async fn join(&mut self, place: &AttachTarget) -> Result<LinkParameters, PodError> {
-        self.mend_while(|plan| join(plan, place).is_err()).await;
+        self.repair_while(|plan| join(plan, place).is_err()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         Ok(join(plan, place)?)
     }
 
-    /// Where a pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made
-    /// is known to the next one only, and nobody says when a driver can be loaded that could not be before.
-    async fn mend_while(&mut self, waits: impl Fn(&Plan) -> bool) {
+    /// If a pod would have to wait for the host, checks whether the host is ready now. Only the
+    /// next plan knows a device that the last plan created, and no event shows that a missing
+    /// driver can now be loaded.
+    async fn repair_while(&mut self, waits: impl Fn(&Plan) -> bool) {
         let waits = |plan: &Option<Arc<Plan>>| plan.as_deref().is_some_and(&waits);
         if waits(&self.plan) {
             self.replan().await;
@@ -671,7 +695,7 @@ impl Task {
         self.broken.remove(host_ifname);
         self.withdraw(host_ifname).await;
         if let Err(error) = self.kernel.remove_pod(host_ifname).await {
-            // The routes go with the device, which is deleted next.
+            // The routes disappear with the device, which is deleted next.
             tracing::warn!(device = host_ifname, %error, "a pod's routes could not be removed");
         }
         if self.unrecorded.remove(host_ifname).is_some() {
@@ -679,7 +703,7 @@ impl Task {
         }
     }
 
-    /// Somebody deleted a pod's link, or its namespace ended before its DEL.
+    /// Handles a deleted pod link, or a namespace that ended before its DEL.
     async fn device_gone(&mut self, host_ifname: &str) {
         self.withdraw(host_ifname).await;
         if self.unrecorded.remove(host_ifname).is_some() {
@@ -690,7 +714,7 @@ impl Task {
             tracing::warn!(
                 device = host_ifname,
                 addresses = addresses.join(","),
-                "a pod's link is gone: it is withdrawn, and its addresses stay taken until its DEL or GC"
+                "a pod's link is gone: it is withdrawn, and its addresses stay allocated until its DEL or GC"
             );
             self.broken.insert(host_ifname.to_owned());
         }
@@ -730,7 +754,7 @@ impl Task {
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 disaggregated: plan.disaggregated.clone(),
                 ways_out: self.plan.as_ref().map(|plan| plan.ways_out.clone()).unwrap_or_default(),
-                imports: self.plan.as_ref().is_some_and(|plan| plan.kernel.learned.is_some()),
+                imports: self.plan.as_ref().is_some_and(|plan| plan.learned.is_some()),
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {
@@ -749,8 +773,8 @@ impl Task {
     }
 }
 
-/// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet. If not, why, and which
-/// of its addresses is homeless.
+/// Whether the plan has a place for the pod: its network, and a subnet for each of its addresses.
+/// If not, returns the reason and the address without a subnet.
 fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
     let network = match plan_pod(plan, pod) {
         Ok(_) => plan.networks.get(&pod.network),
@@ -771,7 +795,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
     }
 }
 
-/// Logs prefixes that a pod names and its network does not allow: they are left out.
+/// Logs the prefixes that a pod requests and its network does not allow. They are not applied.
 fn record_refused(plan: &Plan, pod: &Pod) {
     let Some(network) = plan.networks.get(&pod.network) else { return };
     for refused in network.refused_prefixes(&pod.network, &pod.extra_prefixes) {

@@ -1,8 +1,8 @@
-//! One look at a folder of manifests.
+//! Reads a folder of manifests once.
 //!
-//! Files `*.yaml`, `*.yml` and `*.json` directly in the folder are read, in the order of their names; hidden ones are
-//! not (editors' and `kubectl`'s temporary files, and the `..data` of a mounted ConfigMap). All faults of all files are
-//! told at once.
+//! The source reads files `*.yaml`, `*.yml` and `*.json` directly in the folder, in the order of
+//! their names. It ignores hidden files (temporary files of editors and `kubectl`, and the `..data`
+//! of a mounted ConfigMap). It reports all faults of all files at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,17 +14,17 @@ use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{BgpPeer, Secret};
 use trunkline_api::validate::{self, NeighbourOverlap};
 
-use super::{Snapshot, SnapshotRefusal};
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
-/// Most octets of a manifest file: a megabyte is some thousand subnets.
+/// Maximum size of a manifest file in octets: a megabyte is some thousand subnets.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a folder is judged by besides what stands in it.
+/// Facts for validation that are not in the folder.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// This node's labels: it may be in one Underlay network only.
+    /// This node's labels: the node may be in one Underlay network only.
     pub labels: BTreeMap<String, String>,
-    /// What is in force: some fields cannot change.
+    /// The applied snapshot: some fields cannot change.
     pub running: Option<Arc<Snapshot>>,
 }
 
@@ -32,7 +32,7 @@ pub struct Context {
 pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusal> {
     let mut faults = Vec::new();
     let mut snapshot = Snapshot { labels: context.labels.clone(), ..Snapshot::default() };
-    // Kind and name of each resource, and the file that has it.
+    // Kind and name of each resource, and its file.
     let mut origin: BTreeMap<(&'static str, String), PathBuf> = BTreeMap::new();
     let files = match manifests(folder) {
         Ok(files) => files,
@@ -44,7 +44,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
     for file in files {
         let text = match text(&file) {
             Ok(Some(text)) => text,
-            // Gone since it was listed: the next look is already due.
+            // The file was deleted after the listing. The next read is already due.
             Ok(None) => continue,
             Err(error) => {
                 faults.push(format!("{}: {error}", file.display()));
@@ -60,7 +60,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                         Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
                     };
                     match origin.get(&key) {
-                        // Told here, because only here the files are known.
+                        // Reported here, because only this function knows the files.
                         Some(other) => faults.push(format!(
                             "{}: {} {}: metadata.name: {} has one of this name too: rename or remove one",
                             file.display(),
@@ -85,7 +85,8 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
         }
     }
     if faults.is_empty() {
-        // What files with faults hold is not known, so what seems to be missing may stand there.
+        // The resources in a faulty file are unknown, so a resource that seems to be missing may be
+        // in it.
         let in_file = |kind: &str, name: &str, words: String| {
             let file = origin.iter().find(|((k, n), _)| *k == kind && n == name).map(|(_, file)| file);
             format!("{}: {words}", file.map_or(folder, PathBuf::as_path).display())
@@ -132,7 +133,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
 }
 
 /// Whether a file of this name is a manifest.
-pub(crate) fn is_manifest(path: &Path) -> bool {
+pub fn is_manifest(path: &Path) -> bool {
     let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let extension = path.extension().and_then(|extension| extension.to_str());
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
@@ -150,7 +151,7 @@ fn manifests(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reason for which a manifest file is not read.
+/// The reason for which a manifest file is not read.
 #[derive(Debug, thiserror::Error)]
 enum FileError {
     #[error("cannot be read: {0}")]
@@ -180,7 +181,7 @@ fn text(file: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// Reason for which a `passwordFile` has no password.
+/// The reason for which a `passwordFile` has no password.
 #[derive(Debug, thiserror::Error)]
 enum PasswordError {
     #[error("{} cannot be read: {source}", path.display())]
@@ -191,7 +192,7 @@ enum PasswordError {
     TooLong { path: PathBuf, length: usize },
 }
 
-/// Puts the key of the peer's `passwordFile` into `password`.
+/// Reads the key from the peer's `passwordFile` into `password`.
 fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), PasswordError> {
     let Some(path) = peer.password_file.as_deref().filter(|path| !path.is_empty()) else {
         return Ok(());
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_of_the_folder_is_read_and_nothing_else() {
+    fn only_manifests_of_the_folder_are_read() {
         let folder = Folder::new(&[
             ("b.yml", &format!("{}---\n{}", subnet("s2", "10.1.2.0/24"), subnet("s1", "10.1.1.0/24"))),
             ("a.yaml", &peer("")),
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_while_it_runs_is_refused() {
+    fn changes_of_immutable_fields_are_refused() {
         let folder = Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &subnet("s", "10.1.1.0/24"))]);
         let running = Some(Arc::new(folder.read().unwrap()));
         fs::write(folder.0.path().join("b.yaml"), subnet("s", "10.1.2.0/24")).unwrap();
@@ -330,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_at_once() {
+    fn all_faults_are_reported_at_once() {
         let folder = Folder::new(&[("a.yaml", "kind: ["), ("b.yaml", "kind: Pod\napiVersion: v1\n")]);
         assert_eq!(read(folder.0.path(), &Context::default()).unwrap_err().faults.len(), 2);
     }
 
     #[test]
-    fn a_password_file_is_read_without_its_line_end_and_never_shown() {
+    fn a_password_file_is_read_without_newline_and_never_shown() {
         let folder = Folder::new(&[("key", "s3cret\n"), ("long", &"x".repeat(81)), ("empty", "\n")]);
         let of = |file: &str| {
             let path = folder.0.path().join(file);

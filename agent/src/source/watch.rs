@@ -1,10 +1,12 @@
-//! The folder, looked at again whenever something in it changed.
+//! Watches the folder and reads it again after a change.
 //!
-//! inotify says that something happened; what it was is not relied on, the whole folder is read. An editor or `cp` of
-//! several files makes many events within milliseconds, so a look waits until nothing happened for `SETTLE`, at
-//! most `PATIENCE` after the first event. Folders of password files are watched too, so that a new key applies.
+//! inotify only triggers a read: its details are not used, and the whole folder is read. An editor
+//! or a `cp` of several files causes many events within milliseconds. So a read waits until no
+//! event arrived for `SETTLE`, at most `PATIENCE` after the first event. Folders of password files
+//! are watched too, so a new key applies.
 //!
-//! If the folder cannot be watched (it does not exist yet) the nearest parent that does is watched instead.
+//! If the folder cannot be watched (it does not exist yet), the nearest existing parent is watched
+//! instead.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,11 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::folder::{self, Context};
-use super::{Snapshot, SnapshotRefusal};
+use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
-/// Nothing happened for this long: the edit is done.
+/// Quiet time after which an edit is complete.
 const SETTLE: Duration = Duration::from_millis(50);
-/// A folder that is written to without end is looked at this often.
+/// Maximum time to a read of a folder with continuous writes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A watched folder.
@@ -36,7 +38,7 @@ pub struct FolderSource {
 impl FolderSource {
     /// Watches the folder.
     pub fn new(folder: &Path) -> notify::Result<FolderSource> {
-        // One place: an event that was not yet taken stands for all that follow.
+        // Capacity 1: a pending event stands for all later events.
         let (sender, events) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !matters(&event)) {
@@ -55,7 +57,7 @@ impl FolderSource {
         Ok(source)
     }
 
-    /// A look at the folder as it is now.
+    /// Reads the folder as it is now.
     pub async fn read(&mut self, context: Context) -> Result<Snapshot, SnapshotRefusal> {
         let folder = self.folder.clone();
         let outcome = match tokio::task::spawn_blocking(move || folder::read(&folder, &context)).await {
@@ -71,8 +73,8 @@ impl FolderSource {
         outcome
     }
 
-    /// Waits until something changed and has settled; `None` if nothing will any more. Dropping the future loses
-    /// nothing but settling time.
+    /// Waits until something changed and has settled; `None` if no more changes can arrive.
+    /// Dropping the future loses only settling time.
     pub async fn changed(&mut self) -> Option<()> {
         self.events.recv().await?;
         let latest = Instant::now() + PATIENCE;
@@ -90,12 +92,13 @@ impl FolderSource {
         wanted.extend(self.folder.ancestors().find(|path| path.is_dir()).map(Path::to_owned));
         wanted.extend(self.files.iter().filter_map(|file| file.parent()).map(Path::to_owned));
         for gone in self.watched.difference(&wanted).cloned().collect::<Vec<_>>() {
-            // It may not exist any more, and then it is not watched any more either.
+            // The folder may no longer exist, and then it is no longer watched.
             let _ = self.watcher.unwatch(&gone);
             self.watched.remove(&gone);
         }
         for path in wanted {
-            // Also what is watched already: a folder that was removed and made again is another one.
+            // Also folders that are already watched: a folder that was removed and created again is
+            // another one.
             match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(self.watched.insert(path)),
                 Err(error) => {
@@ -106,8 +109,8 @@ impl FolderSource {
     }
 }
 
-/// Whether the event can have changed what a look finds. Reading does not, and a file that is being written is looked
-/// at when it is closed.
+/// Whether the event can change the result of a read. Reading a file cannot. A file during a write
+/// is read after its close.
 fn matters(event: &notify::Event) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn edits_are_noticed_and_quiet_is_quiet() {
+    async fn edits_are_detected_and_reads_are_ignored() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("manifests");
         let mut source = FolderSource::new(&folder).unwrap();

@@ -1,7 +1,7 @@
 //! The section `telemetry` of the agent's configuration.
 //!
-//! Headers usually are credentials. So agent.yaml never has their values, only where they are: a file, or a variable of the environment.
-//! Whoever writes a value there is refused without it being repeated.
+//! Headers usually are credentials. So agent.yaml contains only references to their values: a file,
+//! or an environment variable. A value in agent.yaml is refused, and the error does not repeat it.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -16,20 +16,20 @@ use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::schema::FilePath;
+use crate::text_kinds::FilePath;
 
-/// A header is not longer than this.
+/// Maximum length of a header in octets.
 const LONGEST: u64 = 16 << 10;
 
-/// What is told to others than the fabric.
+/// Export of telemetry data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// A collector of OpenTelemetry, which is told events and attach traces; none unless said.
+    /// A collector of OpenTelemetry, which receives events and attach traces. Default: none.
     pub otlp: Option<Otlp>,
 }
 
-/// A collector, spoken to by OTLP/HTTP with protobuf.
+/// A collector. The protocol is OTLP/HTTP with protobuf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Otlp {
@@ -40,11 +40,12 @@ pub struct Otlp {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Reference>", extend("default" = {}))]
     pub headers: BTreeMap<String, Header>,
-    /// PEM file of the certificates that an `https` collector's is signed by, read again when it changes; the system's unless said.
+    /// PEM file of the certificates that sign an `https` collector's certificate. The agent reads
+    /// it again when it changes. Default: the system's.
     #[serde(default)]
     #[schemars(with = "Option<FilePath>")]
     pub ca_file: Option<PathBuf>,
-    /// How long a request may take, in seconds.
+    /// Time limit of a request, in seconds.
     #[serde(default = "ten")]
     #[schemars(range(min = 1, max = 60))]
     pub timeout_seconds: u16,
@@ -61,17 +62,17 @@ fn trunkline() -> String {
     "trunkline".to_owned()
 }
 
-/// Where a header's value is.
+/// The location of a header's value.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Header {
-    /// In one of these.
+    /// A reference to the value.
     Reference(Reference),
-    /// Something else was written, perhaps the value itself: it is not kept.
+    /// Another value, perhaps the header's own: it is not stored.
     Other(IgnoredValue),
 }
 
-/// What was not read.
+/// A value that is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct IgnoredValue(IgnoredAny);
 
@@ -81,11 +82,12 @@ impl Serialize for IgnoredValue {
     }
 }
 
-/// Where a header's value is.
+/// The location of a header's value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Reference {
-    /// The content of this file, without white space at its ends; read for each request, so that it may be exchanged.
+    /// The content of this file, without white space at its ends. The agent reads it for each
+    /// request, so it may be replaced.
     File(PathBuf),
     /// A variable of the agent's environment.
     Env(String),
@@ -147,23 +149,23 @@ pub struct HeaderError {
     source: ValueFault,
 }
 
-/// Reason for which a header has no valid value.
+/// The reason for which a header has no valid value.
 #[derive(Debug, thiserror::Error)]
 enum ValueFault {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("the environment variable {variable} is not set, or is no text")]
     Variable { variable: String, source: VarError },
-    #[error("says no file and no variable")]
+    #[error("has no file and no variable")]
     NoReference,
-    #[error("what is there is more than one line of text")]
+    #[error("the value has more than one line of text")]
     Lines,
     #[error("is no name")]
     NoName,
 }
 
 impl TelemetryConfig {
-    /// Checks the fields. The error has the field's name.
+    /// Checks the section. The error contains the field, the fault and the remedy.
     ///
     /// # Errors
     /// A field has an invalid value.
@@ -192,12 +194,13 @@ impl Otlp {
         Ok(())
     }
 
-    /// How long a request may take.
+    /// Time limit of a request.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout_seconds))
     }
 
-    /// The collector's URL with this path appended. The error never repeats the endpoint: it may have a password.
+    /// The collector's URL with this path appended. The error never repeats the endpoint, because
+    /// it may contain a password.
     pub fn uri(&self, path: &str) -> Result<Uri, OtlpError> {
         let base: Uri = self.endpoint.parse().map_err(|_| OtlpError::NoUrl)?;
         if !matches!(base.scheme_str(), Some("http" | "https")) || base.host().is_none_or(str::is_empty) {
@@ -213,10 +216,10 @@ impl Otlp {
         uri.parse().map_err(|_| OtlpError::NoUrl)
     }
 
-    /// The headers with their values as they are now. It reads files.
+    /// The headers with their current values. It reads files.
     ///
     /// # Errors
-    /// A header has no valid value. The error never repeats a value.
+    /// A header has no valid value. The error contains the header and the reason, and no value.
     pub fn read_headers(&self) -> Result<HeaderMap, HeaderError> {
         let mut headers = HeaderMap::new();
         for (name, header) in &self.headers {

@@ -1,8 +1,10 @@
-//! The way to the collector, the same for each signal: a batch is made, told until it is taken or refused, and then the next.
+//! The export to the collector, equal for each signal: a batch is made and sent until the collector
+//! accepts or rejects it, and then the next.
 //!
-//! What OTLP/HTTP asks of a client: 429, 502, 503, 504 and silence are tried again, with exponential waits and jitter or after the collector's
-//! Retry-After; any other refusal is final, the batch is dropped and counted. One line in the log says that a signal is not taken, and one that it is
-//! again.
+//! OTLP/HTTP's rules for a client: after 429, 502, 503, 504 or no answer the client retries, with
+//! exponential delays and jitter or after the collector's Retry-After. Any other rejection is
+//! final, and the batch is dropped and counted. One log line reports that a signal is not accepted,
+//! and one that it is accepted again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +24,14 @@ use super::config::Otlp;
 use super::proto::ExportServiceResponse;
 use crate::metrics::Metrics;
 
-/// How fast things go.
+/// Delays of the export.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExportTiming {
-    /// What comes within this time goes together.
+    /// Time for collecting a batch.
     linger: Duration,
-    /// The wait after a first failure.
+    /// The delay after a first failure.
     first: Duration,
-    /// The longest wait.
+    /// The longest delay.
     longest: Duration,
 }
 
@@ -40,29 +42,29 @@ impl Default for ExportTiming {
     }
 }
 
-/// A collector that asks for more patience than this is asked all the same.
+/// Upper limit of the collector's Retry-After.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Who asks, as the protocol wants it.
+/// The User-Agent header, as the protocol requires.
 const AGENT: &str = concat!("OTel-OTLP-Exporter-Trunkline/", env!("CARGO_PKG_VERSION"));
 
-/// What goes to the collector in one request.
+/// The content of one request to the collector.
 pub(super) struct Batch {
-    /// How many records, or spans, it has.
+    /// Number of records or spans.
     pub(super) records: u64,
-    /// How many there was no room for before these.
+    /// Number of dropped records before these.
     pub(super) missed: u64,
     pub(super) body: Bytes,
 }
 
-/// Where batches of one signal come from.
+/// A source of batches of one signal.
 pub(super) trait Source: Send + 'static {
     /// Its name, as in the metrics.
     const SIGNAL: &'static str;
     /// Its path at the collector.
     const PATH: &'static str;
 
-    /// Waits until there is something to tell, and a little longer for what comes with it; not longer once `stop` says so. None when all was
-    /// told and nothing can come any more.
+    /// Waits for a first record, and then collects more for a short time; after `stop` without
+    /// waiting. None when all records were returned and no more can come.
     fn next(
         &mut self,
         linger: Duration,
@@ -77,12 +79,12 @@ pub(super) struct Collector {
     client: Arc<OnceCell<OutboundClient>>,
 }
 
-/// Why a batch was not taken.
+/// The reason for which a batch was not accepted.
 #[derive(Debug, PartialEq)]
 enum ExportError {
-    /// It may be taken later, not before this long.
+    /// Retry after this time at the earliest.
     Later(String, Duration),
-    /// It will not.
+    /// A final rejection.
     Never(String),
 }
 
@@ -91,11 +93,11 @@ impl Collector {
         Self { otlp: Arc::new(otlp), client: Arc::default() }
     }
 
-    /// Tells it one batch; how much of it was not taken.
+    /// Sends one batch; returns the number of rejected records.
     async fn post(&self, to: &Uri, body: Bytes) -> Result<u64, ExportError> {
         let later = |words: String| ExportError::Later(words, Duration::ZERO);
         let otlp = Arc::clone(&self.otlp);
-        // Files, of which nobody knows where they are.
+        // Headers can be in files, and reading a file can block.
         let mut headers = match otlp.headers.is_empty() {
             true => HeaderMap::new(),
             false => {
@@ -108,15 +110,16 @@ impl Collector {
         let client = || async { OutboundClient::new(to, self.otlp.ca_file.as_deref()) };
         let client = self.client.get_or_try_init(client).await.map_err(|error| later(chain(&*error)))?;
         match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
-            Ok(Ok(answer)) => taken(&answer),
+            Ok(Ok(answer)) => evaluate_answer(&answer),
             Ok(Err(error)) => Err(later(chain(&*error))),
             Err(_) => Err(later(format!("no answer within {} s", self.otlp.timeout_seconds))),
         }
     }
 }
 
-/// What an answer means. Its text is not repeated: it is for the collector's log, and may have what was sent in it.
-fn taken(answer: &HttpResponse) -> Result<u64, ExportError> {
+/// Evaluates an answer. Its text is not repeated: it is for the collector's log, and may contain
+/// the sent data.
+fn evaluate_answer(answer: &HttpResponse) -> Result<u64, ExportError> {
     let words = format!("the collector answers HTTP {}", answer.status);
     match answer.status {
         StatusCode::TOO_MANY_REQUESTS
@@ -134,7 +137,7 @@ fn taken(answer: &HttpResponse) -> Result<u64, ExportError> {
     }
 }
 
-/// Tells everything of one signal, until there is no more.
+/// Exports all records of one signal, until there are no more.
 pub(super) async fn run<S: Source>(
     mut source: S,
     collector: Collector,
@@ -142,7 +145,7 @@ pub(super) async fn run<S: Source>(
     metrics: Metrics,
     stop: CancellationToken,
 ) {
-    // Checked with the configuration.
+    // The configuration check has already parsed it.
     let Ok(to) = collector.otlp.uri(S::PATH) else { return };
     let mut health = Health { signal: S::SIGNAL, endpoint: to.to_string(), troubled: false };
     while let Some(batch) = source.next(pace.linger, &stop).await {
@@ -151,7 +154,8 @@ pub(super) async fn run<S: Source>(
     }
 }
 
-/// Tells one batch, for as long as it takes; once the agent stops there is one attempt more and no other.
+/// Sends one batch until the collector accepts or rejects it. After the agent's stop there is only
+/// one more attempt.
 async fn deliver<S: Source>(
     batch: &Batch,
     to: &Uri,
@@ -197,7 +201,7 @@ async fn deliver<S: Source>(
     }
 }
 
-/// Says in the log when it changes whether a signal is taken.
+/// Logs when the collector starts or stops accepting a signal.
 struct Health {
     signal: &'static str,
     endpoint: String,
@@ -217,7 +221,7 @@ impl Health {
                 signal = self.signal,
                 endpoint = self.endpoint,
                 error = words,
-                "OpenTelemetry is not exported for now; the agent goes on"
+                "the collector does not accept the OpenTelemetry export; the agent continues"
             );
         }
     }

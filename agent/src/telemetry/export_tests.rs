@@ -1,4 +1,4 @@
-//! The way out, against a server on a real socket that answers what it is told to.
+//! Tests of the export against a server on a real socket with prepared answers.
 
 use std::collections::BTreeMap;
 
@@ -56,12 +56,12 @@ impl Bed {
         Bed { batches, metrics, stop, task, _folder: folder }
     }
 
-    fn tell(&self, body: &'static str, records: u64) {
+    fn push(&self, body: &'static str, records: u64) {
         let batch = Batch { records, missed: 0, body: Bytes::from_static(body.as_bytes()) };
         self.batches.send(batch).unwrap();
     }
 
-    /// Waits until so many attempts have failed, or more: they go on.
+    /// Waits until at least this number of attempts has failed. The attempts continue.
     async fn fails(&self, times: u64) {
         let name = "trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"} ";
         for _ in 0..500 {
@@ -105,18 +105,18 @@ async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     }
 }
 
-/// Answers each request with the next of these; what was asked.
+/// Answers the requests with these answers in order. Returns the received requests.
 fn serve(
     listener: TcpListener,
     answers: Vec<(&'static str, Vec<u8>)>,
 ) -> mpsc::UnboundedReceiver<(String, String)> {
-    let (asked, requests) = mpsc::unbounded_channel();
+    let (request_sender, requests) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut answers = answers.into_iter();
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             while let Some(request) = request(&mut stream).await {
-                asked.send(request).unwrap();
+                request_sender.send(request).unwrap();
                 let Some((status, body)) = answers.next() else { return };
                 let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
                 stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
@@ -133,7 +133,7 @@ async fn listen() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn a_batch_is_told_until_it_is_taken() {
+async fn a_batch_is_sent_until_the_collector_accepts_it() {
     let (listener, endpoint) = listen().await;
     let answers = vec![
         ("503 Service Unavailable\r\nretry-after: 0", Vec::new()),
@@ -143,8 +143,8 @@ async fn a_batch_is_told_until_it_is_taken() {
     ];
     let mut requests = serve(listener, answers);
     let bed = Bed::start(endpoint);
-    bed.tell("one", 3);
-    bed.tell("two", 2);
+    bed.push("one", 3);
+    bed.push("two", 2);
     let mut bodies = Vec::new();
     for _ in 0..4 {
         let (head, body) = requests.recv().await.unwrap();
@@ -160,20 +160,20 @@ async fn a_batch_is_told_until_it_is_taken() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_dropped_and_counted() {
+async fn rejected_records_are_dropped_and_counted() {
     let (listener, endpoint) = listen().await;
     let partial = ExportServiceResponse { partial_success: Some(ExportPartialSuccess { rejected: 2 }) };
     let answers = vec![
         ("400 Bad Request", SECRET.into()),
         ("200 OK", partial.encode_to_vec()),
-        // An answer that is no protobuf is an answer.
+        // An answer without protobuf also counts.
         ("200 OK", b"\xff\xff".to_vec()),
     ];
     let mut requests = serve(listener, answers);
     let bed = Bed::start(endpoint);
-    bed.tell("bad", 7);
-    bed.tell("half", 5);
-    bed.tell("good", 1);
+    bed.push("bad", 7);
+    bed.push("half", 5);
+    bed.push("good", 1);
     for body in ["bad", "half", "good"] {
         assert_eq!(requests.recv().await.unwrap().1, body);
     }
@@ -183,12 +183,12 @@ async fn what_is_refused_is_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn a_collector_that_comes_late_gets_what_waited() {
+async fn a_late_collector_receives_waiting_records() {
     let (listener, endpoint) = listen().await;
     let address = listener.local_addr().unwrap();
     drop(listener);
     let bed = Bed::start(endpoint);
-    bed.tell("early", 1);
+    bed.push("early", 1);
     bed.fails(3).await;
     let mut requests = serve(TcpListener::bind(address).await.unwrap(), vec![("200 OK", Vec::new())]);
     assert_eq!(requests.recv().await.unwrap().1, "early");
@@ -196,11 +196,11 @@ async fn a_collector_that_comes_late_gets_what_waited() {
 }
 
 #[tokio::test]
-async fn a_stop_is_one_attempt_more_and_no_other() {
+async fn after_a_stop_there_is_only_one_more_attempt() {
     let (listener, endpoint) = listen().await;
     drop(listener);
     let bed = Bed::start(endpoint);
-    bed.tell("lost", 4);
+    bed.push("lost", 4);
     bed.fails(1).await;
     bed.stop.cancel();
     bed.counts("trunkline_otlp_dropped_total{reason=\"stop\",signal=\"logs\"}", 4).await;
@@ -210,10 +210,11 @@ async fn a_stop_is_one_attempt_more_and_no_other() {
 }
 
 #[test]
-fn a_collector_may_not_ask_for_patience_without_end() {
+fn retry_after_of_a_collector_is_limited() {
     let answer = |status, retry_after| HttpResponse { status, retry_after, body: Bytes::new() };
-    let trouble = taken(&answer(StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(86_400))));
+    let trouble =
+        evaluate_answer(&answer(StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(86_400))));
     assert!(matches!(trouble, Err(ExportError::Later(_, PATIENCE))), "{trouble:?}");
-    assert!(matches!(taken(&answer(StatusCode::UNAUTHORIZED, None)), Err(ExportError::Never(_))));
-    assert_eq!(taken(&answer(StatusCode::ACCEPTED, None)), Ok(0));
+    assert!(matches!(evaluate_answer(&answer(StatusCode::UNAUTHORIZED, None)), Err(ExportError::Never(_))));
+    assert_eq!(evaluate_answer(&answer(StatusCode::ACCEPTED, None)), Ok(0));
 }

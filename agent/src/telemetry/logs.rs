@@ -1,7 +1,7 @@
 //! Events as log records.
 //!
-//! The history is the queue: the exporter is one more reader of its ring, so an exporter that cannot keep up holds nothing but the one batch that
-//! is on its way, and learns from the ring how many events it was too slow for.
+//! The history is the queue: the exporter is one more reader of its ring. So a slow exporter holds
+//! only the batch in transit, and the ring returns the number of events that it missed.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Source for Events {
 fn record(event: &Event, about: &ServiceResource) -> LogRecord {
     let now = Timestamp::now();
     let nanoseconds = |at: Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or_default();
-    // OpenTelemetry's numbers for INFO and WARN.
+    // OpenTelemetry's numbers of INFO and WARN.
     let (severity_number, severity_text) = match event.severity {
         Severity::Info => (9, "INFO"),
         Severity::Warning => (13, "WARN"),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_are_what_opentelemetry_reads() {
+    async fn events_are_decoded_by_opentelemetry() {
         let history = History::default();
         let about = ServiceResource { service: "rack".to_owned(), node: "n1".to_owned(), kubernetes: true };
         let mut events = Events { history: history.subscribe(0), about };
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_too_slow_learns_how_much_is_lost() {
+    async fn a_slow_reader_gets_the_number_of_lost_events() {
         let history = History::default();
         let about = ServiceResource { service: "s".to_owned(), node: "n".to_owned(), kubernetes: false };
         let mut events = Events { history: history.subscribe(0), about };

@@ -1,20 +1,23 @@
-//! OpenTelemetry: events as log records, attached and detached pods as traces, told to a collector by OTLP/HTTP where one is configured.
+//! OpenTelemetry: exports events as log records, and attached and detached pods as traces, over
+//! OTLP/HTTP if a collector is configured.
 //!
 //! ```text
 //!   history ──ring──► Events ─┐
 //!                             ├─ batch ──► deliver ──► POST /v1/… ──► collector
-//!   attach flow ──► Traces  ──┘   1 s       again until taken or refused
+//!   attach flow ──► Traces  ──┘   1 s       again until accepted or rejected
 //! ```
 //!
-//! Each signal is one task with at most one batch on its way, so that a collector which takes one and not the other stalls only that one. The queues
-//! are bounded and nobody waits for them: while no collector answers, the newest is kept for the ring's length and the rest is counted as
+//! Each signal is one task with at most one batch in transit, so a collector that accepts only one
+//! signal stalls only the other. The queues are bounded and no task waits for them: without an
+//! answer of the collector, events are kept up to the ring's length, and the rest is counted as
 //! dropped. Without `telemetry.otlp` there is no task, no queue and no reader.
 //!
-//! **Why not OpenTelemetry's SDK**: its exporter comes with reqwest or tonic, a second HTTP stack and another copy of rand beside those that are
-//! here, and its batch processors with a thread each; what is exported here is two kinds of records that the agent has in its own shape
-//! already. So the messages are structs of our own (`proto`) and the way out is [`trunkline_daemon::outbound`].
+//! **Why not OpenTelemetry's SDK**: its exporter depends on reqwest or tonic, a second HTTP stack
+//! and another copy of rand, and its batch processors need a thread each. This module exports only
+//! two kinds of records, which the agent already has in its own form. So the messages are own
+//! structs (`proto`), and the HTTP client is [`trunkline_daemon::outbound`].
 //!
-//! **Stop**: what is there is told at once, in at most `FLUSH`.
+//! **Stop**: pending records are exported at once, in at most `FLUSH`.
 
 pub mod config;
 mod export;
@@ -39,17 +42,17 @@ use resource::ServiceResource;
 use trace::Tracer;
 use traces::Traces;
 
-/// At the agent's stop the collector has this long to take what is left.
+/// Time limit of the export when the agent stops.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// What tells.
+/// The export tasks.
 pub struct Telemetry {
     tracer: Tracer,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-/// Of which agent.
+/// The node of the agent.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Its name.
@@ -59,7 +62,7 @@ pub struct Node {
 }
 
 impl Telemetry {
-    /// Starts what is configured.
+    /// Starts the configured exports.
     pub fn start(config: &TelemetryConfig, node: Node, history: &History, metrics: &Metrics) -> Self {
         let mut telemetry = Telemetry {
             tracer: Tracer::default(),
@@ -73,7 +76,7 @@ impl Telemetry {
                 kubernetes: node.kubernetes,
             };
             let collector = Collector::new(otlp.clone());
-            // The collector was told of earlier runs by these.
+            // The earlier runs exported the restored events.
             let events = Events { history: history.subscribe(history.restored()), about: about.clone() };
             let (tracer, finished) = Tracer::new();
             telemetry.tracer = tracer;
@@ -86,16 +89,16 @@ impl Telemetry {
         telemetry
     }
 
-    /// Where traces begin.
+    /// The start of traces.
     pub fn tracer(&self) -> Tracer {
         self.tracer.clone()
     }
 
-    /// Tells what is left, after the sources were closed, as far as that can be done soon.
+    /// Exports the remaining records after the sources were closed, within a time limit.
     pub async fn stop(self) {
         self.stop.cancel();
         if timeout(FLUSH, self.tasks.wait()).await.is_err() {
-            tracing::warn!("OpenTelemetry: the collector did not take the last records in time");
+            tracing::warn!("OpenTelemetry: the collector did not accept the last records in time");
         }
     }
 }

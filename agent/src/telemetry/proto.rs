@@ -1,7 +1,9 @@
-//! OTLP's messages, as far as events and traces need them (opentelemetry-proto 1, stable: fields are added, never changed).
+//! OTLP's messages for events and traces (opentelemetry-proto 1, stable: fields are added, never
+//! changed).
 //!
-//! Written down here instead of taken from `opentelemetry-proto`, which brings OpenTelemetry's API and SDK with it for conversions that
-//! nothing here uses; that crate reads in the tests what these write.
+//! They are defined here instead of in `opentelemetry-proto`, because that crate depends on
+//! OpenTelemetry's API and SDK for conversions that this crate does not use. The tests decode these
+//! messages with that crate.
 
 use prost::{Message, Oneof};
 
@@ -21,7 +23,7 @@ pub(super) struct ResourceLogs {
     pub scope_logs: Vec<ScopeLogs>,
 }
 
-/// Records of one part of the program.
+/// Records of one scope.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ScopeLogs {
     #[prost(message, optional, tag = "1")]
@@ -33,7 +35,7 @@ pub(super) struct ScopeLogs {
 /// An event.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LogRecord {
-    /// Nanoseconds since 1970; of all times here.
+    /// Nanoseconds since 1970, like all times here.
     #[prost(fixed64, tag = "1")]
     pub time_unix_nano: u64,
     /// 9 is INFO, 13 is WARN.
@@ -67,7 +69,7 @@ pub(super) struct ResourceSpans {
     pub scope_spans: Vec<ScopeSpans>,
 }
 
-/// Spans of one part of the program.
+/// Spans of one scope.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
@@ -76,14 +78,14 @@ pub(super) struct ScopeSpans {
     pub spans: Vec<Span>,
 }
 
-/// A piece of time of a trace.
+/// A span of a trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Span {
     #[prost(bytes = "vec", tag = "1")]
     pub trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub span_id: Vec<u8>,
-    /// Empty: none is above.
+    /// Empty without a parent.
     #[prost(bytes = "vec", tag = "4")]
     pub parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
@@ -101,7 +103,7 @@ pub(super) struct Span {
     pub status: Option<Status>,
 }
 
-/// What came of it; none where nothing went wrong.
+/// The result; none without an error.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
     #[prost(string, tag = "2")]
@@ -111,14 +113,14 @@ pub(super) struct Status {
     pub code: i32,
 }
 
-/// What the records are of: a process on a host.
+/// The origin of the records: a process on a host.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub attributes: Vec<KeyValue>,
 }
 
-/// Which part of the program says so.
+/// The part of the program that made the records.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InstrumentationScope {
     #[prost(string, tag = "1")]
@@ -143,7 +145,7 @@ pub(super) struct AnyValue {
     pub value: Option<Value>,
 }
 
-/// The kinds that occur here.
+/// The used kinds of values.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Value {
     #[prost(string, tag = "1")]
@@ -161,17 +163,17 @@ pub(super) struct ArrayValue {
     pub values: Vec<AnyValue>,
 }
 
-/// The answer, of logs and of traces alike.
+/// The answer, equal for logs and traces.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportServiceResponse {
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<ExportPartialSuccess>,
 }
 
-/// Not everything was taken.
+/// A partial rejection.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportPartialSuccess {
-    /// So many records, or spans, were not.
+    /// Number of rejected records or spans.
     #[prost(int64, tag = "1")]
     pub rejected: i64,
 }

@@ -1,4 +1,4 @@
-//! Who tells: the resource and the scope of everything that is exported, by OpenTelemetry's semantic conventions.
+//! The resource and the scope of all exported data, by OpenTelemetry's semantic conventions.
 
 use super::proto::{InstrumentationScope, Resource, attribute};
 
@@ -9,7 +9,7 @@ pub(super) struct ServiceResource {
     pub(super) service: String,
     /// The node's name.
     pub(super) node: String,
-    /// Whether that is a Kubernetes Node.
+    /// Whether the node is a Kubernetes Node.
     pub(super) kubernetes: bool,
 }
 

@@ -1,10 +1,12 @@
-//! One request of the plugin as a trace: when each of its steps began, how long it took and what came of it.
+//! One request of the plugin as a trace: the start, the duration and the result of each of its
+//! steps.
 //!
-//! The moments are those of the flow itself, which its metrics have too; nothing is timed twice. Without a collector [`Steps`] is empty, and
-//! what is noted costs a look at that.
+//! The times are those of the flow's metrics; nothing is measured twice. Without a collector
+//! [`Steps`] is empty, and a step costs only this check.
 //!
-//! A trace begins where the plugin was started, if it says so: its clock is this node's. It is a child of whoever started the plugin if that one
-//! says so by W3C's `traceparent`; where that one does not sample, nothing is told.
+//! A trace starts at the plugin's start time, if the plugin sends one: both use this node's clock.
+//! If the caller of the plugin passes W3C's `traceparent`, the trace is a child of it. If that
+//! parent is not sampled, the trace is not exported.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -19,27 +21,27 @@ use trunkline_api::attach::{Failure, Interface, Origin};
 use super::proto::{AnyValue, KeyValue, attribute};
 use crate::ipam::Record;
 
-/// Traces that wait for the collector; more are dropped and counted.
+/// Capacity of the queue to the collector. Further traces are dropped and counted.
 const QUEUE: usize = 256;
-/// A plugin that says to have been started longer ago than this is not believed.
+/// Maximum age of a plugin's start time. An older time is ignored.
 const OLDEST: Duration = Duration::from_secs(3600);
 
-/// Where traces begin. Cheap to clone; empty where no collector is configured.
+/// Starts traces. Cheap to clone; empty without a configured collector.
 #[derive(Clone, Debug, Default)]
 pub struct Tracer(Option<Arc<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
     queue: mpsc::Sender<Trace>,
-    /// Spans that there was no room for.
+    /// Number of spans that the full queue dropped.
     missed: Arc<AtomicU64>,
 }
 
-/// What the collector is told of a request.
+/// The exported data of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trace {
     pub(super) id: [u8; 16],
-    /// The span of whoever started the plugin.
+    /// The span of the plugin's caller.
     pub(super) parent: Vec<u8>,
     /// The request.
     pub(super) root: Span,
@@ -59,7 +61,7 @@ pub(super) struct Span {
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// The other end of [`Tracer`].
+/// The receiving end of [`Tracer`].
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) queue: mpsc::Receiver<Trace>,
@@ -67,7 +69,7 @@ pub(super) struct Finished {
 }
 
 impl Tracer {
-    /// One that tells, and who is told.
+    /// A tracer and its receiving end.
     pub(super) fn new() -> (Tracer, Finished) {
         let (queue, finished) = mpsc::channel(QUEUE);
         let missed = Arc::<AtomicU64>::default();
@@ -75,7 +77,7 @@ impl Tracer {
         (Tracer(Some(Arc::new(shared))), Finished { queue: finished, missed })
     }
 
-    /// A request whose first octet came at `began`.
+    /// A request with its first octet at `began`.
     pub fn begin(&self, name: &'static str, began: Instant, origin: Option<&Origin>) -> Steps {
         let Some(shared) = &self.0 else { return Steps(None) };
         let parent = origin.and_then(|origin| Parent::parse(&origin.traceparent));
@@ -117,12 +119,12 @@ impl Tracer {
     }
 }
 
-/// The id of a span, or half of a trace's: any number but 0.
+/// A random ID of a span, or half of a trace ID. 0 is not a valid ID.
 fn id() -> [u8; 8] {
     fastrand::u64(1..).to_be_bytes()
 }
 
-/// The steps of a request, as they are done.
+/// The completed steps of a request.
 #[derive(Debug)]
 pub struct Steps(Option<Box<Open>>);
 
@@ -147,7 +149,8 @@ impl Open {
     }
 }
 
-/// From the monotonic clock to the other, by one look at both: steps keep their order whatever is done to the time of day.
+/// Converts the monotonic clock with one reading of both clocks: steps keep their order even if the
+/// time of day is changed.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     wall: u64,
@@ -168,12 +171,12 @@ fn now() -> u64 {
 }
 
 impl Steps {
-    /// Of what is part of something else, or of nobody's request.
+    /// Steps of an action that is part of another request, or of none.
     pub fn none() -> Steps {
         Steps(None)
     }
 
-    /// Does a step, and notes it.
+    /// Runs a step and records it.
     pub async fn time<T, E: Display>(
         &mut self,
         name: &'static str,
@@ -188,7 +191,7 @@ impl Steps {
         outcome
     }
 
-    /// Notes a step that was measured.
+    /// Records a measured step.
     pub fn step(&mut self, name: &'static str, began: Instant, took: Duration, error: Option<&impl Display>) {
         let Some(open) = &mut self.0 else { return };
         let start = open.clock.wall_of(began);
@@ -196,27 +199,27 @@ impl Steps {
         open.push(name, start, start + took.as_nanos() as u64, error, Vec::new());
     }
 
-    /// Whom or what the last step was about.
+    /// Adds an attribute to the last step.
     pub fn of_step(&mut self, key: &'static str, value: impl FnOnce() -> Vec<String>) {
         if let Some(step) = self.0.as_mut().and_then(|open| open.trace.steps.last_mut()) {
             step.attributes.push(attribute(key, value()));
         }
     }
 
-    /// Of the request.
+    /// Adds an attribute to the request.
     pub(super) fn of_request<V: Into<AnyValue>>(&mut self, key: &'static str, value: impl FnOnce() -> V) {
         if let Some(open) = &mut self.0 {
             open.trace.root.attributes.push(attribute(key, value()));
         }
     }
 
-    /// Which interface the request is about.
+    /// Adds the interface of the request.
     pub fn of_interface(&mut self, interface: &Interface) {
         self.of_request("container.id", || interface.container_id.as_str());
         self.of_request("trunkline.interface", || interface.ifname.as_str());
     }
 
-    /// Which pod, as far as that is known.
+    /// Adds the pod, if it is known.
     pub fn of_pod(&mut self, namespace: &str, name: &str, uid: &str) {
         for (key, value) in [("k8s.namespace.name", namespace), ("k8s.pod.name", name), ("k8s.pod.uid", uid)]
         {
@@ -226,14 +229,14 @@ impl Steps {
         }
     }
 
-    /// Which network and addresses.
+    /// Adds the network and the addresses.
     pub fn of_record(&mut self, record: &Record) {
         self.of_request("trunkline.network", || record.network.as_str());
         let addresses = record.addresses.iter().map(|assigned| assigned.address.to_string());
         self.of_request("trunkline.addresses", || addresses.collect::<Vec<_>>());
     }
 
-    /// The request, which began at `began`, is answered.
+    /// Ends the request, which began at `began`.
     pub fn end(self, began: Instant, took: Duration, failure: Option<&Failure>) {
         let Some(open) = self.0 else { return };
         let Open { shared, clock, mut trace } = *open;
@@ -248,7 +251,7 @@ impl Steps {
     }
 }
 
-/// Whom a trace goes on from: W3C Trace Context, `traceparent`.
+/// The parent of a trace: W3C Trace Context, `traceparent`.
 #[derive(Debug, PartialEq)]
 struct Parent {
     trace: [u8; 16],
@@ -265,13 +268,14 @@ impl Parent {
             span: octets(parts.next()?)?,
             sampled: octets::<1>(parts.next()?)?[0] & 1 == 1,
         };
-        // Later versions may say more behind it, this one not; 255 is no version, and zeros are no ids.
+        // Later versions may append fields; version 0 must not. 255 is not a version, and zeros are
+        // not valid IDs.
         let good = version != 255 && (version > 0 || parts.next().is_none());
         (good && parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
     }
 }
 
-/// So many octets in lower-case hexadecimal.
+/// Parses `N` octets in lower-case hexadecimal.
 fn octets<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(|d| d.is_ascii_digit() || (b'a'..=b'f').contains(d)) {
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_read_as_w3c_writes_it() {
+    fn traceparent_is_parsed_as_w3c_defines() {
         let parent = Parent::parse(PARENT).unwrap();
         assert_eq!((parent.trace[0], parent.span[7], parent.sampled), (0x4b, 0xb7, true));
         assert!(!Parent::parse(&PARENT.replace("-01", "-00")).unwrap().sampled);
@@ -347,17 +351,17 @@ mod tests {
         assert_eq!(trace.root.start, started);
         assert_eq!(trace.root.error.as_deref(), Some("nobody was told"));
         assert_eq!(trace.root.attributes.len(), 2);
-        let [plugin, link, told] = trace.steps.as_slice() else { panic!("{trace:?}") };
+        let [plugin, link, last_step] = trace.steps.as_slice() else { panic!("{trace:?}") };
         assert_eq!((plugin.name, plugin.start, plugin.end), ("plugin", started, link.start));
         assert_eq!((link.name, link.end - link.start, &link.error), ("link", 10_000_000, &None));
-        assert_eq!((told.start, told.end), (link.end, trace.root.end));
-        assert_eq!((told.error.as_deref(), told.attributes.len()), (Some("nobody was told"), 1));
-        let ids = [trace.root.id, plugin.id, link.id, told.id];
+        assert_eq!((last_step.start, last_step.end), (link.end, trace.root.end));
+        assert_eq!((last_step.error.as_deref(), last_step.attributes.len()), (Some("nobody was told"), 1));
+        let ids = [trace.root.id, plugin.id, link.id, last_step.id];
         assert!((0..4).all(|one| !ids[one + 1..].contains(&ids[one])), "{ids:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_cannot_be_right_is_not_believed() {
+    async fn an_impossible_start_time_is_ignored() {
         let (tracer, mut finished) = Tracer::new();
         let now = now();
         for started in [0, now + 60_000_000_000, now - 7_200_000_000_000] {
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_wants_or_has_room_for_is_not_kept() {
+    async fn unsampled_and_excess_traces_are_dropped() {
         let began = Instant::now();
         assert!(Tracer::default().begin("attach", began, None).0.is_none());
         let (tracer, mut finished) = Tracer::new();

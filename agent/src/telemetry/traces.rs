@@ -12,13 +12,13 @@ use super::proto::{self, ExportTraceServiceRequest, ResourceSpans, ScopeSpans, a
 use super::resource::ServiceResource;
 use super::trace::{Finished, Span, Trace};
 
-/// OpenTelemetry's numbers: a step inside, and what somebody asked for.
+/// OpenTelemetry's span kinds: an internal step, and a request from a client.
 const INTERNAL: i32 = 1;
 const SERVER: i32 = 2;
-/// Of a status.
+/// OpenTelemetry's status code of an error.
 const ERROR: i32 = 2;
 
-/// What the attach flow has done.
+/// The traces of the attach flow.
 pub(super) struct Traces {
     pub(super) finished: Finished,
     pub(super) about: ServiceResource,
@@ -33,7 +33,7 @@ impl Source for Traces {
         let first = tokio::select! {
             biased;
             trace = queue.recv() => trace?,
-            // Nobody asks for anything any more.
+            // No more requests arrive.
             () = stop.cancelled() => return None,
         };
         tokio::select! {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_trace_is_what_opentelemetry_reads() {
+    async fn a_trace_is_decoded_by_opentelemetry() {
         let (tracer, finished) = Tracer::new();
         let about = ServiceResource { service: "s".to_owned(), node: "n1".to_owned(), kubernetes: false };
         let mut traces = Traces { finished, about };
@@ -126,7 +126,7 @@ mod tests {
         assert_ne!(detach.trace_id, root.trace_id);
         assert!(detach.parent_span_id.is_empty() && detach.status.is_none(), "{detach:?}");
 
-        // What is there is told when the agent stops, and then nothing.
+        // Existing traces are exported when the agent stops. Later traces are not.
         tracer.begin("detach", began, None).end(began, Duration::ZERO, None);
         stop.cancel();
         assert_eq!(traces.next(Duration::from_secs(1), &stop).await.unwrap().records, 1);

@@ -1,4 +1,4 @@
-//! The speaker at a glance, and where it listens.
+//! The speaker's summary, and its listening addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,10 +15,10 @@ pub struct BgpStatus {
     pub local_as: u32,
     /// The BGP identifier.
     pub router_id: Ipv4Addr,
-    /// This node is about to go, and tells all its peers (RFC 8326).
+    /// The node announces to all peers that it will shut down (RFC 8326).
     #[serde(default)]
     pub graceful_shutdown: bool,
-    /// A peer that is down, because of which pods of BGP networks are advertised without NO_EXPORT.
+    /// The lost peer because of which pods of BGP networks are advertised without NO_EXPORT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disaggregated: Option<String>,
     /// The next hops of pods' default routes, by family.
@@ -26,56 +26,58 @@ pub struct BgpStatus {
     pub ways_out: Vec<DefaultRouteStatus>,
     /// Configured peers.
     pub peers: usize,
-    /// Those in state Established.
+    /// Peers in state Established.
     pub established: usize,
     /// Families whose first selection after the start is done.
     pub converged: Vec<String>,
-    /// Prefixes that dynamic neighbours come from.
+    /// Prefixes of dynamic neighbours.
     #[serde(default)]
     pub ranges: Vec<PeerRange>,
     /// BMP stations (RFC 7854).
     #[serde(default)]
     pub stations: Vec<BmpStation>,
-    /// Where incoming connections are accepted, and where they should be.
+    /// Addresses for incoming connections, bound or not.
     #[serde(default)]
     pub listening: Vec<BgpListener>,
-    /// BGP identifiers that two routers have.
+    /// BGP identifiers of more than one router.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub duplicate_identifiers: Vec<DuplicateIdentifier>,
-    /// Why the speaker does not run, in words: its start is tried again. None: it runs.
+    /// The reason why the speaker does not run, as text; its start is tried again. None: it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
-/// An address where incoming BGP connections are accepted, or should be.
+/// An address for incoming BGP connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpListener {
     /// The address.
     pub address: SocketAddr,
-    /// Why no connection is accepted there, and what to do. None: connections are accepted. Outgoing sessions need none.
+    /// The reason why no connection is accepted there, with the fix. None: connections are
+    /// accepted. Outgoing sessions need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// For how long no connection has been accepted.
+    /// Time without accepted connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_seconds: Option<u64>,
 }
 
-/// A prefix that dynamic neighbours come from.
+/// A prefix of dynamic neighbours.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerRange {
     /// The prefix.
     pub prefix: IpNet,
-    /// Their AS number.
+    /// The AS number of the neighbours.
     pub remote_as: u32,
-    /// How many are there.
+    /// The number of neighbours.
     pub peers: u32,
-    /// How many may be.
+    /// The highest number of neighbours.
     pub limit: u32,
-    /// Connections refused because so many were there.
+    /// Connections rejected because of the limit.
     pub refused: u64,
-    /// Why nobody is accepted from the prefix, in words. None: neighbours are.
+    /// The reason why no neighbour of the prefix is accepted, as text. None: neighbours are
+    /// accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

@@ -1,31 +1,31 @@
-//! Why a peer has no session.
+//! Causes of missing BGP sessions.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a session was lost or an attempt at one failed, with what to do.
+/// The cause of a lost session or a failed attempt, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerCause {
-    /// What programs decide on.
+    /// The kind, for decisions of programs.
     pub kind: CauseKind,
-    /// Which side ended the session or refused it, where that is known.
+    /// The side that ended or rejected the session, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<CauseSide>,
-    /// Why, in words.
+    /// The cause, as text.
     pub text: String,
-    /// What to do.
+    /// The advice.
     pub advice: String,
-    /// How long ago.
+    /// Time since the failure.
     pub seconds_ago: u64,
 }
 
-/// How often a session was lost for one kind of cause.
+/// The number of lost sessions for one kind of cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LossCount {
     /// The kind of cause.
     pub kind: CauseKind,
-    /// Since the peer was configured in this run of the agent.
+    /// The number since the peer was configured in this run of the agent.
     pub count: u64,
 }
 
@@ -39,7 +39,7 @@ pub enum CauseSide {
     Peer,
 }
 
-/// The kinds of causes. A reader takes a kind that a later version has added for [`CauseKind::Other`].
+/// The kinds of causes. Readers treat a kind of a later version as [`CauseKind::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CauseKind {
@@ -47,19 +47,19 @@ pub enum CauseKind {
     Carrier,
     /// BFD: packets do not pass between the two sides.
     Bfd,
-    /// Nothing came for the Hold Time, or nothing was taken for the Send Hold Time.
+    /// No message was received for the Hold Time, or none was accepted for the Send Hold Time.
     HoldTimer,
-    /// More prefixes than `side` takes.
+    /// `side` received more prefixes than its limit.
     PrefixLimit,
-    /// `side` refused the other's AS number.
+    /// `side` rejected the other side's AS number.
     WrongAs,
-    /// The kernel refused segments because of TCP-MD5.
+    /// The kernel dropped segments because of TCP-MD5.
     Passwords,
     /// An operator shut the session down on `side`.
     Shutdown,
     /// An operator reset the session on `side`.
     Reset,
-    /// The peer was taken out of the configuration of `side`.
+    /// The peer was removed from the configuration of `side`.
     Deconfigured,
     /// The configuration of `side` changed.
     Configuration,
@@ -75,7 +75,7 @@ pub enum CauseKind {
     Unreachable,
     /// This host has no route to the peer.
     NoRoute,
-    /// The configured source address is on no interface of this host.
+    /// No interface of this host has the configured source address.
     SourceAddress,
     /// A firewall rule of this host forbids the connection.
     Firewall,
@@ -85,7 +85,7 @@ pub enum CauseKind {
     Discovery,
     /// The BGP speaker of this node does not run.
     Speaker,
-    /// Anything else.
+    /// Any other cause.
     #[serde(other)]
     Other,
 }
@@ -117,7 +117,7 @@ impl CauseKind {
         CauseKind::Other,
     ];
 
-    /// As a label of metrics.
+    /// The label in metrics.
     pub fn label(self) -> &'static str {
         match self {
             CauseKind::Carrier => "carrier",
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_written_like_this() {
+    fn the_json_form_of_a_cause_is_stable() {
         let cause = PeerCause {
             kind: CauseKind::PrefixLimit,
             side: Some(CauseSide::Peer),
@@ -174,7 +174,7 @@ mod tests {
 
     /// The names in JSON and the labels of metrics are interfaces.
     #[test]
-    fn kinds_are_named_like_this() {
+    fn the_names_of_kinds_are_stable() {
         let names = CauseKind::ALL.map(|kind| {
             let name = serde_json::to_value(kind).unwrap();
             format!("{} {}", name.as_str().unwrap(), kind.label())

@@ -12,11 +12,12 @@ pub struct DefaultRouteStatus {
     pub family: String,
     /// The table.
     pub table: u32,
-    /// Why these are the next hops.
+    /// The reason for these next hops.
     pub basis: DefaultRouteBasis,
     /// The peers that are next hops. See [`super::Peer::name`]. Empty where `basis` is `imported`.
     pub peers: Vec<String>,
-    /// The addresses of the next hops that the agent wants in the kernel; with `imported` those that are there.
+    /// The addresses of the next hops that the agent wants in the kernel; with `imported` the
+    /// installed ones.
     pub wanted: Vec<IpAddr>,
     /// The addresses of the next hops in the kernel.
     pub installed: Vec<IpAddr>,
@@ -31,42 +32,42 @@ pub struct DefaultRouteStatus {
 pub struct ExcludedPeer {
     /// The peer. See [`super::Peer::name`].
     pub peer: String,
-    /// Why.
+    /// The reason.
     pub cause: ExclusionCause,
-    /// The same in words, after the peer's name.
+    /// The reason as text, to follow the peer's name.
     pub reason: String,
 }
 
-/// Why the next hops of a default route are the next hops.
+/// The reason for the next hops of a default route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DefaultRouteBasis {
-    /// Their peers advertise a default route.
+    /// The peers that advertise a default route.
     Advertised,
-    /// No peer advertises one: they are the configured peers.
+    /// No peer advertises one: the configured peers.
     Configured,
-    /// They are those of before the agent's restart.
+    /// The next hops from before the agent's restart.
     Retained,
-    /// They are of the best paths of the peers with `import`.
+    /// The best paths of the peers with `import`.
     Imported,
 }
 
-/// Why an established peer is no next hop.
+/// The reason why an established peer is no next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExclusionCause {
     /// It withdrew its default route.
     Withdrawn,
-    /// It has sent all of its routes, without a default route; another peer offers one.
+    /// It sent all its routes without a default route, and another peer advertises one.
     NotOffered,
-    /// Its default route or its End-of-RIB has not come yet.
+    /// Neither its default route nor its End-of-RIB was received yet.
     Pending,
     /// Probes by it show a fault, and `probes.failover` is on.
     ProbeFault,
 }
 
 impl ExclusionCause {
-    /// In words, after the peer's name.
+    /// The reason as text, to follow the peer's name.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl ExclusionCause {
     }
 }
 
-/// Addresses of next hops in words.
+/// Addresses of next hops as text.
 #[must_use]
 pub fn next_hops_in_words(hops: &[IpAddr]) -> String {
     match hops {

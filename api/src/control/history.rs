@@ -1,8 +1,8 @@
-//! What happened lately: the agent's last session and route events.
+//! The agent's recent session and route events.
 //!
-//! The agent keeps a bounded number of them in memory and on disk ([`super::Query::Events`]); each has a number, so that whoever reads on
-//! says what he has, and is told how many he was too slow for. Texts that began at a peer are harmless: control
-//! characters and direction marks come escaped.
+//! The agent stores a bounded number of events in memory and on disk ([`super::Query::Events`]).
+//! Each event has a number. So a reader requests the events after a number, and learns how many it
+//! missed. Texts from a peer are safe to print: control characters and direction marks are escaped.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -13,107 +13,110 @@ use super::names::names;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Events {
-    /// Which run of the agent answers; another one counts its events anew.
+    /// The run of the agent that answers; each run counts its events from 1.
     pub run: u64,
-    /// Events newer than those that were asked from and not among these: others took their place.
+    /// The number of events after the requested number that are no longer stored.
     pub missed: u64,
     /// The events.
     pub events: Vec<Event>,
 }
 
-/// Something that happened to a session or a route.
+/// A change of a session or a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Counted from 1 by the run that answers; the events that it has read from disk, of earlier runs, come first.
+    /// Counted from 1 by the run that answers; events of earlier runs, read from disk, come first.
     pub number: u64,
-    /// When, by the node's clock: RFC 3339, UTC, milliseconds.
+    /// The time by the node's clock: RFC 3339, UTC, milliseconds.
     pub at: String,
-    /// What kind of thing.
+    /// The kind.
     pub kind: EventKind,
-    /// Whether somebody should look.
+    /// Whether the event needs attention.
     pub severity: Severity,
-    /// The peer that it is about, if it is about one. See [`super::Peer::name`].
+    /// The peer, if the event concerns one. See [`super::Peer::name`].
     pub peer: Option<String>,
-    /// The prefix that it is about, if it is about one.
+    /// The prefix, if the event concerns one.
     pub prefix: Option<IpNet>,
-    /// What happened, in words.
+    /// The event as text.
     pub text: String,
 }
 
 names! {
-    /// What kind of thing happened.
+    /// The kind of an event.
     pub enum EventKind {
         /// A session is Established.
         SessionUp = "sessionUp",
-        /// A session has left Established.
+        /// The session left Established.
         SessionDown = "sessionDown",
-        /// An attempt at a session failed; once, until the reason is another.
+        /// An attempt at a session failed; reported once until the reason changes.
         SessionError = "sessionError",
         /// The BFD session of a peer is Up.
         BfdUp = "bfdUp",
-        /// The BFD session of a peer has left Up.
+        /// The BFD session of a peer left Up.
         BfdDown = "bfdDown",
-        /// A peer has sent its whole table of a family.
+        /// A peer sent its whole table of a family.
         EndOfRib = "endOfRib",
         /// The first selection of a family after the start is done.
         Converged = "converged",
-        /// A peer's paths are kept as the last to be used (RFC 9494).
+        /// A peer's paths are retained as long-lived stale paths, which are selected last (RFC 9494).
         LongLivedStale = "longLivedStale",
-        /// Paths that a peer did not announce again were removed.
+        /// Paths that a peer did not advertise again were removed.
         StaleSwept = "staleSwept",
-        /// A malformed UPDATE was dealt with, and the session stays (RFC 7606).
+        /// A malformed UPDATE was handled without a session reset (RFC 7606).
         MalformedUpdate = "malformedUpdate",
-        /// A dynamic neighbour was dropped.
+        /// A dynamic neighbour was removed.
         NeighbourGone = "neighbourGone",
-        /// Dynamic neighbours are refused: there are as many as may be.
+        /// Dynamic neighbours are rejected: the limit is reached.
         RangeFull = "rangeFull",
-        /// Incoming BGP connections are not accepted at an address; once, until the reason is another.
+        /// Incoming BGP connections are not accepted at an address; reported once until the reason
+        /// changes.
         ListenFailed = "listenFailed",
         /// Incoming BGP connections are accepted at that address again.
         Listening = "listening",
-        /// The speaker does not run; once, until the reason is another.
+        /// The speaker does not run; reported once until the reason changes.
         SpeakerFailed = "speakerFailed",
-        /// This node tells of a prefix, or tells otherwise.
+        /// This node advertises a prefix, or advertises it with other attributes.
         Originated = "originated",
-        /// This node tells of a prefix no more.
+        /// This node withdrew a prefix.
         Withdrawn = "withdrawn",
-        /// What peers told changed the way of a prefix, or of several.
+        /// Received routes changed the next hops of one or several prefixes.
         Learned = "learned",
-        /// An operator did something here.
+        /// An operator ran a command here.
         Operator = "operator",
         /// The agent has started.
         AgentStarted = "agentStarted",
         /// The agent stops.
         AgentStopped = "agentStopped",
-        /// Others changed what the agent keeps in the kernel, and the agent put it back.
+        /// Another program changed kernel objects of the agent, and the agent repaired them.
         Repaired = "repaired",
         /// A BGP network has no default route of a family any more, or no peer advertises one.
         DefaultLost = "defaultLost",
         /// A BGP network has a default route of a family again, or a peer advertises one.
         DefaultBack = "defaultBack",
-        /// Pods' packets do not go by an established peer, because it advertises no default route and another one does.
+        /// An established peer is no next hop of pods' packets: it advertises no default route, and
+        /// another peer does.
         NextHopOut = "nextHopOut",
-        /// Pods' packets go by that peer again.
+        /// That peer is a next hop again.
         NextHopIn = "nextHopIn",
-        /// Probes by a router show a fault.
+        /// Probes through a router show a fault.
         ProbeFailing = "probeFailing",
-        /// A fault that probes had shown is gone.
+        /// Probes no longer show the fault.
         ProbeGood = "probeGood",
-        /// Two routers have one BGP identifier.
+        /// Two routers have the same BGP identifier.
         DuplicateIdentifier = "duplicateIdentifier",
-        /// A BGP identifier belongs to one router again.
+        /// A BGP identifier belongs to one router only again.
         IdentifierUnique = "identifierUnique",
     }
 }
 
 impl EventKind {
-    /// About routes, of which there may be very many; the others are about sessions.
+    /// Whether the event concerns routes, of which there may be very many; the others concern
+    /// sessions.
     pub fn is_of_routes(self) -> bool {
         matches!(self, EventKind::Originated | EventKind::Withdrawn | EventKind::Learned)
     }
 
-    /// Whether somebody should look.
+    /// Whether the event needs attention.
     pub fn severity(self) -> Severity {
         match self {
             EventKind::SessionDown
@@ -134,11 +137,11 @@ impl EventKind {
     }
 }
 
-/// Whether somebody should look.
+/// Whether an event needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// Part of the day.
+    /// Normal operation.
     Info,
     /// It may be an outage, or become one.
     Warning,

@@ -74,7 +74,7 @@ names! {
     }
 }
 
-/// Why a BFD session last left Up (RFC 5880 §4.1).
+/// The reason why a BFD session last left Up (RFC 5880 §4.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BfdDiagnostic {
     /// There is no reason.
@@ -86,7 +86,7 @@ pub enum BfdDiagnostic {
 }
 
 names! {
-    /// How a network joins its pods.
+    /// How a network reaches its pods.
     pub enum Mode {
         /// BGP routes, the subnet and each pod.
         Bgp = "BGP",

@@ -1,4 +1,4 @@
-//! BGP peers as `trunkline peers` shows them.
+//! BGP peers as shown by `trunkline peers`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,46 +11,48 @@ use super::{BfdDiagnostic, BfdState, LossCount, PeerCause, PeerState};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
-    /// Its address; `::` of an unnumbered peer that was not found yet.
+    /// The peer's address; `::` for an unnumbered peer that was not found yet.
     pub address: IpAddr,
     /// The interface of a link-local address, and of an unnumbered peer.
     pub interface: Option<String>,
-    /// The prefix that it came from, if it is a dynamic neighbour.
+    /// The range of a dynamic neighbour.
     #[serde(default)]
     pub range: Option<IpNet>,
-    /// Its AS number as configured.
+    /// The configured AS number.
     pub remote_as: u32,
-    /// This side's.
+    /// The local AS number.
     pub local_as: u32,
-    /// What is done with its paths beside policy, in words: `graceful shutdown`, `route reflector client`, …
+    /// Rules for the peer's paths beside policy, as texts: `graceful shutdown`,
+    /// `route reflector client`, …
     #[serde(default)]
     pub rules: Vec<String>,
     /// The state of its session.
     pub state: PeerState,
-    /// In this state for.
+    /// Time in this state.
     pub state_seconds: u64,
-    /// Since the loss of the last Established session, or since the peer was configured. None while there is a session.
+    /// Time since the loss of the last Established session, or since the peer was configured. None
+    /// while a session is Established.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_seconds: Option<u64>,
-    /// Why there is no Established session, with what to do. None while there is one.
+    /// The reason why no session is Established, with advice. None while one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<PeerCause>,
-    /// Why the last attempt at a session failed. None while there is an Established session.
+    /// The reason why the last attempt failed. None while a session is Established.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<PeerCause>,
-    /// Why the session last left Established; kept when it comes back.
+    /// The reason why the session last left Established; it stays when the session comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_loss: Option<PeerCause>,
-    /// How often the session left Established, by kind of cause.
+    /// The number of times the session left Established, by kind of cause.
     #[serde(default)]
     pub losses: Vec<LossCount>,
-    /// Until the next own attempt to connect.
+    /// Time until the next attempt of this side.
     pub next_attempt_seconds: Option<u64>,
     /// Administratively down.
     pub shutdown: bool,
-    /// Pods may be ready without it (`allowNotEstablished`).
+    /// Pods may become ready without this peer (`allowNotEstablished`).
     pub optional: bool,
-    /// Established session.
+    /// The Established session.
     pub session: Option<PeerSession>,
     /// Each configured family.
     pub families: Vec<PeerFamily>,
@@ -58,17 +60,18 @@ pub struct Peer {
     pub received: Messages,
     /// Messages sent.
     pub sent: Messages,
-    /// How often the session left Established.
+    /// The number of times the session left Established.
     pub flaps: u64,
-    /// Why it last left Established; none if it never was.
+    /// The reason why the session last left Established; none if it never was.
     #[serde(default)]
     pub last_down: Option<Dated>,
-    /// The BFD session that watches the path, where one is configured.
+    /// The BFD session, if one is configured.
     #[serde(default)]
     pub bfd: Option<BfdSession>,
-    /// Most prefixes taken from it.
+    /// The prefix limit.
     pub max_prefixes: Option<u32>,
-    /// What went wrong last, a session or an attempt. Once a session is Established, only the loss of the one before is kept.
+    /// The last failure of a session or an attempt. Once a session is Established, only the loss of
+    /// the previous session stays here.
     pub last_error: Option<Dated>,
     /// The last NOTIFICATION sent.
     pub notification_sent: Option<DatedNotification>,
@@ -77,13 +80,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether there is a session.
+    /// Whether a session is Established.
     pub fn is_established(&self) -> bool {
         self.state == PeerState::Established
     }
 
-    /// What it is known by: the address, and of a link-local one the interface, `fe80::1%eth0`; of an unnumbered peer that was not
-    /// found yet the interface alone.
+    /// The displayed name: the address, with the interface of a link-local one: `fe80::1%eth0`. For
+    /// an unnumbered peer that was not found yet: the interface.
     pub fn name(&self) -> String {
         match &self.interface {
             Some(interface) if self.address.is_unspecified() => interface.clone(),
@@ -99,17 +102,17 @@ impl Peer {
 pub struct BfdSession {
     /// The state of this side.
     pub state: BfdState,
-    /// In this state for.
+    /// Time in this state.
     pub state_seconds: u64,
-    /// The state that the peer says.
+    /// The state in the peer's last packet.
     pub remote_state: BfdState,
-    /// Why this side last left Up, in RFC 5880's words.
+    /// The reason why this side last left Up, in RFC 5880's terms.
     pub diagnostic: BfdDiagnostic,
-    /// What the peer gives as its reason.
+    /// The reason that the peer reports.
     pub remote_diagnostic: BfdDiagnostic,
     /// Over several hops (RFC 5883, UDP port 4784) instead of one (RFC 5881, UDP port 3784).
     pub multihop: bool,
-    /// Between packets of this side, before jitter.
+    /// The interval between packets of this side, before jitter.
     pub transmit_milliseconds: u64,
     /// The detection time; none while no packet of the peer has arrived.
     pub detection_milliseconds: Option<u64>,
@@ -117,33 +120,33 @@ pub struct BfdSession {
     pub control_plane_independent: bool,
     /// My Discriminator.
     pub local_discriminator: u32,
-    /// The peer's; 0 while unknown.
+    /// The peer's discriminator; 0 while unknown.
     pub remote_discriminator: u32,
-    /// How often the session became Up.
+    /// The number of times the session became Up.
     pub ups: u64,
-    /// How often it left Up.
+    /// The number of times the session left Up.
     pub downs: u64,
-    /// Of these, because nothing came for the detection time.
+    /// The number of times it left Up because no packet arrived within the detection time.
     pub detections: u64,
-    /// Packets that were its own.
+    /// Packets accepted for this session.
     pub packets_received: u64,
     /// Packets sent.
     pub packets_sent: u64,
 }
 
-/// What an Established session agreed on.
+/// The parameters of an Established session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerSession {
-    /// This side of the connection.
+    /// The local address of the connection.
     pub local: SocketAddr,
-    /// The other side.
+    /// The remote address of the connection.
     pub remote: SocketAddr,
     /// The peer's BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Hold Time; 0 is off.
+    /// Negotiated hold time; 0 is off.
     pub hold_seconds: u64,
-    /// Between KEEPALIVEs; 0 is off.
+    /// Time between KEEPALIVEs; 0 is off.
     pub keepalive_seconds: u64,
     /// Capabilities sent.
     pub capabilities_sent: Vec<String>,
@@ -151,7 +154,8 @@ pub struct PeerSession {
     pub capabilities_received: Vec<String>,
     /// The peer's Restart Time, if it has graceful restart.
     pub peer_restart_seconds: Option<u16>,
-    /// Round-trip time of the TCP connection, smoothed by the kernel (RFC 6298); none before it has measured one.
+    /// Round-trip time of the TCP connection, smoothed by the kernel (RFC 6298); none before the
+    /// first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_microseconds: Option<u64>,
 }
@@ -162,28 +166,28 @@ pub struct PeerSession {
 pub struct PeerFamily {
     /// `ipv4-unicast` or `ipv6-unicast`.
     pub family: String,
-    /// Both sides have it.
+    /// Negotiated in the session.
     pub negotiated: bool,
     /// Prefixes received.
     pub received: usize,
-    /// Of these, not refused.
+    /// Received prefixes that import policy and loop checks accept.
     pub accepted: usize,
     /// Prefixes advertised.
     pub advertised: usize,
-    /// Of the received, kept from before the peer's restart.
+    /// Received prefixes retained from before the peer's restart.
     pub stale: usize,
-    /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
+    /// Stale prefixes that are long-lived stale (RFC 9494).
     #[serde(default)]
     pub long_lived_stale: usize,
-    /// Its paths would be kept over a loss of the session that stands (RFC 4724, RFC 9494).
+    /// Paths would be retained if the current session were lost (RFC 4724, RFC 9494).
     #[serde(default)]
     pub restartable: bool,
     /// Time until routes retained over the peer's restart are removed, unless the peer advertises them again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_expires_seconds: Option<u64>,
-    /// End-of-RIB has come.
+    /// End-of-RIB was received.
     pub end_of_rib_received: bool,
-    /// End-of-RIB has gone out.
+    /// End-of-RIB was sent.
     pub end_of_rib_sent: bool,
 }
 
@@ -201,21 +205,21 @@ pub struct Messages {
     pub keepalive: u64,
     /// ROUTE-REFRESH.
     pub route_refresh: u64,
-    /// All together.
+    /// Octets of all messages.
     pub octets: u64,
 }
 
-/// Something said, and how long ago.
+/// A text with its age.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dated {
-    /// In words.
+    /// The text.
     pub text: String,
-    /// How long ago.
+    /// Its age.
     pub seconds_ago: u64,
 }
 
-/// A NOTIFICATION, and how long ago it went or came.
+/// A sent or received NOTIFICATION with its age.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatedNotification {
@@ -223,8 +227,8 @@ pub struct DatedNotification {
     pub code: u8,
     /// Error subcode.
     pub subcode: u8,
-    /// Both in words, with what the other operator wrote.
+    /// Both as text, with the communication of the other operator (RFC 9003).
     pub text: String,
-    /// How long ago.
+    /// Its age.
     pub seconds_ago: u64,
 }

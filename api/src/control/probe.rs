@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeStatus {
-    /// Between two rounds, in milliseconds.
+    /// The interval between two rounds, in milliseconds.
     pub interval_milliseconds: u64,
-    /// A router with a fault is left out of the pods' next hops.
+    /// Whether a router with a fault is removed from the pods' next hops.
     pub failover: bool,
     /// Other nodes that are probed through the fabric.
     pub targets: Vec<IpAddr>,
-    /// What is not probed, and why.
+    /// Parts that are not probed, with the reason.
     pub notes: Vec<String>,
-    /// The routers, each family apart.
+    /// The routers, once for each family.
     pub routers: Vec<ProbedRouter>,
 }
 
@@ -30,11 +30,11 @@ pub struct ProbedRouter {
     pub family: String,
     /// The uplink.
     pub link: String,
-    /// It is left out of the pods' next hops.
+    /// Whether it is removed from the pods' next hops.
     pub left_out: bool,
-    /// What is checked.
+    /// The checks.
     pub checks: Vec<ProbeCheck>,
-    /// What the checks show to be wrong.
+    /// The faults that the checks show.
     pub faults: Vec<ProbeFault>,
 }
 
@@ -44,48 +44,48 @@ pub struct ProbedRouter {
 pub struct ProbeCheck {
     /// `peer`, `toPods`, `fromPods`, `size`, `target` or `targetSize`.
     pub name: String,
-    /// How it stands.
+    /// The state of the check.
     pub state: ProbeState,
-    /// Since when, in seconds.
+    /// Time in this state.
     pub seconds: u64,
     /// Probes sent.
     pub sent: u64,
-    /// Of these, lost.
+    /// Lost probes.
     pub lost: u64,
 }
 
-/// How a check stands.
+/// The state of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProbeState {
-    /// No probe came back yet, and nothing shows that one should have.
+    /// No probe has returned yet, and nothing shows that one should have.
     Unproven,
-    /// Probes come back.
+    /// Probes return.
     Good,
-    /// Three in a row were lost.
+    /// Three probes in a row were lost.
     Failing,
 }
 
-/// What is wrong with a router.
+/// The kind of a router's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProbeFaultKind {
-    /// Nothing comes back.
+    /// No probe returns.
     Silent,
-    /// The router does not send this node what is for its pods.
+    /// The router does not send this node the packets for its pods.
     ToPods,
-    /// The router drops what pods send.
+    /// The router drops packets from pods.
     FromPods,
     /// The router drops large packets.
     Size,
-    /// Other nodes do not answer by this router.
+    /// Other nodes do not answer through this router.
     Target,
-    /// Other nodes do not answer large packets by this router.
+    /// Other nodes do not answer large packets through this router.
     TargetSize,
 }
 
 impl ProbeFaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [ProbeFaultKind; 6] = [
         ProbeFaultKind::Silent,
         ProbeFaultKind::ToPods,
@@ -95,7 +95,7 @@ impl ProbeFaultKind {
         ProbeFaultKind::TargetSize,
     ];
 
-    /// As it is written.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             ProbeFaultKind::Silent => "silent",
@@ -108,27 +108,27 @@ impl ProbeFaultKind {
     }
 }
 
-/// A fault in words.
+/// A fault as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeFault {
-    /// What is wrong.
+    /// The kind.
     pub kind: ProbeFaultKind,
-    /// What is wrong, in words.
+    /// The fault.
     pub text: String,
-    /// What to do.
+    /// The fix.
     pub fix: String,
 }
 
-/// A BGP identifier that two routers have.
+/// A BGP identifier of two routers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DuplicateIdentifier {
     /// The identifier.
     pub identifier: Ipv4Addr,
-    /// The peers that have it.
+    /// The peers with this identifier.
     pub peers: Vec<String>,
-    /// Whose it is, in words.
+    /// The owners of the identifier, as text.
     pub text: String,
 }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_written_as_it_is_named() {
+    fn json_and_name_of_a_fault_agree() {
         for kind in ProbeFaultKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

@@ -12,7 +12,7 @@ use super::{AgentStatus, Peer, PodStatus};
 pub struct Snapshot {
     /// Identifies the run of the agent.
     pub run: u64,
-    /// Number of changes of this run in it: [`super::Query::Watch`] requests a higher one.
+    /// Number of changes in this run so far: [`super::Query::Watch`] waits for a higher one.
     pub number: u64,
     /// Summary of the agent.
     pub agent: AgentStatus,

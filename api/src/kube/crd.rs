@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_are_for_people_without_the_code() {
+    fn descriptions_have_no_code_links() {
         assert_eq!(describe("A key. See [`BgpPeer::password`]."), "A key.");
         assert_eq!(describe("By default so; see [`Network::mode`]."), "By default so");
         assert_eq!(describe("Of a [`Network`],\nalways."), "Of a Network, always.");

@@ -15,7 +15,7 @@ use serde_path_to_error::{Path, Segment};
 
 use super::object::{Kind, Object};
 use super::reader::{ReadError, Reader};
-use crate::validate::Fault;
+use crate::fault::Fault;
 
 /// An [`Object`], or the fault that prevents it. Deserialization never fails, so one bad object
 /// does not block a watch or a list.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_one_objects_matter() {
+    fn an_unreadable_object_affects_no_other() {
         let list = json!([
             network(json!({"netID": 1}), Value::Null),
             network(json!({"mode": "FOO"}), Value::Null),

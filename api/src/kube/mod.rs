@@ -9,11 +9,12 @@
 //!
 //! kube's derive differs in two points, so the objects have a type of their own ([`Object`]):
 //!
-//! - **Reading is tolerant.** In a file, an unknown field is a typing error and is refused. In the
-//!   API server, a newer version has written it, and a refusal would stop the watch for every other
-//!   object too. [`Object`] drops such fields and lists them in [`Object::ignored`]. [`Lenient`]
-//!   also accepts an object with unreadable values, as an [`Unreadable`] with the field's path. Use
-//!   `Lenient` to watch or list, and `Object` to write and for the API server's answer to a write.
+//! - **Reading is tolerant.** In a file, an unknown field is a typing error and is rejected. In the
+//!   API server, a newer version has written it, and a rejection would stop the watch for every
+//!   other object too. [`Object`] drops such fields and lists them in [`Object::ignored`].
+//!   [`Lenient`] also accepts an object with unreadable values, as an [`Unreadable`] with the
+//!   field's path. Use `Lenient` to watch or list, and `Object` to write and for the API server's
+//!   answer to a write.
 //! - **managedFields are dropped on arrival**: they have no use here, and are as large as the
 //!   object itself.
 //!

@@ -10,12 +10,12 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lenient::{self, Raw};
+use crate::fault::Fault;
 use crate::names::{API_VERSION, GROUP};
 use crate::resources::{
     self, IPInstance, IPInstanceSpec, IPInstanceStatus, Network, NetworkSpec, NetworkStatus, NodeInfo,
     NodeInfoSpec, NodeInfoStatus, Subnet, SubnetSpec, SubnetStatus,
 };
-use crate::validate::Fault;
 
 /// The properties of a kind. The implementor is the spec.
 pub trait Kind: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static {

@@ -101,7 +101,7 @@ fn network() -> Vec<Row> {
         (
             "!has(self.mode) || self.type == (self.mode == 'VXLAN' ? 'Overlay' : self.mode == 'GlobalBGP' ? 'GlobalBGP' : 'Underlay')"
                 .to_owned(),
-            "mode does not go with the type: VLAN and BGP go with Underlay, VXLAN with Overlay, GlobalBGP with GlobalBGP: write the one that belongs together",
+            "mode does not go with the type: VLAN and BGP go with Underlay, VXLAN with Overlay, GlobalBGP with GlobalBGP: write a matching pair",
         ),
         (
             format!("{mode} != 'BGP' || (has(self.netID) && self.netID > 0 && self.netID != 23456)"),
@@ -137,7 +137,7 @@ fn network() -> Vec<Row> {
         ),
         (
             format!("{mode} == 'BGP' || !has(self.config) || !has(self.config.gracefulShutdown)"),
-            "config.gracefulShutdown: only a network with peers can tell them: leave it out, or write it into the BGP network",
+            "config.gracefulShutdown: only a network with peers can use it: leave it out, or write it into the BGP network",
         ),
         (
             not_on("routeReflectorClient", &format!("!{internal}")),
@@ -145,15 +145,15 @@ fn network() -> Vec<Row> {
         ),
         (
             not_on("nextHopSelf", &format!("!{internal}")),
-            "config.bgpPeers[].nextHopSelf: an external peer is told this node as next hop anyway: leave it out",
+            "config.bgpPeers[].nextHopSelf: an external peer always receives this node as next hop: leave it out",
         ),
         (
             not_on("nextHopUnchanged", internal),
-            "config.bgpPeers[].nextHopUnchanged: an internal peer is told the next hop as it came anyway: leave it out",
+            "config.bgpPeers[].nextHopUnchanged: an internal peer always receives the next hop unchanged: leave it out",
         ),
         (
             not("removePrivateAs", internal),
-            "config.bgpPeers[].removePrivateAs: internal peers are told every AS_PATH as it is: leave it out",
+            "config.bgpPeers[].removePrivateAs: internal peers receive every AS_PATH unchanged: leave it out",
         ),
         (
             not("localRole", internal),
@@ -173,7 +173,7 @@ fn network_config() -> Vec<Row> {
     vec![
         (
             format!("!{hairpin} || !has(self.attachment) || self.attachment != 'ipvlan'"),
-            "hairpin: packets of pods with attachment ipvlan do not pass the host, which is what sends them out: leave one of both out",
+            "hairpin: packets of pods with attachment ipvlan do not pass the host, which would send them to the switch: leave one of both out",
         ),
         (
             "!has(self.extraPrefixes) || size(self.extraPrefixes) == 0 || !has(self.attachment) || self.attachment != 'ipvlan'"
@@ -217,7 +217,7 @@ fn peer() -> Vec<Row> {
         ),
         (
             format!("[{address}, {interface}, {prefix}].exists_one(given, given)"),
-            "address: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that come by themselves, and only one of them",
+            "address: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that connect by themselves, and only one of them",
         ),
         (
             format!(
@@ -243,7 +243,7 @@ fn peer() -> Vec<Row> {
         ),
         (
             format!("!{prefix} || !has(self.port)"),
-            "port: nobody is connected to, neighbours from a prefix come by themselves: leave it out",
+            "port: nobody is connected to, neighbours from a prefix connect by themselves: leave it out",
         ),
         (
             format!("!{interface} || !{}", is_set("self.sourceAddress")),

@@ -10,24 +10,24 @@ catalogue! {
     "The controller", "" {
         BUILD_INFO = Gauge, Bool, "trunkline_controller_build_info" ["version"], "the version that runs; always 1";
         LEADER = Gauge, Bool, "trunkline_controller_leader" [], "1 while this replica leads";
-        IPINSTANCES = Gauge, Count, "trunkline_controller_ipinstances" [], "IPInstances that are known";
+        IPINSTANCES = Gauge, Count, "trunkline_controller_ipinstances" [], "known IPInstances";
         WATCH_FAILURES = Counter, Count, "trunkline_controller_watch_failures_total" ["kind"],
-            "watches of the API server that broke off or could not be begun";
+            "watches of the API server that ended or could not start";
         EVENTS_DROPPED = Counter, Count, "trunkline_controller_events_dropped_total" [], "events that were not written: too many at once, or refused";
         ALLOCATIONS = Histogram(ALLOCATION), Seconds, "trunkline_controller_allocation_seconds" [],
-            "giving a pod its addresses, from the decision to the API server's answer";
+            "allocation of a pod's addresses, from the decision to the API server's answer";
         ADDRESSES = Counter, Count, "trunkline_controller_addresses_total" ["what"],
-            "addresses that were `given`, `kept` for the next pod of a name, or `given_back`";
+            "addresses that were `given` (allocated), `kept` (retained for the next pod of the name), or `given_back` (released)";
         ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_allocation_failures_total" ["reason"],
-            "tries that gave a pod no address: `annotation` (cannot be read), `network` (none for the pod on its node), `exhausted` (no address left), `address` (a named one that cannot be had), `api` (the API server refused), `unanswered` (it did not answer)";
+            "failed allocations for a pod: `annotation` (unreadable), `network` (none for the pod on its node), `exhausted` (no free address), `address` (the named one is not available), `api` (the API server refused), `unanswered` (it did not answer)";
         RECONCILE_FAILURES = Counter, Count, "trunkline_controller_reconcile_failures_total" ["queue", "reason"],
-            "looks at an object that failed and are repeated, by kind of object; `reason` is `api` (the API server refused a request), `unanswered` (it did not answer), `not_leader` (another replica leads), or a reason of trunkline_controller_allocation_failures_total";
+            "failed reconciliations by kind of object (each one is repeated); `reason` is `api` (the API server refused a request), `unanswered` (it did not answer), `not_leader` (another replica leads), or a reason of trunkline_controller_allocation_failures_total";
         PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
-        PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods that got no address yet; each has an event that says why";
+        PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods without an address yet; each has an event with the reason";
         CONFLICTS = Gauge, Count, "trunkline_controller_address_conflicts" [],
-            "leader: IPInstances with an address that another one has; anything but 0 is a fault";
-        QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: objects that wait to be looked at, by kind";
-        QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects whose last look failed";
+            "leader: IPInstances with the address of another one; any value but 0 is a fault";
+        QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
+        QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],
             "leader: addresses of a network, `total`, `used`, `available`; of pairs (`dualstack`) those that are available";
     }
@@ -43,6 +43,6 @@ catalogue! {
             "admission requests; `verdict` is `accepted`, `refused` or `failed` (no verdict: the API server's failure policy decides)";
         WEBHOOK_DURATION = Histogram(VERDICT), Seconds, "trunkline_webhook_request_duration_seconds" ["path", "kind"], "time to a verdict";
         WEBHOOK_CERTIFICATE = Gauge, Timestamp, "trunkline_webhook_certificate_expires_timestamp_seconds" [],
-            "when the webhook's own certificate expires; 0 where it came as a file";
+            "when the webhook's own certificate expires; 0 if it comes from a file";
     }
 }

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
+use super::meta::ObjectMeta;
 use super::subnet::IpVersion;
+use crate::value::null_default;
 
-/// One address that was given to a pod: in the pod's namespace.
+/// One address allocated to a pod: in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IPInstance {
@@ -13,16 +14,16 @@ pub struct IPInstance {
     pub api_version: String,
     /// `IPInstance`.
     pub kind: String,
-    /// Its name, namespace and labels.
+    /// Name, namespace and labels.
     pub metadata: ObjectMeta,
-    /// What was given.
+    /// The allocation.
     pub spec: IPInstanceSpec,
-    /// Who uses it.
+    /// The current user of the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<IPInstanceStatus>,
 }
 
-/// What was given with an [`IPInstance`].
+/// The allocation in an [`IPInstance`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -33,7 +34,7 @@ pub struct IPInstanceSpec {
     pub subnet: String,
     /// The address.
     pub address: Address,
-    /// The pod it is for.
+    /// The pod of the address.
     #[serde(default, deserialize_with = "null_default")]
     pub binding: Binding,
 }
@@ -57,7 +58,7 @@ pub struct Address {
     pub mac: String,
 }
 
-/// The pod that an [`IPInstance`] is for.
+/// The pod of an [`IPInstance`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -65,10 +66,10 @@ pub struct Binding {
     /// The object that owns the pod.
     #[serde(default, deserialize_with = "null_default")]
     pub referred_object: ReferredObject,
-    /// The pod's node; empty while the address is only kept for it.
+    /// The pod's node; empty while the address is only retained.
     #[serde(default, deserialize_with = "null_default")]
     pub node_name: String,
-    /// The pod's UID; empty while the address is only kept for it.
+    /// The pod's UID; empty while the address is only retained.
     #[serde(
         default,
         rename = "podUID",
@@ -79,7 +80,7 @@ pub struct Binding {
     /// The pod's name.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub pod_name: String,
-    /// Of a stateful pod.
+    /// Set for a stateful pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stateful: Option<Stateful>,
 }
@@ -100,7 +101,7 @@ pub struct ReferredObject {
     pub uid: String,
 }
 
-/// The place of a stateful pod in its set.
+/// The position of a stateful pod in its set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -110,7 +111,7 @@ pub struct Stateful {
     pub index: Option<u32>,
 }
 
-/// Who uses the address of an [`IPInstance`].
+/// The current user of an [`IPInstance`]'s address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

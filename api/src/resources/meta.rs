@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::value::null_default;
+
 /// Name, labels and other relevant parts of Kubernetes' metadata.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -59,13 +61,13 @@ pub struct ObjectMeta {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// That there are.
+    /// All addresses.
     #[serde(default)]
     pub total: i64,
-    /// That pods have.
+    /// Allocated addresses.
     #[serde(default)]
     pub used: i64,
-    /// That are left.
+    /// Free addresses.
     #[serde(default)]
     pub available: i64,
 }
@@ -84,17 +86,4 @@ impl Serialize for Ignored {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_unit()
     }
-}
-
-/// `null` stands for the default: Go writes `null` for empty lists and maps.
-pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
-}
-
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }

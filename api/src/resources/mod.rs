@@ -17,17 +17,15 @@ mod meta;
 mod network;
 mod nodeinfo;
 mod subnet;
-mod value;
 
+pub use crate::value::{LongLivedStale, Secret, ValueError, parse_address, parse_mac};
 pub use ipinstance::{
     Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
 };
 pub use meta::{Count, Ignored, ObjectMeta};
-pub(crate) use meta::{is_default, null_default};
 pub use network::{
     AddPath, AttachmentKind, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig,
     NetworkMode, NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role, SecretKeyRef,
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
-pub use value::{LongLivedStale, Secret, ValueError, parse_address, parse_mac};

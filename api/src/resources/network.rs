@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{Count, ObjectMeta, is_default, null_default};
-use super::value::{LongLivedStale, Secret, ValueError, parse_address};
+use super::meta::{Count, ObjectMeta};
 use crate::policy::{Policy, PrefixMatch};
+use crate::value::{LongLivedStale, Secret, ValueError, parse_address};
+use crate::value::{is_default, null_default};
 
-/// A set of nodes that share one way into the network: cluster-scoped.
+/// A set of nodes that share one path into the fabric: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Network {
@@ -18,61 +19,61 @@ pub struct Network {
     pub api_version: String,
     /// `Network`.
     pub kind: String,
-    /// Its name and labels.
+    /// Name and labels.
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     #[serde(default)]
     pub spec: NetworkSpec,
-    /// What was seen. Written by the controller only, and ignored in manifests.
+    /// The observed state. Only the controller writes it; ignored in manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<NetworkStatus>,
 }
 
-/// What is wanted of a [`Network`].
+/// The desired state of a [`Network`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// Labels that a node has when it belongs to the network; for Underlay only, and needed there.
+    /// Labels that select the network's nodes; required for Underlay, not allowed otherwise.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// VLAN: the VLAN id (0: untagged). VXLAN: the VNI. BGP: the AS number of the nodes.
+    /// VLAN: the VLAN ID (0: untagged). VXLAN: the VNI. BGP: the AS number of the nodes.
     #[serde(default, rename = "netID", skip_serializing_if = "Option::is_none")]
     pub net_id: Option<u32>,
-    /// Underlay unless said; see [`Network::network_type`].
+    /// Default: Underlay; see [`Network::network_type`].
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub network_type: Option<NetworkType>,
-    /// Follows from the type unless said; see [`Network::mode`].
+    /// The default depends on the type; see [`Network::mode`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NetworkMode>,
-    /// Needed in mode BGP.
+    /// Further settings; required in mode BGP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<NetworkConfig>,
 }
 
-/// Where the addresses of a network live.
+/// The location of a network's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum NetworkType {
-    /// On the real network, at the selected nodes.
+    /// In the fabric, at the selected nodes.
     Underlay,
     /// Inside tunnels, on every node.
     Overlay,
-    /// On the real network, at every node that is in an Underlay network of mode BGP.
+    /// In the fabric, at every node of an Underlay network with mode BGP.
     GlobalBGP,
 }
 
-/// How pods of a network are joined to it.
+/// The connection of a network's pods to the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum NetworkMode {
-    /// A VLAN of the node's link. Goes with Underlay, and is its default.
+    /// A VLAN on the node's link. For Underlay, and its default.
     VLAN,
-    /// A VXLAN tunnel. Goes with Overlay, and is its default.
+    /// A VXLAN tunnel. For Overlay, and its default.
     VXLAN,
-    /// Routes told by BGP, the subnet and every pod. Goes with Underlay.
+    /// BGP advertises the subnet and every pod. For Underlay.
     BGP,
-    /// Routes told by BGP, pods only. Goes with GlobalBGP, and is its default.
+    /// BGP advertises the pods only. For GlobalBGP, and its default.
     GlobalBGP,
 }
 
@@ -81,7 +82,7 @@ pub enum NetworkMode {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkConfig {
-    /// The routers that the nodes peer with; at least one in mode BGP.
+    /// The routers that are BGP peers of the nodes; at least one in mode BGP.
     #[serde(
         default,
         rename = "bgpPeers",
@@ -89,230 +90,246 @@ pub struct NetworkConfig {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub bgp_peers: Vec<BgpPeer>,
-    /// VLAN: how pods are joined; `veth` unless said. Trunkline's own.
+    /// VLAN: how pods are attached; default `veth`. Trunkline's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachment: Option<AttachmentKind>,
-    /// VLAN and BGP: what pods of the network send each other goes out to the switch also where both are on one node. Trunkline's own.
+    /// VLAN and BGP: packets between pods of one node also go through the switch. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub hairpin: bool,
-    /// BGP: while a peer of a node is down, the node advertises its pods without NO_EXPORT, so that routers which do not hear them from the
-    /// node hear them from others; true unless said. Trunkline's own.
+    /// BGP: while a peer of a node is down, the node advertises its pods without NO_EXPORT. So
+    /// routers that no longer receive the pods from the node receive them from other routers.
+    /// Default: true. Trunkline's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disaggregate: Option<bool>,
-    /// Prefixes that pods of the network may name in the annotation `trunkline.io/extra-prefixes`, or parts of them: a pod with the
-    /// annotation may send from these prefixes besides its addresses. Not with attachment `ipvlan`. Trunkline's own.
+    /// Prefixes for the annotation `trunkline.io/extra-prefixes`. A pod of the network may list
+    /// them, or parts of them, in the annotation. It may then send from them besides its addresses.
+    /// Not with attachment `ipvlan`. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub extra_prefixes: Vec<String>,
-    /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
+    /// Lists of prefixes by name, for `prefixSets` in the peers' policies. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
-    /// Nodes that are about to go (RFC 8326): `gracefulShutdown` towards every peer, whatever the peers themselves say. Trunkline's own.
+    /// Nodes before a shutdown (RFC 8326): `gracefulShutdown` towards every peer, whatever the
+    /// peers' own settings are. Trunkline's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graceful_shutdown: Option<GracefulShutdown>,
 }
 
-/// Which nodes of a [`Network`] are about to go.
+/// The nodes of a [`Network`] before a shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GracefulShutdown {
-    /// Labels that they have; every node of the network unless said.
+    /// Labels that select the nodes; default: every node of the network.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
 }
 
-/// How pods of a VLAN are joined to it.
+/// The attachment of pods to a VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AttachmentKind {
-    /// By the host: a veth pair, and policy routing.
+    /// Through the host: a veth pair and policy routing.
     #[default]
     Veth,
-    /// By an IPVLAN slave (L2 mode) on the VLAN's device, with a veth pair beside it for what is the host's.
+    /// An IPVLAN slave (L2 mode) on the VLAN's device, with an additional veth pair for packets of
+    /// the host.
     Ipvlan,
 }
 
-/// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
+/// A router that is a BGP peer of the nodes. From `port` on, the fields are Trunkline's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BgpPeer {
-    /// Its AS number, 1 to 4294967295.
+    /// The peer's AS number, 1 to 4294967295.
     pub asn: u32,
-    /// Its address; a link-local one with its interface, `fe80::1%eth1`. Not given: `interface` or `prefix` is. See
-    /// [`BgpPeer::endpoint`].
+    /// The peer's address; a link-local one with its interface, `fe80::1%eth1`. Without it,
+    /// `interface` or `prefix` is required. See [`BgpPeer::endpoint`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub address: String,
-    /// The Restart Time offered (RFC 4724), at most 4095 s; 0 or nothing is 300 s.
+    /// The advertised Restart Time (RFC 4724), at most 4095 s; 0 or absent: 300 s.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub graceful_restart_seconds: u32,
-    /// TCP-MD5 key, 1 to 80 octets; `passwordFile` or `passwordSecretRef` in its place keep it out of the resource. See
-    /// [`BgpPeer::password`].
+    /// TCP-MD5 key, 1 to 80 octets. `passwordFile` and `passwordSecretRef` keep the key out of the
+    /// resource. See [`BgpPeer::password`].
     #[serde(default, skip_serializing)]
     pub password: Option<Secret>,
-    /// The session tells routes (as to a route server), but no traffic is sent to this router.
+    /// The session exchanges routes (as with a route server), but the router is no next hop.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub does_not_route_traffic: bool,
     /// Pods may start while this session is down.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub allow_not_established: bool,
 
-    /// Unnumbered: the interface of this node that it is alone on. Its address is found by IPv6 router advertisements (RFC 4861),
-    /// and IPv4 is routed by it too (RFC 8950).
+    /// Unnumbered: the interface of this node to a link with only this peer. The node finds the
+    /// peer's address by IPv6 router advertisements (RFC 4861). The address is also the next hop
+    /// for IPv4 (RFC 8950).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Dynamic neighbours: whoever connects from this prefix is a peer like this one. It must not
-    /// overlap a Subnet: a pod could connect.
+    /// Dynamic neighbours: every router that connects from this prefix is a peer with these
+    /// settings. The prefix must not overlap a Subnet: a pod could connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// With `prefix`: the most peers that may be there at a time, at least 1; 100 unless said.
+    /// With `prefix`: the highest number of peers at a time, at least 1; default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Its TCP port; 179 unless said.
+    /// The peer's TCP port; default 179.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The address of this node that the session runs from; by default what the route to the peer says.
+    /// The local address of the session; default: the source address of the route to the peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_address: Option<String>,
-    /// A file on the node that holds the TCP-MD5 key (a newline at its end is not part of it).
+    /// A file on the node with the TCP-MD5 key (a final newline is ignored).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<String>,
-    /// A Secret of the cluster that holds the TCP-MD5 key; with the API server only.
+    /// A Secret of the cluster with the TCP-MD5 key; only with the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_secret_ref: Option<SecretKeyRef>,
-    /// Hold Time offered: 0 (never expires) or 3 to 65535 s; 90 unless said (RFC 4271 §4.2).
+    /// The advertised hold time: 0 (never expires) or 3 to 65535 s; default 90 (RFC 4271 §4.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_time_seconds: Option<u32>,
-    /// Between KEEPALIVEs, at most a third of the Hold Time; a third of the negotiated one unless said.
+    /// Time between KEEPALIVEs, at most a third of the hold time; default: a third of the
+    /// negotiated one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keepalive_seconds: Option<u32>,
-    /// Between attempts to connect, 1 to 65535 s; 120 unless said.
+    /// Time between attempts to connect, 1 to 65535 s; default 120.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_retry_seconds: Option<u32>,
-    /// External peers that are not on a connected network: the TTL to send with, 1 to 255.
+    /// For external peers that are not on a connected network: the TTL of sent packets, 1 to 255.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ebgp_multihop: Option<u32>,
-    /// GTSM (RFC 5082): the most hops that the peer is away, 1 to 254; excludes `ebgpMultihop`.
+    /// GTSM (RFC 5082): the highest number of hops to the peer, 1 to 254; excludes `ebgpMultihop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_security: Option<u32>,
-    /// Wait for the peer to connect.
+    /// Never connect; wait for the peer to connect.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub passive: bool,
-    /// More prefixes than this, over both families, end the session (RFC 4486); at least 1.
+    /// The prefix limit over both families, at least 1; more prefixes end the session (RFC 4486).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_prefixes: Option<u32>,
-    /// Whether graceful restart also covers a session that ends by a NOTIFICATION or by the Hold Timer (RFC 8538). Not given: where
-    /// `bfd` is, since a router that died would else be believed for its Restart Time longer.
+    /// Whether graceful restart also covers a session that ends by a NOTIFICATION or by the Hold
+    /// Timer (RFC 8538). Default: true with `bfd`, otherwise false, because a dead router's paths
+    /// would stay in use for its Restart Time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_notification: Option<bool>,
-    /// Long-lived graceful restart (RFC 9494): how long this node's paths are kept after the Restart Time, as the last to be
-    /// used, 1 to 16777215 s, in both families or in each. Not given: not at all.
+    /// Long-lived graceful restart (RFC 9494): the time for which the peer retains this node's
+    /// paths as least preferred after the Restart Time, 1 to 16777215 s. One value for both
+    /// families, or one for each. Without it: not advertised.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub long_lived_stale_seconds: LongLivedStale,
-    /// Messages of more than 4,096 octets (RFC 8654), if the peer takes them; `false` for one that says so and does not.
+    /// Messages of more than 4,096 octets (RFC 8654), if the peer supports them; `false` for a peer
+    /// that advertises support but rejects them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_messages: Option<bool>,
-    /// The session is about to be taken down (RFC 8326): what the router is told carries GRACEFUL_SHUTDOWN, and what it told is
-    /// the last that is used, so that traffic finds its other way first.
+    /// Shut the session down gracefully (RFC 8326): advertised paths carry GRACEFUL_SHUTDOWN, and
+    /// received paths are least preferred. Traffic then moves to other paths first.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub graceful_shutdown: bool,
-    /// A peer of the network's own AS that this node reflects routes to and from (RFC 4456).
+    /// A peer of the network's own AS, and a client of this node's route reflector (RFC 4456).
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub route_reflector_client: bool,
-    /// What this node is to the router (RFC 9234); the router has to be the counterpart. Paths that came from a provider, a
-    /// peer or a route server are then told to customers only.
+    /// This node's role towards the router (RFC 9234); the router must have the counterpart. Paths
+    /// from a provider, a peer or a route server are then advertised to customers only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_role: Option<Role>,
-    /// A router that does not say its role is refused.
+    /// Reject a router that advertises no role.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub local_role_strict: bool,
-    /// How often the network's own AS may be in the AS_PATH of the router's routes, 1 to 10; not at all unless said.
+    /// How often the network's own AS may occur in the AS_PATH of received paths, 1 to 10; default:
+    /// not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_as_in: Option<u32>,
-    /// The AS number that the router knows this node by, where that is not the network's own (RFC 7705); external peers only.
+    /// Another AS number than the network's own towards this router (RFC 7705); external peers
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_as: Option<LocalAs>,
-    /// Private AS numbers (RFC 6996) are taken out of what an external peer is told; `{}` where there are no others.
+    /// Remove private AS numbers (RFC 6996) from paths to an external peer; `{}`: only from paths
+    /// without public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_private_as: Option<RemovePrivateAs>,
-    /// An internal peer is told this node as the next hop of what external ones told.
+    /// Advertise this node as next hop of external paths to an internal peer.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub next_hop_self: bool,
-    /// An external peer is told the next hop as it came, as by a route server.
+    /// Advertise the received next hop unchanged to an external peer, as a route server does.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub next_hop_unchanged: bool,
-    /// Several paths of a prefix from the peer, or to it (RFC 7911).
+    /// Several paths of a prefix, received or advertised (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_path: Option<AddPath>,
-    /// The path to the peer is watched by BFD (RFC 5880), and its failure ends the session; `{}` takes the defaults.
+    /// BFD (RFC 5880) monitors the path to the peer, and a failure ends the session; `{}` uses the
+    /// defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bfd: Option<Bfd>,
-    /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
+    /// The import policy: accepted paths become routes of the network's table. Without it: a
+    /// default route to this peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
-    /// What the peer is told. Not given: what this node originates, and nothing that it learned.
+    /// The export policy. Without it: prefixes that this node originates, and no received paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<Policy>,
 }
 
-/// One value of a Secret. A newline at its end is not part of it.
+/// One value of a Secret. A final newline is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretKeyRef {
     /// The Secret's name.
     pub name: String,
-    /// The Secret's namespace; the one that Trunkline is installed in unless said.
+    /// The Secret's namespace; default: Trunkline's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Which of the Secret's values.
+    /// The key of the value in the Secret.
     pub key: String,
 }
 
-/// Another AS number than the network's own towards one router, as after a merger of two ASes (RFC 7705 §3). The router is told
-/// it in front of the network's own, and it is put in front of what the router tells.
+/// Another AS number than the network's own towards one router, as after a merger of two ASes (RFC
+/// 7705 §3). It is prepended in front of the network's own in advertised paths, and in front of
+/// received paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalAs {
     /// 1 to 4294967295; neither the network's own nor the router's.
     pub asn: u32,
-    /// What the router tells is used as it came.
+    /// Do not prepend it to received paths.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub no_prepend: bool,
-    /// The router is told it in the place of the network's own.
+    /// Use it in place of the network's own in advertised paths.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub replace_as: bool,
 }
 
-/// Which private AS numbers an external peer is not told. Its own number stays, so that it sees its loops.
+/// The private AS numbers to remove for an external peer. The peer's own number stays, because the
+/// peer detects its loops by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RemovePrivateAs {
-    /// Also those beside public ones; otherwise an AS_PATH with a public one stays as it is.
+    /// Also remove private ones from paths with public ones; otherwise such a path stays unchanged.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub all: bool,
-    /// The network's own number takes their place.
+    /// Replace them with the network's own number.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub replace: bool,
 }
 
-/// What a side of an external session is to the other (RFC 9234 §4.1).
+/// The role of one side of an external session towards the other (RFC 9234 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The other buys transit from it.
+    /// The other side buys transit from this one.
     Provider,
     /// A route server.
     Rs,
-    /// Of a route server.
+    /// A client of a route server.
     RsClient,
-    /// It buys transit from the other.
+    /// This side buys transit from the other one.
     Customer,
-    /// The two exchange their own and their customers' routes.
+    /// The two sides exchange their own and their customers' routes.
     Peer,
 }
 
@@ -327,28 +344,31 @@ pub enum Endpoint<'a> {
     Prefix(IpNet),
 }
 
-/// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.
+/// Several paths of a prefix, in both families (RFC 7911); each direction only if the peer supports
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddPath {
-    /// Several are taken from the peer.
+    /// Accept several paths from the peer.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub receive: bool,
-    /// The peer is told the best so many, 1 to 255. Not given: one, the ordinary way.
+    /// Advertise at most this many best paths to the peer, 1 to 255. Without it: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send: Option<u32>,
 }
 
-/// How BFD watches the path to a [`BgpPeer`]. See there for when it is a multihop session.
+/// Settings of the BFD session of a [`BgpPeer`]. The peer's settings decide whether it is a
+/// multihop session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bfd {
-    /// Between packets, and the least that is taken from the peer: 10 to 60000 ms; 300 unless said. The slower side decides.
+    /// Interval between packets in both directions: 10 to 60000 ms; default 300. The slower side
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_milliseconds: Option<u32>,
-    /// This many packets in a row are missed before the path has failed: 1 to 255; 3 unless said.
+    /// The number of consecutive lost packets after which the path has failed: 1 to 255; default 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multiplier: Option<u32>,
 }
@@ -360,15 +380,15 @@ impl Bfd {
     pub const DEFAULT_MULTIPLIER: u32 = 3;
 }
 
-/// What was seen of a [`Network`].
+/// The observed state of a [`Network`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkStatus {
-    /// The subnet that the last address (IPv4) came from.
+    /// The subnet of the last allocated IPv4 address.
     #[serde(default, deserialize_with = "null_default")]
     pub last_allocated_subnet: String,
-    /// The subnet that the last IPv6 address came from.
+    /// The subnet of the last allocated IPv6 address.
     #[serde(
         default,
         rename = "lastAllocatedIPv6Subnet",
@@ -376,10 +396,10 @@ pub struct NetworkStatus {
         skip_serializing_if = "String::is_empty"
     )]
     pub last_allocated_ipv6_subnet: String,
-    /// Its subnets.
+    /// Names of its subnets.
     #[serde(default, deserialize_with = "null_default")]
     pub subnet_list: Vec<String>,
-    /// Its nodes.
+    /// Names of its nodes.
     #[serde(default, deserialize_with = "null_default")]
     pub node_list: Vec<String>,
     /// IPv4 addresses.
@@ -388,7 +408,7 @@ pub struct NetworkStatus {
     /// IPv6 addresses.
     #[serde(default, rename = "ipv6Statistics", skip_serializing_if = "Option::is_none")]
     pub ipv6_statistics: Option<Count>,
-    /// Pairs of both.
+    /// Pairs of IPv4 and IPv6 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dual_stack_statistics: Option<Count>,
 }

@@ -10,9 +10,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
-use super::value::{ValueError, parse_address, parse_mac};
+use super::meta::ObjectMeta;
 use crate::control::PeerState;
+use crate::value::null_default;
+use crate::value::{ValueError, parse_address, parse_mac};
 
 /// A node in the overlay: cluster-scoped, named as the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,38 +23,38 @@ pub struct NodeInfo {
     pub api_version: String,
     /// `NodeInfo`.
     pub kind: String,
-    /// Its name is the node's.
+    /// The name is the node's.
     pub metadata: ObjectMeta,
-    /// What is said of it.
+    /// The node's tunnel endpoint and settings.
     #[serde(default)]
     pub spec: NodeInfoSpec,
-    /// When it was written. Ignored in manifests.
+    /// The observed state. Ignored in manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<NodeInfoStatus>,
 }
 
-/// What is said of a node.
+/// Tunnel endpoint and settings of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfoSpec {
-    /// Its end of the tunnels; none on a node that is in no overlay.
+    /// The node's tunnel endpoint; none on a node without overlay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vtep_info: Option<VtepInfo>,
-    /// Trunkline's own.
+    /// Further settings. Trunkline's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<NodeInfoConfig>,
 }
 
-/// The end of a tunnel as it was written; [`VtepInfo::parse`] makes addresses of it.
+/// A tunnel endpoint as text; [`VtepInfo::parse`] parses it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VtepInfo {
-    /// Where tunnelled packets are sent to: an address of the node.
+    /// Destination of tunnelled packets: an address of the node.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub ip: String,
-    /// MAC of the node's VXLAN device; one that follows from `ip` unless said.
+    /// MAC of the node's VXLAN device; default: derived from `ip`.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub mac: String,
     /// Addresses of the node that overlay pods reach through the tunnel, besides `ip`.
@@ -71,8 +72,8 @@ pub struct VtepInfo {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfoConfig {
-    /// Blocks of the subnets whose addresses this node gives out and no other does: other nodes send to them through the
-    /// tunnel, this node gives out nothing else of these subnets.
+    /// Blocks of the subnets from which only this node allocates. Other nodes send to these
+    /// addresses through the tunnel. This node allocates no other address of these subnets.
     #[serde(
         default,
         rename = "podCIDRs",
@@ -82,7 +83,7 @@ pub struct NodeInfoConfig {
     pub pod_cidrs: Vec<String>,
 }
 
-/// What was seen of a [`NodeInfo`].
+/// The observed state of a [`NodeInfo`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -100,26 +101,27 @@ pub struct NodeInfoStatus {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodePeer {
-    /// Its address, a link-local one with its interface (`fe80::1%eth1`); of an unnumbered one that was not found yet the interface.
+    /// The peer's address; a link-local one with its interface (`fe80::1%eth1`). For an unnumbered
+    /// peer that was not found yet: the interface.
     pub name: String,
-    /// The Network whose `bgpPeers` has it.
+    /// The Network with this peer in `bgpPeers`.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub network: String,
-    /// Its AS number.
+    /// The peer's AS number.
     pub asn: u32,
     /// Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271 §8.2.2).
     #[cfg_attr(feature = "kube", schemars(with = "String"))]
     pub state: PeerState,
-    /// Since when it is in this state, RFC 3339.
+    /// Time of the last change of the state, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Prefixes that it told, over both families.
+    /// Prefixes received from the peer, over both families.
     #[serde(default, deserialize_with = "null_default")]
     pub prefixes_received: u64,
-    /// Prefixes that it was told, over both families.
+    /// Prefixes advertised to the peer, over both families.
     #[serde(default, deserialize_with = "null_default")]
     pub prefixes_advertised: u64,
-    /// Why the last session ended, or the last attempt failed. Never a secret.
+    /// The reason why the last session ended, or the last attempt failed. Never a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_of_a_vtep_follows_from_its_address() {
+    fn defaults_of_a_vtep_follow_from_its_address() {
         let info = VtepInfo { ip: "10.1.2.3".to_owned(), ..VtepInfo::default() };
         let vtep = info.parse().unwrap();
         assert_eq!(vtep.mac, [2, 0x12, 10, 1, 2, 3]);
@@ -220,8 +222,8 @@ mod tests {
         assert_eq!(v6("2001:db8::1")[0], 6, "local, of a single interface");
 
         let mac = "02:00:5e:00:00:01".to_owned();
-        let said = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };
-        let vtep = said.parse().unwrap();
+        let explicit = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };
+        let vtep = explicit.parse().unwrap();
         assert_eq!(vtep.mac, [2, 0, 0x5e, 0, 0, 1]);
         assert_eq!(vtep.local.len(), 2);
     }

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, null_default};
+use super::meta::ObjectMeta;
 use super::network::NetworkMode;
-use super::value::{ValueError, parse_address};
+use crate::value::null_default;
+use crate::value::{ValueError, parse_address};
 
 /// A range of addresses of a Network: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,23 +18,23 @@ pub struct Subnet {
     pub api_version: String,
     /// `Subnet`.
     pub kind: String,
-    /// Its name and labels.
+    /// Name and labels.
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: SubnetSpec,
-    /// What was seen. Written by the controller only, and ignored in manifests.
+    /// The observed state. Only the controller writes it; ignored in manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<SubnetStatus>,
 }
 
-/// What is wanted of a [`Subnet`].
+/// The desired state of a [`Subnet`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubnetSpec {
     /// The addresses.
     pub range: AddressRange,
-    /// The VLAN id, where the network leaves it to its subnets.
+    /// The VLAN ID, if the network has none.
     #[serde(default, rename = "netID", skip_serializing_if = "Option::is_none")]
     pub net_id: Option<u32>,
     /// Name of the network.
@@ -55,25 +56,25 @@ pub enum IpVersion {
     V6,
 }
 
-/// The addresses of a subnet as they were written; [`AddressRange::parse`] makes addresses of them.
+/// The addresses of a subnet as text; [`AddressRange::parse`] parses them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddressRange {
     /// `"4"` or `"6"`.
     pub version: IpVersion,
-    /// First address given out; the one after the network address unless said.
+    /// First address to allocate; default: the one after the network address.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub start: String,
-    /// Last address given out; the last of the CIDR unless said.
+    /// Last address to allocate; default: the last of the CIDR.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub end: String,
     /// The prefix, without host bits.
     pub cidr: String,
-    /// The router on the subnet's VLAN. Never given out.
+    /// The router on the subnet's VLAN. Never allocated.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub gateway: String,
-    /// Given out only to who names them.
+    /// Allocated only by name.
     #[serde(
         default,
         rename = "reservedIPs",
@@ -81,7 +82,7 @@ pub struct AddressRange {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub reserved_ips: Vec<String>,
-    /// Never given out.
+    /// Never allocated.
     #[serde(
         default,
         rename = "excludeIPs",
@@ -102,10 +103,11 @@ pub struct SubnetConfig {
     /// Reserved by hybridnet, not supported.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub gateway_node: String,
-    /// Pods reach addresses outside all subnets with the node's address; see [`Subnet::nat_outgoing`].
+    /// Packets of pods to addresses outside all subnets get the node's address; see
+    /// [`Subnet::nat_outgoing`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_nat_outgoing: Option<bool>,
-    /// Addresses only for who names the subnet.
+    /// Addresses only for pods that name the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<bool>,
     /// Reserved by hybridnet, not supported.
@@ -113,21 +115,21 @@ pub struct SubnetConfig {
     pub allow_subnets: Vec<String>,
 }
 
-/// What was seen of a [`Subnet`].
+/// The observed state of a [`Subnet`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubnetStatus {
-    /// Addresses that there are.
+    /// All addresses.
     #[serde(default)]
     pub total: i64,
-    /// Addresses that pods have.
+    /// Allocated addresses.
     #[serde(default)]
     pub used: i64,
-    /// Addresses that are left.
+    /// Free addresses.
     #[serde(default)]
     pub available: i64,
-    /// Where round robin goes on.
+    /// Last address allocated by round robin.
     #[serde(default, rename = "lastAllocatedIP", deserialize_with = "null_default")]
     pub last_allocated_ip: String,
 }
@@ -163,8 +165,8 @@ impl Subnet {
     /// Whether the source of its pods' packets becomes the node's address when they leave the
     /// cluster, in a network of this mode. By default only for an overlay.
     pub fn nat_outgoing(&self, mode: NetworkMode) -> bool {
-        let said = self.spec.config.as_ref().and_then(|config| config.auto_nat_outgoing);
-        said.unwrap_or(mode == NetworkMode::VXLAN)
+        let configured = self.spec.config.as_ref().and_then(|config| config.auto_nat_outgoing);
+        configured.unwrap_or(mode == NetworkMode::VXLAN)
     }
 }
 

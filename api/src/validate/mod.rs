@@ -22,46 +22,15 @@ mod node;
 mod peer;
 mod policy;
 mod subnet;
+mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 
+pub use crate::fault::Fault;
+use crate::fault::Faults;
 use crate::resources::{Network, NodeInfo, Subnet};
-
-/// A fault in a resource. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub struct Fault {
-    /// `Network`, `Subnet` or `NodeInfo`.
-    pub kind: &'static str,
-    /// The resource's name.
-    pub name: String,
-    /// Path of the field, `spec.config.bgpPeers[1].asn`.
-    pub field: String,
-    /// The value, the fault and the fix. Never a secret.
-    pub message: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}: {}", self.kind, self.name, self.field, self.message)
-    }
-}
-
-/// Collects the faults of one resource.
-struct Faults<'a> {
-    kind: &'static str,
-    name: &'a str,
-    found: &'a mut Vec<Fault>,
-}
-
-impl Faults<'_> {
-    fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        let (field, message) = (field.into(), message.into());
-        self.found.push(Fault { kind: self.kind, name: self.name.to_owned(), field, message });
-    }
-}
 
 /// Checks a set of resources, independent of a node.
 pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Fault>> {

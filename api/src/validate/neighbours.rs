@@ -3,8 +3,8 @@
 
 use ipnet::IpNet;
 
-use super::Fault;
 use super::subnet::overlaps;
+use crate::fault::Fault;
 use crate::resources::{Endpoint, Network, Subnet};
 
 /// A peer of a Network accepts dynamic neighbours from a prefix that overlaps a Subnet.

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fault, Faults, peer};
+use super::peer;
+use super::values::{MAX_VLAN, check_asn};
+use crate::fault::{Fault, Faults};
 use crate::pod::extra_prefix;
 use crate::resources::{AttachmentKind, Network, NetworkMode, NetworkType};
 
-/// The largest VLAN id (IEEE 802.1Q; 4095 is reserved).
-pub(super) const MAX_VLAN: u32 = 4094;
 /// The largest VNI: 24 bits (RFC 7348).
 const MAX_VNI: u32 = (1 << 24) - 1;
 
@@ -23,7 +23,7 @@ pub(super) fn check_all(networks: &[Network], found: &mut Vec<Fault>) {
             Faults { kind: "Network", name: network.name(), found }.add(
                 "spec.type",
                 format!(
-                    "{unique:?}: there is one of this type at most, and {} is there: add subnets to that one",
+                    "{unique:?}: only one network of this type may exist, and {} is there: add subnets to it",
                     first.name()
                 ),
             );
@@ -66,7 +66,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         (NetworkMode::BGP, None) => {
             faults.add("spec.netID", "missing: mode BGP needs the AS number of the nodes, 1 to 4294967295");
         }
-        (NetworkMode::BGP, Some(asn)) => peer::check_asn("spec.netID", asn, faults),
+        (NetworkMode::BGP, Some(asn)) => check_asn("spec.netID", asn, faults),
         (NetworkMode::VXLAN, None) => {
             faults.add("spec.netID", format!("missing: mode VXLAN needs a VNI, 0 to {MAX_VNI}"));
         }
@@ -99,13 +99,13 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         if !matches!(mode, NetworkMode::VLAN | NetworkMode::BGP) {
             faults.add(
                 "spec.config.hairpin",
-                format!("true: there is no switch that would send it back, since the mode is {mode:?}: leave it out"),
+                format!("true: in mode {mode:?} no switch sends packets back: leave it out"),
             );
         }
         if network.attachment() == AttachmentKind::Ipvlan {
             faults.add(
                 "spec.config.hairpin",
-                "true: it is the host that sends pods' packets out, and those of `attachment: ipvlan` do not pass it: leave one of both out",
+                "true: the host would send packets to the switch, and those of pods with `attachment: ipvlan` do not pass it: leave one of both out",
             );
         }
         if let Some(index) = network.peers().iter().position(|peer| peer.import.is_some()) {
@@ -128,7 +128,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
     if mode != NetworkMode::BGP && shutdown.is_some() {
         faults.add(
             "spec.config.gracefulShutdown",
-            format!("the mode is {mode:?}, and only a network with peers can tell them: leave it out, or write it into the BGP network"),
+            format!("the mode is {mode:?}, and only a network with peers can use it: leave it out, or write it into the BGP network"),
         );
     }
 }
@@ -157,7 +157,7 @@ fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
     }
 }
 
-/// Checks that a node is in at most one Underlay network, and so has one local AS. `node` is its
+/// Checks that a node is in at most one Underlay network, and so has one local AS. `node` is the
 /// name in messages.
 pub(super) fn check_node(
     networks: &[Network],

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::subnet::{is_canonical, overlaps};
-use super::{Fault, Faults};
+use crate::fault::{Fault, Faults};
 use crate::resources::{Network, NetworkMode, NodeInfo, Subnet, Vtep, parse_address, parse_mac};
 
 pub(super) fn check_all(

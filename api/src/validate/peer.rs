@@ -5,21 +5,11 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::Faults;
 use super::policy::{self, PolicyDirection};
+use super::values::check_asn;
+use crate::fault::Faults;
 use crate::policy::PrefixMatch;
 use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, LongLivedStale, Network};
-
-/// Checks that an AS number is valid for a speaker: not 0 (RFC 7607), and not AS_TRANS (RFC 6793
-/// §9).
-pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
-    match asn {
-        0 => faults.add(field, "0 is not an AS number (RFC 7607): write 1 to 4294967295"),
-        23456 => faults
-            .add(field, "23456 is AS_TRANS, which stands for other numbers (RFC 6793): write the real one"),
-        _ => {}
-    }
-}
 
 pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
     if network.peers().is_empty() {
@@ -61,7 +51,7 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
             check.fault(
                 "password",
                 format!(
-                    "missing: everybody from {prefix} has to sign (TCP-MD5), and {address} is in it: write its password"
+                    "missing: every neighbour from {prefix} must sign (TCP-MD5), and {address} is in it: write its password"
                 ),
             );
         }
@@ -141,7 +131,7 @@ impl PeerCheck<'_, '_> {
         match peer.endpoint() {
             _ if first.is_none() => self.fault(
                 "address",
-                "missing: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that come by themselves",
+                "missing: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that connect by themselves",
             ),
             Ok(Endpoint::Address(address, interface)) => self.address(address, interface),
             Ok(Endpoint::Interface(interface)) => self.unnumbered(interface),
@@ -160,17 +150,14 @@ impl PeerCheck<'_, '_> {
         if prefix.addr().is_multicast() || is_link_local_v6(prefix.addr()) {
             self.fault(
                 "prefix",
-                format!("no neighbour comes from {shown}: write a prefix of unicast addresses that are not link-local"),
+                format!("no neighbour can have an address in {shown}: write a prefix of unicast addresses that are not link-local"),
             );
         }
         if peer.limit == Some(0) {
-            self.fault("limit", "0 lets nobody in: write 1 or more, or leave it out for 100");
+            self.fault("limit", "0 admits no neighbour: write 1 or more, or leave it out for 100");
         }
         if peer.port.is_some() {
-            self.fault(
-                "port",
-                "nobody is connected to, neighbours from a prefix come by themselves: leave it out",
-            );
+            self.fault("port", "neighbours from a prefix connect by themselves: leave it out");
         }
         self.source(prefix.addr(), &prefix.to_string());
     }
@@ -343,7 +330,7 @@ impl PeerCheck<'_, '_> {
         match add_path.send {
             Some(paths) if !(1..=255).contains(&paths) => self.fault(
                 "addPath.send",
-                format!("{paths} is not from 1 to 255: write how many paths of a prefix the peer is told, or leave it out for one"),
+                format!("{paths} is not from 1 to 255: write the number of paths of a prefix for the peer, or leave it out for one"),
             ),
             None if !add_path.receive => {
                 self.fault("addPath", "asks for nothing: write `receive: true` or `send: 2`, or leave it out");
@@ -379,25 +366,25 @@ impl PeerCheck<'_, '_> {
         if let Some(times) = peer.allow_as_in.filter(|times| !(1..=10).contains(times)) {
             self.fault("allowAsIn", format!("{times} is not from 1 to 10: write how often the network's own AS may be in a path, or leave it out"));
         }
-        for (field, given, told_anyway) in [
+        for (field, given, default_anyway) in [
             (
                 "removePrivateAs",
                 peer.remove_private_as.is_some() && internal,
-                "internal peers are told every AS_PATH as it is",
+                "internal peers receive every AS_PATH unchanged",
             ),
             (
                 "nextHopSelf",
                 peer.next_hop_self && !internal,
-                "an external peer is told this node as next hop anyway",
+                "an external peer always receives this node as next hop",
             ),
             (
                 "nextHopUnchanged",
                 peer.next_hop_unchanged && internal,
-                "an internal peer is told the next hop as it came anyway",
+                "an internal peer always receives the next hop unchanged",
             ),
         ] {
             if given {
-                self.fault(field, format!("{told_anyway}: leave it out"));
+                self.fault(field, format!("{default_anyway}: leave it out"));
             }
         }
         if peer.route_reflector_client && !internal {
@@ -415,7 +402,7 @@ impl PeerCheck<'_, '_> {
         let fault = match Some(asn) {
             _ if own == Some(peer.asn) => {
                 format!(
-                    "the peer's AS {} is the network's own, and such a peer knows no other: leave it out",
+                    "the peer's AS {} is the network's own, and such a peer accepts no other: leave it out",
                     peer.asn
                 )
             }
@@ -482,7 +469,7 @@ pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
     } else if broadcast {
         Some("the broadcast address")
     } else if mapped {
-        Some("an IPv4 address in IPv6 clothes")
+        Some("an IPv4-mapped IPv6 address")
     } else {
         None
     }

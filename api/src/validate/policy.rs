@@ -5,8 +5,8 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::Faults;
-use super::peer::check_asn;
+use super::values::check_asn;
+use crate::fault::Faults;
 use crate::policy::{
     AsPath, Changes, Members, Policy, PrefixMatch, Rule, parse_community, parse_extended_community,
     parse_large_community,
@@ -67,14 +67,14 @@ fn check_rule(rule: &Rule, direction: PolicyDirection, sets: &Sets, path: &str, 
     if rule.originated.is_some() && direction == PolicyDirection::Import {
         faults.add(
             format!("{path}.originated"),
-            "what a peer tells is never originated here: leave it out, it is for export",
+            "a received path is never originated here: leave it out, it is for export",
         );
     }
     check_prefixes(&rule.prefixes, &format!("{path}.prefixes"), faults);
     for (index, name) in rule.prefix_sets.iter().enumerate() {
         if !sets.contains_key(name) {
             let known: Vec<&str> = sets.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none is there yet".to_owned() } else { known.join(", ") };
+            let known = if known.is_empty() { "none is configured".to_owned() } else { known.join(", ") };
             faults.add(
                 format!("{path}.prefixSets[{index}]"),
                 format!(

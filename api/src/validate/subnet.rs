@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::network::MAX_VLAN;
-use super::{Fault, Faults};
+use super::values::MAX_VLAN;
+use crate::fault::{Fault, Faults};
 use crate::resources::{IpVersion, Network, NetworkMode, ParsedRange, Subnet, parse_address};
 
 /// Maximum number of addresses of a subnet, as in hybridnet.
@@ -50,7 +50,7 @@ fn check_network(networks: &[Network], subnet: &Subnet, faults: &mut Faults<'_>)
         let message = if spec.network.is_empty() {
             "missing: write the name of a Network".to_owned()
         } else {
-            format!("there is no Network `{}`: write the name of one that is there, or add it", spec.network)
+            format!("there is no Network `{}`: write the name of an existing one, or add it", spec.network)
         };
         return faults.add("spec.network", message);
     };
@@ -180,7 +180,7 @@ fn check_capacity(range: &ParsedRange, faults: &mut Faults<'_>) {
         faults.add(
             "spec.range",
             format!(
-                "from {} to {} no address is left to give out: write a wider range, or exclude less",
+                "from {} to {} no address is left to allocate: write a wider range, or exclude less",
                 range.first, range.last
             ),
         );

@@ -29,7 +29,7 @@ pub struct Source {
     pub multihop: bool,
 }
 
-/// Why a datagram is rejected (RFC 5880 §6.8.6, RFC 5881 §5).
+/// The reason why a datagram is rejected (RFC 5880 §6.8.6, RFC 5881 §5).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The datagram is not a control packet.

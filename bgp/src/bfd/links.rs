@@ -83,7 +83,7 @@ fn indices(host: &[HostLink], wanted: impl Fn(&HostLink) -> bool) -> SmallVec<[u
 }
 
 /// The length of the longest connected prefix of the link that holds the address. A host prefix
-/// connects nobody else.
+/// connects no other host.
 fn connected(link: &HostLink, address: IpAddr) -> Option<u8> {
     let prefixes = link.addresses.iter().filter(|prefix| prefix.prefix_len() < prefix.max_prefix_len());
     prefixes.filter(|prefix| prefix.contains(&address)).map(IpNet::prefix_len).max()

@@ -48,7 +48,7 @@ impl fmt::Display for State {
     }
 }
 
-/// Why a session last left Up (RFC 5880 §4.1): 5 bits, values above 8 are reserved.
+/// The reason why a session last left Up (RFC 5880 §4.1): 5 bits, values above 8 are reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Diagnostic(pub u8);
 
@@ -83,7 +83,7 @@ impl fmt::Display for Diagnostic {
 /// A control packet, version 1. This side never sets Multipoint, Demand or Authentication Present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Why the sender's session last left Up.
+    /// The reason why the sender's session last left Up.
     pub diagnostic: Diagnostic,
     /// The sender's state.
     pub state: State,
@@ -111,7 +111,7 @@ pub struct Packet {
     pub required_min_echo_rx: Duration,
 }
 
-/// Why octets are not a control packet (RFC 5880 §6.8.6).
+/// The reason why octets are not a control packet (RFC 5880 §6.8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// Too few octets for a control packet.

@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// Why a session left Up.
+/// The reason why a session left Up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// No packet arrived within the detection time.
@@ -107,7 +107,7 @@ pub struct Status {
     pub state: State,
     /// The state in the peer's last packet.
     pub remote_state: State,
-    /// Why this side last left Up.
+    /// The reason why this side last left Up.
     pub diagnostic: Diagnostic,
     /// The peer's diagnostic: why it last left Up.
     pub remote_diagnostic: Diagnostic,

@@ -25,7 +25,7 @@ pub(crate) struct PeerHeader {
     pub(crate) router_id: Ipv4Addr,
 }
 
-/// Why a session is down (§4.9).
+/// The reason why a session is down (§4.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DownReason {
     /// 1: this side sent a NOTIFICATION.

@@ -2,7 +2,7 @@
 //! arrive.
 //!
 //! A station (pmacct, OpenBMP, GoBMP, a vendor's collector) receives every session (Peer Up with
-//! both OPENs, Peer Down with the reason). It receives every route that a peer announces or
+//! both OPENs, Peer Down with the reason). It receives every route that a peer advertises or
 //! withdraws, before import policy (Route Monitoring of Adj-RIB-In, pre-policy). It also receives
 //! the number of routes (Stats Reports).
 //!
@@ -40,7 +40,7 @@ pub(crate) use message::{DownReason, PeerHeader};
 pub(crate) use station::Station;
 pub use station::StationId;
 #[cfg(feature = "net")]
-pub(crate) use station::goodbye;
+pub(crate) use station::termination;
 
 /// The maximum number of queued octets for a station: some 100,000 routes.
 pub const QUEUE: usize = 16 * 1024 * 1024;

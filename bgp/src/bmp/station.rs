@@ -243,7 +243,7 @@ fn as_they_came<F: AddressFamily>(
 
 /// The last message to a station.
 #[cfg(feature = "net")]
-pub(crate) fn goodbye() -> Vec<u8> {
+pub(crate) fn termination() -> Vec<u8> {
     let mut out = Vec::new();
     message::termination(&mut out);
     out

@@ -16,7 +16,7 @@ pub struct RemovePrivateAs {
     pub replace: bool,
 }
 
-/// The next hop rule for learned paths that are advertised to a peer.
+/// The next hop rule for received paths that are advertised to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NextHopRule {
     /// RFC 4271 §5.1.3: to external peers this speaker's own address, to internal ones the received
@@ -78,7 +78,7 @@ pub struct PathRules {
     pub route_reflector_client: bool,
     /// The local role towards an external peer (RFC 9234), sent in OPEN. It prevents route leaks:
     /// paths with ONLY_TO_CUSTOMER are not advertised to providers, peers and route servers, and
-    /// leaked paths are rejected. Learned paths with NO_PEER are not advertised with [`Role::Peer`]
+    /// leaked paths are rejected. Received paths with NO_PEER are not advertised with [`Role::Peer`]
     /// (RFC 3765).
     pub local_role: Option<Role>,
     /// Rejects a peer that sends no role ("strict mode", RFC 9234 §4.2). Without it, only a wrong
@@ -148,10 +148,10 @@ impl PathRules {
 
     /// Whether going to `new` needs a new session, because the content of OPEN changes.
     pub(super) fn requires_reset(&self, new: &PathRules) -> bool {
-        let said = |rules: &PathRules| {
+        let open_fields = |rules: &PathRules| {
             (rules.local_role, rules.local_role_strict, rules.local_as.map(|local_as| local_as.asn))
         };
-        said(self) != said(new)
+        open_fields(self) != open_fields(new)
     }
 
     /// The field and the text of a fault in the rules, for a peer of `remote_as` at a speaker of
@@ -173,15 +173,15 @@ impl PathRules {
             return Some(("local_role", text.to_owned()));
         }
         if self.remove_private_as.is_some() && internal {
-            let text = "internal peers are told every AS_PATH as it is: leave it out";
+            let text = "internal peers receive every AS_PATH unchanged: leave it out";
             return Some(("remove_private_as", text.to_owned()));
         }
-        let told_anyway = match (self.next_hop, internal) {
-            (NextHopRule::Own, false) => Some("an external peer is told this speaker's own address anyway"),
-            (NextHopRule::Unchanged, true) => Some("an internal peer is told the next hop as it came anyway"),
+        let default_anyway = match (self.next_hop, internal) {
+            (NextHopRule::Own, false) => Some("an external peer always receives this speaker's own address"),
+            (NextHopRule::Unchanged, true) => Some("an internal peer always receives the next hop unchanged"),
             _ => None,
         };
-        if let Some(text) = told_anyway {
+        if let Some(text) = default_anyway {
             return Some(("next_hop", format!("{text}: leave it out")));
         }
         if self.local_role_strict && self.local_role.is_none() {

@@ -42,8 +42,8 @@ impl PeerRange {
         self.template.validate_for(local_as).map_err(|error| self.of_all(error))
     }
 
-    /// Turns a fault of the template into one of the range: nobody configured the template's
-    /// address.
+    /// Turns a fault of the template into a fault of the range: the template's address is a
+    /// placeholder.
     fn of_all(&self, error: ConfigError) -> ConfigError {
         match error {
             ConfigError::Peer { field, fault, .. } => {
@@ -66,10 +66,13 @@ impl PeerRange {
         }
         let link_local = matches!(self.prefix, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
         if link_local || self.prefix.addr().is_multicast() {
-            return fault("prefix", "no peer comes from there: give a prefix of global or private addresses");
+            return fault(
+                "prefix",
+                "no peer can have such an address: give a prefix of global or private addresses",
+            );
         }
         if self.limit == 0 {
-            return fault("limit", "0 lets nobody in: give at least 1, or leave the prefix out");
+            return fault("limit", "0 admits no peer: give at least 1, or leave the prefix out");
         }
         self.template.validate().map_err(|error| self.of_all(error))
     }

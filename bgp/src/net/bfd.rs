@@ -92,7 +92,7 @@ pub(super) struct Bfd {
     counters: BTreeMap<PeerId, Arc<Counters>>,
     host: Option<Vec<HostLink>>,
     refused: Arc<RejectionCounters>,
-    /// Of each receiving socket: the kernel's counter (32 bits) at the last reading, and the sum.
+    /// For each receiving socket: the kernel's counter (32 bits) at the last reading, and the sum.
     dropped: [(u32, u64); PORTS],
 }
 
@@ -136,7 +136,7 @@ impl Bfd {
         }
     }
 
-    /// Refused packets, by reason.
+    /// Rejected packets, by reason.
     pub(super) fn refused(&mut self) -> Vec<(&'static str, u64)> {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let reasons = Reason::ALL.iter().map(|reason| reason.label());

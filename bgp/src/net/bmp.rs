@@ -2,9 +2,9 @@
 //! and reconnects after a failure.
 //!
 //! The task requests octets only when the previous ones are in the socket, so a slow station delays
-//! nobody. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner reports
-//! it as lost. It then gets everything again on a new connection. A station sends nothing (RFC 7854
-//! §3.2): received octets are discarded, and a FIN ends the connection.
+//! nothing else. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner
+//! reports it as lost. It then gets all routes again on a new connection. A station sends nothing
+//! (RFC 7854 §3.2): received octets are discarded, and a FIN ends the connection.
 //!
 //! The pause between connection attempts is 1 s at first and doubles up to a minute.
 
@@ -20,9 +20,9 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::error::{Stopped, connection_loss};
-use super::handle::Command;
 use super::now;
-use crate::bmp::{StationConfig, StationId, StationRead, goodbye};
+use super::owner::{Command, Owner};
+use crate::bmp::{StationConfig, StationId, StationRead, termination};
 
 /// Octets of one request.
 const PIECE: usize = 64 * 1024;
@@ -41,11 +41,11 @@ pub struct MonitorStatus {
     pub connections: u64,
     /// Octets written to the station.
     pub octets: u64,
-    /// Why the last connection or attempt failed, in words.
+    /// The reason why the last connection or attempt failed, as text.
     pub last_error: Option<String>,
 }
 
-/// A station that receives everything while this object exists and the speaker runs.
+/// A station that receives all routes while this object exists and the speaker runs.
 #[derive(Debug)]
 pub struct Monitor {
     address: SocketAddr,
@@ -93,7 +93,7 @@ struct StationConnection {
     status: Arc<Mutex<MonitorStatus>>,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 enum End {
     Stopped,
     Broken(String),
@@ -166,7 +166,7 @@ impl StationConnection {
             // The speaker has ended in order and sends Termination; if that fails, the station sees
             // the FIN.
             Err(End::Stopped) => {
-                let _ = stream.write_all(&goodbye()).await;
+                let _ = stream.write_all(&termination()).await;
                 let _ = stream.shutdown().await;
             }
             _ => {
@@ -195,14 +195,14 @@ impl StationConnection {
 
     async fn pass_on(&self, stream: &mut TcpStream, id: StationId) -> Result<std::convert::Infallible, End> {
         let (mut reader, mut writer) = stream.split();
-        let mut unheard = [0; 1024];
+        let mut discarded = [0; 1024];
         loop {
             let (sender, mut piece) = oneshot::channel::<Piece>();
             self.command(move |owner, _| owner.request_station(id, PIECE, sender)).await?;
             let (octets, read) = loop {
                 tokio::select! {
                     piece = &mut piece => break piece.map_err(|_| Stopped)?,
-                    heard = reader.read(&mut unheard) => match heard {
+                    result = reader.read(&mut discarded) => match result {
                         Ok(0) => return Err(End::Broken("the station closed the connection".to_owned())),
                         Ok(_) => {}
                         Err(error) => return Err(End::Broken(connection_loss(&error))),
@@ -212,16 +212,14 @@ impl StationConnection {
             writer.write_all(&octets).await.map_err(|error| End::Broken(connection_loss(&error)))?;
             self.status.lock().unwrap_or_else(PoisonError::into_inner).octets += octets.len() as u64;
             if read == StationRead::Lost {
-                let reason = "the station reads too slowly and was cut off: it gets everything again";
+                let reason =
+                    "the station reads too slowly and was disconnected: it receives all routes again";
                 return Err(End::Broken(reason.to_owned()));
             }
         }
     }
 
-    async fn command(
-        &self,
-        work: impl FnOnce(&mut super::owner::Owner, Instant) + Send + 'static,
-    ) -> Result<(), Stopped> {
+    async fn command(&self, work: impl FnOnce(&mut Owner, Instant) + Send + 'static) -> Result<(), Stopped> {
         let commands = self.commands.upgrade().ok_or(Stopped)?;
         commands.send(Box::new(work)).await.map_err(|_| Stopped)
     }

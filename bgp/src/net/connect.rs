@@ -1,8 +1,9 @@
-//! One attempt to connect: a socket with everything the session needs on it before the first SYN.
+//! One attempt to connect: a socket with all options of the session before the first SYN.
 //!
-//! The password, the TTLs, the source address and the interface all have to be there at the SYN: the peer's kernel
-//! drops an unsigned one, and a SYN-ACK with the wrong TTL. The attempt has a time limit of its own, much
-//! shorter than the kernel's two minutes, and fails with a kind and words, which become the peer's last error.
+//! Password, TTLs, source address and interface must be set before the SYN. Otherwise the peer's
+//! kernel drops an unsigned SYN, or this kernel a SYN-ACK with the wrong TTL. The attempt has its
+//! own time limit, much shorter than the kernel's two minutes. It fails with a kind and a text,
+//! which become the peer's last error.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use super::md5::Md5Counters;
 use super::sockopt;
 use crate::speaker::{ConnectFailure, ConnectKind, SocketOptions};
 
-/// Connects from `local` to `remote` within `timeout`; the error is for people.
+/// Connects from `local` to `remote` within `timeout`; the error has a text for the operator.
 pub(super) async fn connect(
     local: Option<IpAddr>,
     remote: SocketAddr,
@@ -37,7 +38,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Puts the options of one peer on a socket: a new one, one just accepted, or a live one that was edited.
+/// Sets the options of a peer on a socket: a new, a just accepted or an open one.
 pub(super) fn set_options(
     socket: &impl std::os::fd::AsFd,
     remote: IpAddr,
@@ -80,7 +81,7 @@ fn prepare(
         socket.bind(&source.into()).map_err(|error| match error.raw_os_error() {
             Some(libc::EADDRNOTAVAIL) => ConnectFailure::new(
                 ConnectKind::SourceAddress,
-                format!("the source address {local} is on no interface of this host: add it or correct it"),
+                format!("no interface of this host has the source address {local}: add it or correct it"),
             ),
             _ => fault(&format!("its source address {local}"), error),
         })?;
@@ -89,7 +90,7 @@ fn prepare(
     Ok((TcpSocket::from_std_stream(socket.into()), remote))
 }
 
-/// A link-local address is only an address together with its link.
+/// A link-local address is valid only together with its link.
 fn set_scope(address: &mut SocketAddr, scope: u32) {
     if let SocketAddr::V6(address) = address
         && address.ip().is_unicast_link_local()

@@ -7,18 +7,21 @@
 //!                                              └─(socket full)─► writer task
 //! ```
 //!
-//! *Reading.* Two buffers go round between reader and owner. The reader reads only while it has one, so a peer that
-//! sends faster than the owner decides is held back by TCP itself, and costs two buffers.
+//! *Reading.* Two buffers circulate between reader and owner. The reader reads only while it has
+//! one. So TCP itself slows down a peer that sends faster than the owner can work, and that peer
+//! costs two buffers.
 //!
-//! *Writing.* The owner asks the engine for octets only when the last ones are in the socket, and writes them
-//! itself while the socket takes them, which for a KEEPALIVE or one route is always: no task switch. Once the
-//! socket is full a writer task takes the rest, waits, and brings the buffer back. Nothing is encoded meanwhile:
-//! changes gather in the Adj-RIB-Out, where the newest replaces the older. So a slow peer costs one buffer.
+//! *Writing.* The owner requests octets from the engine only when the previous ones are in the
+//! socket. It writes them itself while the socket accepts them, so a KEEPALIVE or one route needs
+//! no task switch. When the socket is full, a writer task takes the rest, waits, and returns the
+//! buffer. Nothing is encoded meanwhile: changes collect in the Adj-RIB-Out, where a newer one
+//! replaces an older one. So a slow peer costs one buffer.
 //!
-//! *Ending.* A write that fails doesn't end the connection: the reader does, when it has read to the end. The
-//! peer's NOTIFICATION often lies in the receive buffer when our write meets its RST. Closing sends what is still
-//! to be sent, then a FIN, then reads until the peer's FIN, since closing a socket with unread octets
-//! sends a RST, and a RST takes a NOTIFICATION that the peer hasn't read yet with it.
+//! *Ending.* A failed write does not end the connection. The reader ends it after it has read
+//! everything, because the peer's NOTIFICATION is often in the receive buffer when a write fails by
+//! its RST. To close, the writer sends the remaining octets and a FIN, and then reads until the
+//! peer's FIN. A socket that is closed with unread octets sends a RST, and a RST discards a
+//! NOTIFICATION that the peer has not read yet.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -35,34 +38,34 @@ use super::error::connection_loss;
 use crate::speaker::{ConnId, ConnectFailure};
 use crate::types::InterfaceName;
 
-/// Octets read at once, and about as many encoded ahead of the socket.
+/// Octets read at once; about as many are encoded ahead of the socket.
 pub(super) const CHUNK: usize = 64 * 1024;
 
-/// Octets read at once from a peer that has little to say; more as long as reads fill what they get.
+/// Octets read at once from a peer that sends little; the size grows while reads fill the buffer.
 const SHORT: usize = 4 * 1024;
 
-/// Buffers that go round between a reader and the owner.
+/// Buffers that circulate between a reader and the owner.
 const READ_BUFFERS: usize = 2;
 
-/// How long a closing connection may take to send its last octets and see the peer's FIN.
+/// The longest time for a closing connection to send its last octets and to receive the peer's FIN.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// What the connections and the listeners tell the owner.
+/// Inputs of connections and listeners for the owner.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A configured peer connected; by this interface, if its address is link-local.
+    /// A configured peer connected, by this interface if its address is link-local.
     Accepted { stream: TcpStream, remote: SocketAddr, interface: Option<InterfaceName> },
     /// An attempt to connect ended.
     Connected { conn: ConnId, result: Result<TcpStream, ConnectFailure> },
-    /// Octets came: the first `length` of `buffer`, which goes back by [`Connection::recycle`].
+    /// Received octets: the first `length` of `buffer`, which returns by [`Connection::recycle`].
     Bytes { conn: ConnId, buffer: Vec<u8>, length: usize },
-    /// The socket took the rest of `buffer` (or failed, and then it takes no more).
+    /// The socket accepted the rest of `buffer`, or it failed and accepts no more.
     Written { conn: ConnId, buffer: Vec<u8>, result: Result<(), String> },
     /// The peer sent its FIN, or the connection failed.
     Closed { conn: ConnId, reason: String },
 }
 
-/// A connection as its owner has it.
+/// The owner's part of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Arc<TcpStream>,
@@ -75,11 +78,11 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 enum Output {
-    /// Everything encoded is in the socket.
+    /// The socket accepted all encoded octets.
     Ready(Vec<u8>),
     /// The writer task has the rest.
     Waiting(JoinHandle<()>),
-    /// The socket takes no more; the reader is about to say why.
+    /// The socket failed; the reader will report the reason.
     Broken,
 }
 
@@ -94,38 +97,38 @@ impl Connection {
         let stream = Arc::new(stream);
         let (empty, buffers) = mpsc::channel(READ_BUFFERS);
         for _ in 0..READ_BUFFERS {
-            // Has room by construction. Allocated by the reader when octets come.
+            // Has room by construction. The reader allocates the buffer when octets arrive.
             let _ = empty.try_send(Vec::new());
         }
         let reader = tokio::spawn(read(conn, Arc::clone(&stream), buffers, inputs.clone())).abort_handle();
         Connection { stream, remote, reader, empty, output: Output::Ready(Vec::new()), write_error: None }
     }
 
-    /// The socket, for its options.
+    /// The socket, for setting its options.
     pub(super) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The peer's end.
+    /// The remote address.
     pub(super) fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// Gives a buffer back to the reader, of which `length` octets were used. One that was mostly empty is freed: a quiet
-    /// session costs no buffer.
+    /// Returns a buffer of which `length` octets were used to the reader. A mostly empty buffer is
+    /// freed, so a quiet session costs no buffer.
     pub(super) fn recycle(&self, buffer: Vec<u8>, length: usize) {
         let buffer = if length < CHUNK / 4 { Vec::new() } else { buffer };
-        // Has room for every buffer there is; fails only when the reader has ended.
+        // Has room for every buffer; fails only after the end of the reader.
         let _ = self.empty.try_send(buffer);
     }
 
-    /// Whether the socket took all there was, so that more may be encoded.
+    /// Whether the socket accepted all octets, so that more may be encoded.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.output, Output::Ready(_))
     }
 
-    /// Writes what `encode` appends to the buffer. Afterwards [`Connection::is_ready`] says whether the socket
-    /// took it all. Does nothing while it isn't ready.
+    /// Writes the octets that `encode` appends to the buffer. Afterwards [`Connection::is_ready`]
+    /// is true if the socket accepted all of them. Does nothing while the connection is not ready.
     pub(super) fn write<T>(
         &mut self,
         conn: ConnId,
@@ -136,7 +139,7 @@ impl Connection {
         buffer.clear();
         let result = encode(buffer);
         match try_write(&self.stream, buffer) {
-            // What is kept for a table isn't kept for a KEEPALIVE.
+            // A buffer that grew for a table is not kept for KEEPALIVEs.
             Ok(written) if written == buffer.len() && written < CHUNK / 4 => *buffer = Vec::new(),
             Ok(written) if written == buffer.len() => {}
             Ok(written) => {
@@ -149,7 +152,7 @@ impl Connection {
         Some(result)
     }
 
-    /// Takes the buffer back from the writer task.
+    /// Receives the buffer back from the writer task.
     pub(super) fn written(&mut self, buffer: Vec<u8>, result: Result<(), String>) {
         match result {
             Ok(()) => self.output = Output::Ready(buffer),
@@ -162,17 +165,18 @@ impl Connection {
         self.write_error.get_or_insert(reason);
     }
 
-    /// Why the connection ended, given what the reader saw: a failed write knows better than the end of file
-    /// that follows from it.
+    /// The reason for the end of the connection. A failed write explains it better than the end of
+    /// file that the reader saw.
     pub(super) fn reason(&mut self, seen: String) -> String {
         self.write_error.take().unwrap_or(seen)
     }
 
-    /// Sends `last` after what is under way, then a FIN, and waits a little for the peer's.
+    /// Sends `last` after the current output, then a FIN, and waits a short time for the peer's
+    /// FIN.
     pub(super) fn close(self, last: Vec<u8>, closing: &TaskTracker) {
         self.reader.abort();
         closing.spawn(async move {
-            // Past the limit the socket is dropped as it is: the peer doesn't read, or has long gone.
+            // After the limit the socket is dropped: the peer does not read, or it is gone.
             let _ = tokio::time::timeout(LINGER, finish(self.stream, self.output, last)).await;
         });
     }
@@ -223,7 +227,7 @@ async fn read(
     }
 }
 
-/// Writes what the socket takes now; how many octets that were.
+/// Writes as much as the socket accepts now; returns the number of octets.
 fn try_write(stream: &TcpStream, mut octets: &[u8]) -> io::Result<usize> {
     let all = octets.len();
     while !octets.is_empty() {
@@ -256,14 +260,14 @@ async fn write_rest(
     inputs: mpsc::Sender<Input>,
 ) {
     let result = write_all(&stream, &buffer[written..]).await.map_err(|error| connection_loss(&error));
-    // The owner ends before its connections only when everything ends.
+    // The owner ends before its connections only when the whole shell ends.
     let _ = inputs.send(Input::Written { conn, buffer, result }).await;
 }
 
 async fn finish(stream: Arc<TcpStream>, output: Output, last: Vec<u8>) -> io::Result<()> {
     match output {
         Output::Ready(_) => {}
-        // An aborted or panicked writer is the end of the process; nothing is left to say then.
+        // An aborted or panicked writer means the end of the process.
         Output::Waiting(writer) => writer.await.map_err(io::Error::other)?,
         Output::Broken => return Ok(()),
     }
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_does_not_read_stops_the_encoding_and_gets_every_octet_in_the_end() {
+    async fn a_full_socket_stops_encoding_and_loses_no_octet() {
         let Setup { mut connection, mut peer, sender, mut inputs } = setup().await;
         let mut sent = Vec::new();
         let mut encode = |buffer: &mut Vec<u8>| {
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_takes_two_buffers_and_waits_for_one_to_come_back() {
+    async fn a_reader_waits_for_a_returned_buffer_after_two() {
         let Setup { connection, mut peer, mut inputs, .. } = setup().await;
         let flood = tokio::spawn(async move {
             let octets = vec![1; 8 * CHUNK];
@@ -366,10 +370,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_says_the_last_words_and_a_fin_even_with_octets_unread() {
+    async fn closing_sends_notification_and_fin_despite_unread_octets() {
         for last in [&b"last words"[..], b""] {
             let Setup { connection, mut peer, inputs, .. } = setup().await;
-            // More than the reader takes, so that some are unread when the connection is closed.
+            // More than the reader accepts, which leaves unread octets when the connection is
+            // closed.
             let flood = vec![1; 4 * CHUNK];
             soon(peer.write_all(&flood)).await.unwrap();
             let closing = TaskTracker::new();
@@ -385,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_writer_still_has_comes_before_the_last_words() {
+    async fn closing_sends_pending_octets_before_the_notification() {
         let Setup { mut connection, mut peer, sender, inputs } = setup().await;
         let mut sent = 0;
         while connection.is_ready() {
@@ -402,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_connection_is_told_in_words() {
+    async fn the_end_of_a_connection_has_a_reason() {
         let Setup { peer, mut inputs, connection: _connection, .. } = setup().await;
         drop(peer);
         let Some(Input::Closed { reason, .. }) = soon(inputs.recv()).await else { panic!() };

@@ -2,11 +2,11 @@
 //! peering.
 //!
 //! A link between a node and its router needs no configured addresses. Both ends have a link-local
-//! address, and each learns the other's from the source of its router advertisements (RFC 4861
-//! §4.2). This side listens for them and requests one with a Router Solicitation (§4.1). It also
-//! advertises itself, because the other side learns its peer in the same way. Its advertisement
-//! only announces its presence. It has Router Lifetime 0, so nobody installs a default route
-//! (§6.2.3), and no prefixes or parameters.
+//! address, and each finds the other's as the source of its router advertisements (RFC 4861 §4.2).
+//! This side listens for them and requests one with a Router Solicitation (§4.1). It also
+//! advertises itself, because the other side finds its peer in the same way. Its advertisement only
+//! announces its presence. It has Router Lifetime 0, so no host installs a default route (§6.2.3),
+//! and no prefixes or parameters.
 //!
 //! A Hop Limit of 255 proves that a message was not forwarded, and routers advertise from
 //! link-local addresses only (§6.1.2). One link has one neighbour. When an advertisement arrives
@@ -246,7 +246,7 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 }
                 Ok(None) => AdvertisementResult::Same,
                 Err(error) => {
-                    warn!(interface = %link.interface, %error, "router advertisements are not heard any more");
+                    warn!(interface = %link.interface, %error, "router advertisements are no longer received");
                     return;
                 }
             },
@@ -320,8 +320,12 @@ mod tests {
             (AdvertisementResult::Same, None)
         );
         assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
-        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "asked once");
-        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Two(second), "it is there");
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "one solicitation");
+        assert_eq!(
+            choice.handle_advertisement(first, now),
+            AdvertisementResult::Two(second),
+            "the first one is present"
+        );
         assert_eq!((choice.known, choice.deadline()), (Some(first), None));
         assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
         assert_eq!(choice.deadline(), Some(now + CONTEST));

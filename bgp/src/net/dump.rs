@@ -1,5 +1,5 @@
-//! Dumps the tables in pieces: the speaker continues between two pieces, so a slow writer delays
-//! nobody.
+//! Dumps the tables in pieces: the speaker continues between two pieces, so a slow writer delays no
+//! other work.
 
 use super::error::Stopped;
 use super::handle::SpeakerHandle;

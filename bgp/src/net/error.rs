@@ -1,7 +1,7 @@
-//! What can go wrong between the speaker and its sockets, in words that name the address and the fix.
+//! Errors of sockets, as texts that name the address and the fix.
 //!
-//! Two kinds: [`ListenError`] becomes a listening address's status; a [`ConnectFailure`] becomes the
-//! peer's last error. Errors of commands are the engine's own.
+//! Two kinds: a [`ListenError`] becomes the status of a listening address; a [`ConnectFailure`]
+//! becomes the peer's last error. Errors of commands are the engine's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,35 +10,35 @@ use std::time::Duration;
 use crate::config::ConfigError;
 use crate::speaker::{ConnectFailure, ConnectKind, RefusedSegments};
 
-/// Why a listening socket could not be had.
+/// The reason why a listening socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for BGP on {address}: {source}: {fix}", fix = fix_of_listen(*address, source))]
 pub(super) struct ListenError {
     /// The address and port.
     pub(super) address: SocketAddr,
-    /// What the kernel said.
+    /// The kernel's error.
     pub(super) source: io::Error,
 }
 
 impl ListenError {
-    /// What to do.
+    /// The fix.
     pub(super) fn fix(&self) -> String {
         fix_of_listen(self.address, &self.source)
     }
 }
 
-/// The speaker's task has ended: it was stopped, and answers no more.
+/// The speaker's task has ended and answers no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the speaker has been stopped")]
 pub struct Stopped;
 
-/// Why a command was not carried out.
+/// The reason why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Its arguments.
+    /// The arguments are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The speaker is not running any more.
+    /// The speaker has stopped.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
@@ -54,14 +54,14 @@ fn fix_of_listen(address: SocketAddr, error: &io::Error) -> String {
             format!("port {port} needs CAP_NET_BIND_SERVICE: grant it, or listen on a port from 1024 up")
         }
         Some(libc::EADDRNOTAVAIL) => {
-            format!("no interface has {}: add it, or listen on an address that is there", address.ip())
+            format!("no interface has {}: add it, or listen on an existing address", address.ip())
         }
         Some(libc::EAFNOSUPPORT) => "the kernel has no such address family: leave the address out".to_owned(),
         _ => "choose another address or port to listen on".to_owned(),
     }
 }
 
-/// Why an attempt to connect failed.
+/// The failure of an attempt to connect.
 pub(super) fn connect_failure(remote: SocketAddr, error: &io::Error) -> ConnectFailure {
     let host = remote.ip();
     let (kind, text) = match error.raw_os_error() {
@@ -78,16 +78,16 @@ pub(super) fn connect_failure(remote: SocketAddr, error: &io::Error) -> ConnectF
             ConnectKind::Unreachable,
             format!(
                 "{host} is unreachable: no answer to ARP or neighbour discovery, or it is more than one hop away \
-                 and ebgpMultihop isn't set"
+                 and ebgpMultihop is not set"
             ),
         ),
         Some(libc::EADDRNOTAVAIL) => (
             ConnectKind::SourceAddress,
-            "the source address of the session is on no interface of this host: add it or correct it"
+            "no interface of this host has the source address of the session: add it or correct it"
                 .to_owned(),
         ),
         Some(libc::ECONNRESET) => {
-            (ConnectKind::Refused, format!("{remote} reset the connection while it was being made"))
+            (ConnectKind::Refused, format!("{remote} reset the connection during the handshake"))
         }
         Some(libc::EPERM | libc::EACCES) => {
             (ConnectKind::Firewall, format!("a firewall rule of this host forbids connecting to {remote}"))
@@ -97,14 +97,14 @@ pub(super) fn connect_failure(remote: SocketAddr, error: &io::Error) -> ConnectF
     ConnectFailure::new(kind, text)
 }
 
-/// An attempt to connect that was not answered in time.
+/// An attempt to connect without an answer in time.
 pub(super) fn timed_out(timeout: Duration, signed: bool, refused: RefusedSegments) -> ConnectFailure {
-    // Segments of another peer's that say nothing of this one are left out.
-    let telling = if refused.telling(signed) > 0 { refused } else { RefusedSegments::default() };
-    ConnectFailure::new(ConnectKind::NoAnswer(telling), refused.no_answer(timeout.as_secs_f32(), signed))
+    // Segments of other peers are left out, because they are no evidence for this one.
+    let evidence = if refused.mismatches(signed) > 0 { refused } else { RefusedSegments::default() };
+    ConnectFailure::new(ConnectKind::NoAnswer(evidence), refused.no_answer(timeout.as_secs_f32(), signed))
 }
 
-/// Why an open connection ended, in words.
+/// The reason why an open connection ended, as text.
 pub(super) fn connection_loss(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionReset => "the peer reset the TCP connection".to_owned(),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_tells_passwords_from_silence() {
+    fn a_wrong_password_differs_from_silence() {
         let after = Duration::from_secs(15);
         let wrong = RefusedSegments { wrong: 2, ..RefusedSegments::default() };
         let silent = timed_out(after, true, RefusedSegments::default());

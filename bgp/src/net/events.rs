@@ -1,9 +1,10 @@
-//! What leaves the speaker for its process: events, and changes of learned routes.
+//! The speaker's output for its process: events, and changes of received routes.
 //!
-//! Neither may grow when nobody listens. Events have one place per peer and matter, and a newer one takes the place of
-//! an older that was not fetched: who is slow misses that a session went down and up again (its counters tell), never
-//! how it stands. Route changes are not queued at all: the engine keeps the set of changed prefixes, and a batch of
-//! their state of now is taken when it is asked for.
+//! Neither may grow if they are not read. Events have one place for each peer and subject: a newer
+//! event replaces an older one that was not read. So a slow reader may miss that a session went
+//! down and up again, which its counters show, but it always gets the current state. Route changes
+//! are not queued: the engine keeps the set of changed prefixes, and a request returns a batch with
+//! their current state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,12 +13,12 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Stopped;
-use super::handle::Command;
+use super::owner::Command;
 use crate::rib::RouteChange;
 use crate::speaker::Event;
 use crate::types::{Family, PeerKey};
 
-/// What an event is about: a newer one about the same replaces it.
+/// The subject of an event: a newer event about the same subject replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     Session(PeerKey),
@@ -46,7 +47,7 @@ struct Shared {
 
 impl Shared {
     fn with<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> T {
-        // Nothing panics while it holds the lock, and a queue half changed would still be a queue.
+        // No code panics while it holds the lock, and a half-changed queue would still be valid.
         work(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -56,14 +57,14 @@ pub(super) fn channel() -> (EventSender, Events) {
     (EventSender { shared: Arc::clone(&shared) }, Events { shared })
 }
 
-/// The owner's end.
+/// The owner's side.
 #[derive(Debug)]
 pub(super) struct EventSender {
     shared: Arc<Shared>,
 }
 
 impl EventSender {
-    /// Never waits.
+    /// Sends an event; never waits.
     pub(super) fn send(&self, event: Event) {
         let subject = match &event {
             Event::PeerUp { address, .. }
@@ -78,11 +79,11 @@ impl EventSender {
             Event::StaleSwept { address, family, .. } => Subject::StaleSwept(*address, *family),
             Event::Converged { family } => Subject::Converged(*family),
             Event::RangeFull { prefix, .. } => Subject::RangeFull(*prefix),
-            // Resolves a watch and is nobody else's.
+            // Resolves a watch, and has no other reader.
             Event::Advertised { .. } => return,
         };
         self.shared.with(|queue| {
-            // To the end, so that the order is the one in which the latest things happened.
+            // At the end: events are in the order of their last change.
             queue.events.shift_remove(&subject);
             queue.events.insert(subject, event);
         });
@@ -97,16 +98,16 @@ impl Drop for EventSender {
     }
 }
 
-/// What happens with the speaker: sessions up and down, errors, End-of-RIB, convergence.
+/// Events of the speaker: sessions up and down, errors, End-of-RIB, convergence.
 ///
-/// An event that was not fetched is replaced by a newer one about the same peer and matter.
+/// A newer event replaces an unread one about the same peer and subject.
 #[derive(Debug)]
 pub struct Events {
     shared: Arc<Shared>,
 }
 
 impl Events {
-    /// The next event; none once the speaker has stopped and all were fetched. Dropping the future loses nothing.
+    /// The next event; none after the speaker has stopped and all events were read. Cancel safe.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             let (event, ended) = self.shared.with(|queue| (queue.events.shift_remove_index(0), queue.ended));
@@ -119,33 +120,36 @@ impl Events {
     }
 }
 
-/// Changes of the learned routes, for one consumer that puts them into a FIB.
+/// Changes of the received routes, for one consumer that installs them in a FIB.
 #[derive(Debug)]
 pub struct RouteChanges {
-    // Weak, so that a consumer that waits doesn't keep a speaker running that nobody has a handle of.
+    // Weak: a waiting consumer does not keep a speaker running without handles.
     commands: mpsc::WeakSender<Command>,
-    asked: Option<oneshot::Receiver<Vec<RouteChange>>>,
+    requested: Option<oneshot::Receiver<Vec<RouteChange>>>,
 }
 
 impl RouteChanges {
     pub(super) fn new(commands: mpsc::WeakSender<Command>) -> Self {
-        RouteChanges { commands, asked: None }
+        RouteChanges { commands, requested: None }
     }
 
-    /// Waits until learned best paths have changed, and takes up to `max` prefixes with their state of now; never an
-    /// empty list. Dropping the future loses nothing: what was already taken is given to the next call, however
-    /// many it asks for.
+    /// Waits until received best paths have changed, and returns up to `max` prefixes with their
+    /// current state; never an empty list. Cancel safe: a batch that was already taken is returned
+    /// by the next call, whatever its `max` is.
+    ///
+    /// # Errors
+    /// If the speaker has ended.
     pub async fn next(&mut self, max: usize) -> Result<Vec<RouteChange>, Stopped> {
-        if self.asked.is_none() {
+        if self.requested.is_none() {
             let (sender, receiver) = oneshot::channel();
             let command: Command = Box::new(move |owner, _| owner.request_route_changes(max.max(1), sender));
             let commands = self.commands.upgrade().ok_or(Stopped)?;
             commands.send(command).await.map_err(|_| Stopped)?;
-            self.asked = Some(receiver);
+            self.requested = Some(receiver);
         }
-        let Some(asked) = &mut self.asked else { return Err(Stopped) };
-        let changes = asked.await;
-        self.asked = None;
+        let Some(requested) = &mut self.requested else { return Err(Stopped) };
+        let changes = requested.await;
+        self.requested = None;
         changes.map_err(|_| Stopped)
     }
 }
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_event_of_a_peer_is_kept_and_the_queue_stays_small() {
+    async fn the_queue_keeps_the_newest_event_of_each_subject() {
         let (sender, mut events) = channel();
         for index in 0..10_000 {
             sender.send(down("192.0.2.1", &index.to_string()));

@@ -1,8 +1,9 @@
-//! The speaker as the rest of the process sees it: a handle to clone, whose methods are messages to the owner.
+//! The interface of the running speaker: a handle that can be cloned, with messages to the owner as
+//! methods.
 //!
-//! A command is a closure that runs in the owner's task between two inputs. What it set off outside (keys on the
-//! listeners, connections to close) is done before the answer comes, so that after `add_peer(…).await` the
-//! peer can connect.
+//! A command is a closure that runs in the owner's task between two inputs. Its effects outside the
+//! engine (keys on the listeners, connections to close) are complete before its result returns. So
+//! after `add_peer(…).await` the peer can connect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::listener::ListenStatus;
 use super::listing::RouteListing;
-use super::owner::Owner;
+use super::owner::{Command, Owner};
 use crate::bfd::HostLink;
 use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
@@ -27,15 +28,13 @@ use crate::speaker::{
 };
 use crate::types::{PeerId, PeerKey};
 
-/// Prefixes that a search looks at in one turn: less than a millisecond of the speaker's time.
+/// Prefixes that a search examines at once: less than a millisecond of the speaker's time.
 const SEARCHED: usize = 8192;
 
-/// A command to the owner.
-pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
-
-/// A running speaker. Cheap to clone; when the last clone is dropped the speaker stops silently.
+/// A running speaker. Cheap to clone; the speaker stops silently when the last clone is dropped.
 ///
-/// Every method fails with [`Stopped`] once the speaker was stopped.
+/// # Errors
+/// Every method fails with [`Stopped`] after the speaker has stopped.
 #[derive(Clone, Debug)]
 pub struct SpeakerHandle {
     commands: mpsc::Sender<Command>,
@@ -52,40 +51,40 @@ impl SpeakerHandle {
         SpeakerHandle { commands, listeners, refused }
     }
 
-    /// Adds a peer and starts its session. Fails if it is there already or a field is out of range.
+    /// Adds a peer and starts its session. Fails if the peer exists or a field is out of range.
     pub async fn add_peer(&self, config: PeerConfig) -> Result<PeerId, CommandError> {
         self.call(move |owner, now| owner.speaker.add_peer(config, now)).await?.map_err(CommandError::from)
     }
 
-    /// Changes the peer with `config`'s key; resets its session only where the protocol has to.
+    /// Changes the peer with `config`'s key; resets its session only if the change needs it.
     pub async fn update_peer(&self, config: PeerConfig) -> Result<Change, CommandError> {
         self.call(move |owner, now| owner.speaker.update_peer(config, now)).await?.map_err(CommandError::from)
     }
 
-    /// Removes a peer, with a Cease that says so, and everything learned from it.
+    /// Removes a peer with a Cease, Peer De-configured, and removes its paths.
     pub async fn remove_peer(&self, peer: impl Into<PeerKey>) -> Result<(), CommandError> {
         let key = peer.into();
         self.call(move |owner, now| owner.speaker.remove_peer(key, now)).await?.map_err(CommandError::from)
     }
 
-    /// Makes the prefixes that peers may come from unconfigured be these. See [`Speaker::set_ranges`].
+    /// Replaces the prefixes of dynamic neighbours. See [`Speaker::set_ranges`].
     ///
     /// [`Speaker::set_ranges`]: crate::speaker::Speaker::set_ranges
     pub async fn set_ranges(&self, ranges: Vec<PeerRange>) -> Result<(), CommandError> {
         self.call(move |owner, now| owner.speaker.set_ranges(ranges, now)).await?.map_err(CommandError::from)
     }
 
-    /// The prefixes that peers may come from unconfigured, and how many are there.
+    /// The prefixes of dynamic neighbours, with their numbers of peers.
     pub async fn ranges(&self) -> Result<Vec<RangeStatus>, Stopped> {
         self.call(|owner, _| owner.speaker.ranges()).await
     }
 
-    /// Originates a prefix, or changes what it carries.
+    /// Originates a prefix, or changes its attributes.
     pub async fn originate(&self, prefix: IpNet, origination: Origination) -> Result<(), Stopped> {
         self.call(move |owner, now| owner.speaker.originate(prefix, origination, now)).await
     }
 
-    /// Originates many prefixes in one go.
+    /// Originates many prefixes in one command.
     pub async fn originate_all(&self, prefixes: Vec<(IpNet, Origination)>) -> Result<(), Stopped> {
         self.call(move |owner, now| {
             for (prefix, origination) in prefixes {
@@ -95,17 +94,19 @@ impl SpeakerHandle {
         .await
     }
 
-    /// Takes an originated prefix back.
+    /// Ends the origination of a prefix.
     pub async fn withdraw(&self, prefix: IpNet) -> Result<(), Stopped> {
         self.call(move |owner, now| owner.speaker.withdraw(prefix, now)).await
     }
 
-    /// Says that every first peer and prefix is there. Before this no UPDATE and no End-of-RIB leaves.
+    /// Declares that all initial peers and prefixes are added. No UPDATE and no End-of-RIB is sent
+    /// before this call.
     pub async fn originations_complete(&self) -> Result<(), Stopped> {
         self.call(|owner, now| owner.speaker.originations_complete(now)).await
     }
 
-    /// Asks a peer for everything again (RFC 2918). False if its session can't.
+    /// Requests all routes of a peer again (RFC 2918). Returns false if its session does not
+    /// support it.
     pub async fn request_refresh(&self, peer: impl Into<PeerKey>) -> Result<bool, CommandError> {
         let key = peer.into();
         self.call(move |owner, now| owner.speaker.request_refresh(key, now))
@@ -113,13 +114,13 @@ impl SpeakerHandle {
             .map_err(CommandError::from)
     }
 
-    /// Tells a peer everything again. False if it is not Established.
+    /// Advertises all routes to a peer again. Returns false if it is not Established.
     pub async fn refresh_out(&self, peer: impl Into<PeerKey>) -> Result<bool, CommandError> {
         let key = peer.into();
         self.call(move |owner, now| owner.speaker.refresh_out(key, now)).await?.map_err(CommandError::from)
     }
 
-    /// Ends a peer's session and begins a new one. See [`Speaker::reset_peer`].
+    /// Resets a peer's session. See [`Speaker::reset_peer`].
     ///
     /// [`Speaker::reset_peer`]: crate::speaker::Speaker::reset_peer
     pub async fn reset_peer(
@@ -134,16 +135,17 @@ impl SpeakerHandle {
             .map_err(CommandError::from)
     }
 
-    /// Waits until every Established peer has been written all that there is to tell it. There is no time limit: put one around
-    /// it.
+    /// Waits until every Established peer was sent all pending routes. Without a time limit: the
+    /// caller sets one.
     pub async fn wait_all_advertised(&self) -> Result<(), Stopped> {
         let (sender, receiver) = oneshot::channel();
         self.call(move |owner, _| owner.watch_all_advertised(sender)).await?;
         receiver.await.map_err(|_| Stopped)
     }
 
-    /// Waits until the prefix has been written to an Established peer, at once if it has been already; which one.
-    /// There is no time limit: put one around it. Dropping the future ends the watch.
+    /// Waits until the prefix is written to an Established peer, or returns at once if it was
+    /// written before; returns the peer. Without a time limit: the caller sets one. Dropping the
+    /// future ends the watch.
     pub async fn watch(&self, prefix: IpNet) -> Result<PeerKey, Stopped> {
         let (sender, receiver) = oneshot::channel();
         self.call(move |owner, _| owner.watch(prefix, sender)).await?;
@@ -173,43 +175,45 @@ impl SpeakerHandle {
         self.call(|owner, _| owner.bfd.refused()).await
     }
 
-    /// Every configured peer, by address.
+    /// All peers, configured and dynamic, by address.
     pub async fn peers(&self) -> Result<Vec<PeerStatus>, Stopped> {
         self.call(|owner, now| owner.peers(now)).await
     }
 
-    /// A table's routes in pieces, between which the speaker goes on with its work: each prefix as it is when its turn comes. See
-    /// [`Listing`] for what that means while routes change.
+    /// Lists the routes of a table in pieces. The speaker continues between two pieces, and each
+    /// prefix is listed with its state at that moment. See [`Listing`] for the effect of changes
+    /// meanwhile.
     ///
     /// [`Listing`]: crate::speaker::Listing
     pub async fn list(&self, table: Listed) -> Result<RouteListing, CommandError> {
         RouteListing::new(self.clone(), table).await
     }
 
-    /// What a peer told, refused paths included, by prefix; gathered as by [`Self::list`].
+    /// Adj-RIB-In of a peer by prefix, including rejected paths; collected as by [`Self::list`].
     pub async fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
         Ok(self.list(Listed::Received(peer.into())).await?.collect().await?)
     }
 
-    /// What a peer was told, by prefix; gathered as by [`Self::list`].
+    /// Adj-RIB-Out of a peer by prefix; collected as by [`Self::list`].
     pub async fn advertised(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
         Ok(self.list(Listed::Advertised(peer.into())).await?.collect().await?)
     }
 
-    /// The paths in use, originated ones included, by prefix; gathered as by [`Self::list`].
+    /// The paths in use by prefix, including originated ones; collected as by [`Self::list`].
     pub async fn routes(&self) -> Result<Vec<Route>, CommandError> {
         Ok(self.list(Listed::Used).await?.collect().await?)
     }
 
-    /// Has [`RouteChanges`] tell every prefix again that it has told a path of: whoever listens has lost them.
+    /// Reports all prefixes with a path again by [`RouteChanges`]: the consumer lost its FIB.
     ///
     /// [`RouteChanges`]: super::RouteChanges
     pub async fn resend_routes(&self) -> Result<(), Stopped> {
         self.call(|owner, _| owner.speaker.resend_routes()).await
     }
 
-    /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;
-    /// after `within` the search ends where it is, and says so ([`SearchResult::complete`]). Dropping the future ends it too.
+    /// Searches the tables; lists the first `limit` matching prefixes. The speaker continues
+    /// between pieces of the search. After the time `within`, the search ends incomplete
+    /// ([`SearchResult::complete`] is false). Dropping the future also ends it.
     pub async fn search(
         &self,
         filter: RouteFilter,
@@ -234,13 +238,13 @@ impl SpeakerHandle {
         }
     }
 
-    /// Why a prefix is routed as it is: path by path, and peer by peer.
+    /// Explains the routing of a prefix: path by path, then peer by peer.
     pub async fn explain(&self, prefix: IpNet) -> Result<Explanation, Stopped> {
         self.call(move |owner, now| owner.speaker.explain(prefix, now)).await
     }
 
-    /// Tells a BMP station everything, until what this returns is dropped or the speaker stops. It need not be there yet,
-    /// and may go and come back. See [`crate::bmp`].
+    /// Connects to a BMP station and sends it all routes, until the returned object is dropped or
+    /// the speaker stops. The station need not run yet, and may restart. See [`crate::bmp`].
     ///
     /// # Panics
     /// If called outside a tokio runtime.
@@ -253,36 +257,36 @@ impl SpeakerHandle {
         Dump::new(self.clone(), when)
     }
 
-    /// Answers once everything that was asked before is answered, as far as it can be: a request for route changes
-    /// that is still open then has none to get.
+    /// Returns after all earlier requests were answered as far as possible. An earlier request for
+    /// route changes that is still open then has none to return.
     pub async fn fence(&self) -> Result<(), Stopped> {
         self.call(|owner, _| owner.give_route_changes()).await
     }
 
-    /// Ends every session as `stop` says, and the speaker. When this is done every connection was closed and the
-    /// ports are free; it takes about two seconds at most, when a peer doesn't close its side. Stopping what is
-    /// stopped is no error.
+    /// Ends every session as `stop` defines, and stops the speaker. On return every connection is
+    /// closed and the ports are free. This takes about two seconds at most, if a peer does not
+    /// close its side. A second stop does nothing.
     pub async fn stop(&self, stop: Stop) {
         let (sender, receiver) = oneshot::channel();
-        // Both fail only if the speaker has stopped, which is what is wanted.
+        // Both fail only if the speaker has stopped already.
         let _ = self.call(move |owner, now| owner.stop(stop, sender, now)).await;
         let _ = receiver.await;
     }
 
-    /// The addresses that are listened on, with the ports that the kernel chose where 0 was asked for.
+    /// The addresses of the listening sockets; for port 0 with the port that the kernel chose.
     pub fn listening(&self) -> Vec<SocketAddr> {
         let status = self.listeners.borrow();
         status.iter().filter(|status| status.fault.is_none()).map(|status| status.address).collect()
     }
 
-    /// The configured addresses, bound or not, now and after each change. The sender is gone once the speaker has
-    /// stopped.
+    /// The configured addresses, bound or not, with notification of changes. The sender is gone
+    /// after the speaker has stopped.
     pub fn listeners(&self) -> watch::Receiver<Arc<[ListenStatus]>> {
         self.listeners.clone()
     }
 
-    /// Connections that were closed at once, because their address is no configured peer's or the peer may not
-    /// connect now.
+    /// The number of connections that were closed at once: no peer has the address, or the peer may
+    /// not connect now.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -299,7 +303,7 @@ impl SpeakerHandle {
         let command: Command = Box::new(move |owner, now| {
             let result = work(owner, now);
             owner.act();
-            // The caller may have given up.
+            // The caller may be gone.
             let _ = sender.send(result);
         });
         self.commands.send(command).await.map_err(|_| Stopped)?;

@@ -54,11 +54,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 pub struct ListenStatus {
     /// The configured address, with the port that the kernel chose where 0 was configured.
     pub address: SocketAddr,
-    /// Why the address is not bound. None: connections are accepted.
+    /// The reason why the address is not bound. None: connections are accepted.
     pub fault: Option<ListenFault>,
 }
 
-/// Why an address is not bound.
+/// The reason why an address is not bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenFault {
     /// The kernel's error.

@@ -1,5 +1,5 @@
 //! Lists a table's routes in pieces: the speaker continues between two pieces. A slow reader delays
-//! nobody and takes the memory of one piece.
+//! no other work and takes the memory of one piece.
 
 use super::error::{CommandError, Stopped};
 use super::handle::SpeakerHandle;

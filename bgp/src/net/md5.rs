@@ -1,17 +1,17 @@
-//! What the kernel refused because of TCP-MD5 while an attempt to connect was under way.
+//! Segments that the kernel drops because of TCP-MD5 during an attempt to connect.
 //!
-//! The kernel drops a segment with a wrong signature without a word, so a wrong password looks like a peer that is
-//! not there. It counts these drops in `/proc/net/netstat`, for the network namespace as a whole and without the
-//! sender's address. The counters are read at the beginning and at the end of an attempt and at no other time.
+//! The kernel drops a segment with a wrong signature silently, so a wrong password looks like an
+//! absent peer. It counts the drops in `/proc/net/netstat`, for the whole network namespace and
+//! without addresses. The counters are read only at the beginning and at the end of an attempt.
 
 use std::fs;
 
 use crate::speaker::RefusedSegments;
 
-/// The thread's network namespace, which may be another one than the process's.
+/// The thread's network namespace may differ from the process's.
 const NETSTAT: &str = "/proc/thread-self/net/netstat";
 
-/// The counters at one moment.
+/// The counters at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Md5Counters {
     failure: u64,
@@ -20,12 +20,13 @@ pub(super) struct Md5Counters {
 }
 
 impl Md5Counters {
-    /// The counters now; none where the kernel has none or they cannot be read.
+    /// The counters now; none if the kernel has none or they cannot be read.
     pub(super) fn read() -> Option<Md5Counters> {
         parse(&fs::read_to_string(NETSTAT).ok()?)
     }
 
-    /// What was refused since `earlier`. Nothing where either reading failed: no counter is no evidence.
+    /// The segments dropped since `earlier`. Zero if either reading failed: a missing counter is no
+    /// evidence.
     pub(super) fn since(earlier: Option<Md5Counters>, now: Option<Md5Counters>) -> RefusedSegments {
         let (Some(earlier), Some(now)) = (earlier, now) else { return RefusedSegments::default() };
         RefusedSegments {
@@ -36,7 +37,7 @@ impl Md5Counters {
     }
 }
 
-/// `TcpExt:` twice: a line of names, and one of values in the same order.
+/// `TcpExt:` occurs twice: a line of names, and a line of values in the same order.
 fn parse(text: &str) -> Option<Md5Counters> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);

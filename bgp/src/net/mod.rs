@@ -3,23 +3,28 @@
 //! ```text
 //!  SpeakerHandle ──commands──►┌───────────────┐──events──► Events
 //!  listener tasks ──inputs───►│ owner task    │
-//!  connect tasks ───inputs───►│  the Speaker  │──changes─► RouteChanges (asked for, never pushed)
+//!  connect tasks ───inputs───►│  the Speaker  │──changes─► RouteChanges (requested, never pushed)
 //!  reader tasks ────inputs───►│  the sockets  │
 //!  writer tasks ────inputs───►└───────────────┘──octets──► sockets, writer tasks
 //!  BFD thread ──────reports──►                 ──sessions► BFD thread
 //! ```
 //!
-//! One task owns the engine and nobody else touches it, so nothing is locked. Everything that can wait, waits outside:
-//! accepting, connecting, reading, and writing to a socket that is full.
+//! One task owns the engine, so there are no locks. All waiting is outside that task: accepting,
+//! connecting, reading, and writing to a full socket.
 //!
-//! What bounds memory: commands and inputs come through bounded channels; a reader has two buffers that the owner
-//! gives back (`connection`); octets are encoded only when a socket takes them; events that nobody fetches are
-//! replaced by newer ones of the same peer ([`Events`]); changed routes stay in the engine, one entry a prefix,
-//! until [`RouteChanges::next`] asks. So each of the three ways out (a slow peer, a slow FIB, a slow listener
-//! to events) holds back only itself.
+//! Memory is bounded:
+//! - Commands and inputs use bounded channels.
+//! - A reader has two buffers, which the owner returns (`connection`).
+//! - Octets are encoded only when a socket accepts them.
+//! - A newer event of the same peer replaces an unread one ([`Events`]).
+//! - Changed routes stay in the engine, one entry per prefix, until [`RouteChanges::next`] requests
+//!   them.
 //!
-//! Time is read here, once a turn, and given to the engine. If every [`SpeakerHandle`] is dropped the speaker stops
-//! silently ([`Stop::Silent`]), so that a process that ends in disorder still ends as a graceful restart.
+//! So a slow peer, a slow FIB or a slow reader of events delays only itself.
+//!
+//! The shell reads the clock once per turn and passes the time to the engine. If every
+//! [`SpeakerHandle`] is dropped, the speaker stops silently ([`Stop::Silent`]). So even a process
+//! that ends abnormally ends as a graceful restart.
 //!
 //! [`Stop::Silent`]: crate::speaker::Stop::Silent
 
@@ -60,23 +65,24 @@ use self::owner::Owner;
 use crate::config::{ConfigError, SpeakerConfig};
 use crate::speaker::Speaker;
 
-/// Commands that wait for the owner. A caller past this waits for its turn.
+/// Commands queued for the owner; more callers wait.
 const COMMANDS: usize = 1024;
 
-/// Inputs of all listeners and connections that wait for the owner. A connection has at most three of them.
+/// Inputs of all listeners and connections queued for the owner. A connection has at most three.
 const INPUTS: usize = 256;
 
-/// What the shell has to know beside the speaker's own configuration.
+/// Settings of the shell beside the speaker's own configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellConfig {
-    /// Where peers may connect to. Port 0 is the kernel's choice. Empty: every session is connected from here.
+    /// The addresses to listen on. Port 0: the kernel chooses. Empty: all sessions are connected
+    /// from this side.
     pub listen: Vec<SocketAddr>,
-    /// How long an attempt to connect may take.
+    /// The longest time of an attempt to connect.
     pub connect_timeout: Duration,
 }
 
 impl Default for ShellConfig {
-    /// Port 179 on every address of both families; 10 s, which is three SYNs, for an attempt.
+    /// Port 179 on every address of both families; 10 s for an attempt, which is three SYNs.
     fn default() -> Self {
         ShellConfig {
             listen: vec![(Ipv6Addr::UNSPECIFIED, 179).into(), (Ipv4Addr::UNSPECIFIED, 179).into()],
@@ -85,10 +91,12 @@ impl Default for ShellConfig {
     }
 }
 
-/// Starts a speaker in a task of the current tokio runtime. It listens when this returns, where it can: an address
-/// that cannot be bound is tried again, and [`SpeakerHandle::listeners`] says why it is not bound.
+/// Starts a speaker in a task of the current tokio runtime. On return it listens on every address
+/// that could be bound. The others are tried again, and [`SpeakerHandle::listeners`] has the
+/// reasons.
 ///
-/// A wildcard address of a family that this kernel lacks is left out with a warning, as long as there is another address.
+/// A wildcard address of a family that this kernel lacks is skipped with a warning if another
+/// address exists.
 ///
 /// # Errors
 /// If a field of the configuration is out of range.

@@ -1,11 +1,14 @@
-//! The task that owns the engine: gives it inputs and commands with the time, and does what it asks for.
+//! The task that owns the engine: passes inputs and commands with the time to it, and carries out
+//! its actions.
 //!
-//! A turn takes what waits (a batch, so that a burst of originations becomes few UPDATEs), carries out the engine's
-//! actions, lets connections write, and passes events on. A connection whose socket takes more than a few buffers at
-//! once is put at the end of the line, so that one fast reader of a large table doesn't keep the others waiting.
+//! A turn takes a batch of queued inputs, which turns a burst of originations into few UPDATEs.
+//! Then it carries out the engine's actions, lets connections write, and passes events on. A
+//! connection that fills several buffers in one turn goes to the end of the queue. So a fast reader
+//! of a large table does not delay the others.
 //!
-//! Reading and writing of a turn end after a `SLICE` each, whatever is left: a peer that tells a full table, or is told one, keeps
-//! nobody waiting who only asks how things stand, and holds up no KEEPALIVE. Only when a timer is due everything is heard first.
+//! Reading and writing each end after a `SLICE`, even if more is left. So a full table in either
+//! direction delays neither queries nor KEEPALIVEs. Only when a timer is due, all queued inputs are
+//! handled first.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +28,6 @@ use super::bfd::{Bfd, Report};
 use super::connect::{connect, set_options};
 use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
-use super::handle::Command;
 use super::heap::Trim;
 use super::listener::Listeners;
 use super::md5::Md5Counters;
@@ -37,35 +39,39 @@ use crate::speaker::{
 };
 use crate::types::{InterfaceName, PeerId, PeerKey};
 
-/// Commands or inputs that are taken in one turn, before anything is written.
+/// A command to the owner.
+pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
+
+/// The highest number of commands or inputs in one turn, before the turn writes.
 const BATCH: usize = 64;
 
-/// How long a turn goes on with inputs, and how long with writing. One input or connection may take it a little over.
+/// The time limit for inputs of a turn, and for its writes. The last input or connection may exceed
+/// it a little.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Buffers that one connection may fill in one turn.
+/// The highest number of buffers that one connection fills in one turn.
 const BUFFERS_A_TURN: usize = 4;
 
-/// Watches below which it isn't worth looking for abandoned ones.
+/// Abandoned watches are not collected below this number.
 const WATCHES_KEPT: usize = 64;
 
-/// A station, how many octets it takes, and who waits for them.
+/// A station, its free room in octets, and the sender of the answer.
 type StationWaits = (StationId, usize, oneshot::Sender<(Vec<u8>, StationRead)>);
 
-/// Who waits for the advertisement of a prefix.
+/// The callers that wait for the advertisement of a prefix.
 type Watchers = Vec<oneshot::Sender<PeerKey>>;
 
 /// An attempt to connect.
 struct Attempt {
     task: AbortHandle,
-    /// The kernel's counters when it began.
+    /// The kernel's counters at the beginning.
     before: Option<Md5Counters>,
 }
 
 pub(super) struct Owner {
     pub(super) speaker: Speaker,
     pub(super) listeners: Listeners,
-    /// The listeners' key tables, as the engine gave them last.
+    /// The listeners' key tables, as last received from the engine.
     listen_keys: Vec<ListenKey>,
     listen_ranges: Vec<ListenRange>,
     inputs: mpsc::Sender<Input>,
@@ -74,20 +80,20 @@ pub(super) struct Owner {
     connect_timeout: Duration,
     attempts: FxHashMap<ConnId, Attempt>,
     connections: FxHashMap<ConnId, Connection>,
-    /// Connections with something to send whose socket isn't known to be full.
+    /// Connections with output and a socket that is not known to be full.
     writable: VecDeque<ConnId>,
-    /// Connections with something to send once their socket has taken what it was given.
+    /// Connections with output and a full socket.
     unsent: FxHashSet<ConnId>,
     closing: TaskTracker,
     watches: FxHashMap<IpNet, Watchers>,
-    /// How many watches make it worth looking for abandoned ones.
+    /// The number of watches at which abandoned ones are collected.
     watches_swept_at: usize,
     route_changes: VecDeque<(usize, oneshot::Sender<Vec<RouteChange>>)>,
-    /// Monitoring stations that wait for something to be told.
+    /// Monitoring stations that wait for octets.
     stations: Vec<StationWaits>,
     pub(super) bfd: Bfd,
     bfd_reports: Option<mpsc::Receiver<Report>>,
-    /// Who waits until all is told.
+    /// Callers that wait until all routes are advertised.
     waiting_for_advertised: Vec<oneshot::Sender<()>>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
@@ -168,7 +174,7 @@ impl Owner {
                 Some(input) = inputs.recv() => self.handle_input(input, now()),
                 () = timer => {}
                 () = listen_timer => self.listeners.handle_timeout(now()),
-                // There is more to write: give the others their turn, then come back.
+                // There is more to write: yields to other tasks, then continues.
                 () = tokio::task::yield_now(), if !self.writable.is_empty() => {}
             }
             let at = now();
@@ -176,7 +182,7 @@ impl Owner {
                 let Ok(command) = commands.try_recv() else { break };
                 command(&mut self, at);
             }
-            // What has come is heard before a timer is let expire that it would have reset, however long that takes.
+            // All queued inputs are handled before a timer expires, because an input may reset it.
             let due = deadline.is_some_and(|due| due <= at);
             let until = now() + SLICE;
             for _ in 0..inputs.len().min(BATCH) {
@@ -192,16 +198,17 @@ impl Owner {
             }
             self.turn(at);
             if !inputs.is_empty() {
-                // Whoever was answered in this turn waits on this very thread: it gets on now, and not when nothing is left to do here.
+                // Tasks that received an answer in this turn run on this thread: they continue now
+                // and not after all inputs.
                 tokio::task::yield_now().await;
             }
         }
-        // Whoever waits to be heard has to learn that nobody listens, or nothing below would end.
+        // Closing the channels wakes the waiting senders; otherwise `finish` would not end.
         drop((commands, inputs));
         self.finish().await;
     }
 
-    /// Everything that the engine has for the world.
+    /// Carries out all output of the engine.
     fn turn(&mut self, now: Instant) {
         self.act();
         while let Some(conn) = self.speaker.poll_writable() {
@@ -228,7 +235,7 @@ impl Owner {
         self.trim.turn(self.speaker.attribute_sets());
     }
 
-    /// Answers the stations for which there is something.
+    /// Answers the stations that have octets to receive.
     fn give_stations(&mut self, now: Instant) {
         let speaker = &mut self.speaker;
         let ready =
@@ -237,12 +244,12 @@ impl Owner {
         for (id, budget, sender) in ready {
             let mut octets = Vec::new();
             let read = self.speaker.station_read(id, &mut octets, budget, now);
-            // Who asked may have gone: then it is cut off, and asks anew.
+            // The station's task may be gone; the station is then cut off and connects again.
             let _ = sender.send((octets, read));
         }
     }
 
-    /// Answers who asked for changed routes, as far as there are any.
+    /// Answers requests for changed routes while there are any.
     pub(super) fn give_route_changes(&mut self) {
         while let Some((max, sender)) = self.route_changes.pop_front() {
             if sender.is_closed() {
@@ -253,12 +260,12 @@ impl Owner {
                 self.route_changes.push_front((max, sender));
                 break;
             }
-            // Closed between the two lines only if the consumer is gone altogether: it keeps its receiver.
+            // Fails only if the consumer is gone: a waiting consumer keeps its receiver.
             let _ = sender.send(changes);
         }
     }
 
-    /// Carries out actions and passes events on.
+    /// Carries out actions and passes on events.
     pub(super) fn act(&mut self) {
         while let Some(action) = self.speaker.poll_action() {
             match action {
@@ -288,17 +295,17 @@ impl Owner {
         }
     }
 
-    /// Answers who waits until all is told, if it is.
+    /// Answers the callers that wait until all routes are advertised, if they are.
     fn answer_all_advertised(&mut self) {
         if !self.waiting_for_advertised.is_empty() && self.speaker.has_advertised_all() {
             for sender in self.waiting_for_advertised.drain(..) {
-                // Who waited may have given up.
+                // The caller may have given up.
                 let _ = sender.send(());
             }
         }
     }
 
-    /// Somebody waits until all is told.
+    /// Registers a caller that waits until all routes are advertised.
     pub(super) fn watch_all_advertised(&mut self, sender: oneshot::Sender<()>) {
         self.waiting_for_advertised.push(sender);
     }
@@ -309,14 +316,14 @@ impl Owner {
         self.act();
     }
 
-    /// Every configured peer, with what only the shell can count or ask the kernel for.
+    /// All peers, with the counts and kernel data that only the shell has.
     pub(super) fn peers(&self, now: Instant) -> Vec<PeerStatus> {
         let mut peers = self.speaker.peers(now);
         for status in &mut peers {
             if let Some(session) = &mut status.session {
                 let conn = self.speaker.connection_of(status.peer);
                 let connection = conn.and_then(|conn| self.connections.get(&conn));
-                // A socket that cannot say is about to be reported as lost.
+                // A socket without this value is about to be reported as lost.
                 session.round_trip =
                     connection.and_then(|connection| sockopt::round_trip(connection.stream()).ok()?);
             }
@@ -332,7 +339,7 @@ impl Owner {
             Input::Accepted { stream, remote, interface } => self.accepted(stream, remote, interface, now),
             Input::Connected { conn, result } => self.connected(conn, result, now),
             Input::Bytes { conn, buffer, length } => {
-                // Closed from here in the meantime: the octets are nobody's.
+                // The connection was closed from this side meanwhile: its octets are ignored.
                 if let Some(connection) = self.connections.get(&conn) {
                     self.speaker.handle_bytes(conn, &buffer[..length], now);
                     connection.recycle(buffer, length);
@@ -355,12 +362,12 @@ impl Owner {
                 }
             }
         }
-        // What follows from one input comes before the next one: a connection that the engine closed gets no
-        // further octets.
+        // The effects of an input come before the next input: a connection that the engine closed
+        // gets no more octets.
         self.act();
     }
 
-    /// What the kernel refused during the attempts that are about to be given up.
+    /// Reports the segments that the kernel dropped during attempts that are about to be given up.
     fn count_refused_segments(&mut self, now: Instant) {
         let due = |conn: &ConnId| self.speaker.attempt_due(*conn).is_some_and(|due| due <= now);
         let ending: Vec<_> = self.attempts.iter().filter(|(conn, _)| due(conn)).collect();
@@ -387,7 +394,7 @@ impl Owner {
         let before = Md5Counters::read();
         let task = tokio::spawn(async move {
             let result = connect(local, remote, options, timeout, before).await;
-            // The owner has ended: so has everything.
+            // Fails only if the owner has ended.
             let _ = inputs.send(Input::Connected { conn, result }).await;
         });
         self.attempts.insert(conn, Attempt { task: task.abort_handle(), before });
@@ -419,7 +426,7 @@ impl Owner {
         interface: Option<InterfaceName>,
         now: Instant,
     ) {
-        // Gone again already; the peer will come back if it wants to.
+        // The connection is gone already; the peer may connect again.
         let Ok(local) = stream.local_addr() else { return };
         match self.speaker.handle_accepted(local, remote, interface, now) {
             Ok(conn) => self.keep(conn, stream, remote),
@@ -459,7 +466,8 @@ impl Owner {
         let ranges = ranges.filter_map(|range| Some((range.prefix, range.password.as_ref()?)));
         let peers = self.listen_keys.iter();
         let peers = peers.filter_map(|key| Some((IpNet::from(key.remote), key.password.as_ref()?)));
-        // A peer's own key is set last, so that it holds where a range is of that one address.
+        // A peer's own key is set last, so it overrides the key of a range with the same single
+        // address.
         let keys = ranges.chain(peers).map(|(remote, password)| (remote, password.clone()));
         self.listeners.set_keys(keys.collect());
         let allowed = self.listen_keys.iter().map(|key| PeerKey::new(key.remote, key.interface));
@@ -490,13 +498,13 @@ impl Owner {
     fn advertised(&mut self, prefix: IpNet, peer: PeerId) {
         let Some(key) = self.speaker.peer_key(peer) else { return };
         for watcher in self.watches.remove(&prefix).into_iter().flatten() {
-            // Who watched may have given up.
+            // The caller may have given up.
             let _ = watcher.send(key);
         }
         self.speaker.unwatch(prefix);
     }
 
-    /// Somebody waits until the prefix is advertised.
+    /// Registers a caller that waits until the prefix is advertised.
     pub(super) fn watch(&mut self, prefix: IpNet, sender: oneshot::Sender<PeerKey>) {
         let prefix = prefix.trunc();
         self.watches.entry(prefix).or_default().push(sender);
@@ -506,8 +514,8 @@ impl Owner {
         }
     }
 
-    /// Ends the watches that nobody waits for any more. Called each time their number has doubled, so that it costs
-    /// a watch a constant, however many are abandoned.
+    /// Removes watches without a waiting caller. Runs each time their number has doubled, so the
+    /// cost per watch is constant, however many are abandoned.
     fn sweep_watches(&mut self) {
         let speaker = &mut self.speaker;
         self.watches.retain(|prefix, watchers| {
@@ -533,7 +541,7 @@ impl Owner {
         self.stations.push((id, budget, sender));
     }
 
-    /// Stops; `done` hears when it is done.
+    /// Stops the speaker; `done` is notified afterwards.
     pub(super) fn stop(&mut self, stop: Stop, done: oneshot::Sender<()>, now: Instant) {
         self.stopping.push(done);
         self.stop_speaker(stop, now);
@@ -549,7 +557,8 @@ impl Owner {
 
     async fn finish(mut self) {
         self.listeners.close().await;
-        // The engine has closed them all; should it have forgotten one, it is closed without a word.
+        // The engine has closed all connections; a connection that it missed is closed without a
+        // NOTIFICATION.
         for (_, connection) in self.connections.drain() {
             connection.close(Vec::new(), &self.closing);
         }
@@ -557,7 +566,7 @@ impl Owner {
         self.closing.close();
         self.closing.wait().await;
         for done in self.stopping.drain(..) {
-            // Who asked may have gone.
+            // The caller may be gone.
             let _ = done.send(());
         }
     }

@@ -317,7 +317,7 @@ mod tests {
     fn round_trip_time_is_known_after_the_handshake() {
         for listen in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(listen).unwrap();
-            assert_eq!(round_trip(&listener).unwrap(), None, "nobody has answered it");
+            assert_eq!(round_trip(&listener).unwrap(), None, "no answer yet");
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let measured = round_trip(&stream).unwrap().expect("SYN and SYN-ACK are a round trip");
             assert!(measured < Duration::from_secs(5), "{measured:?} on one machine");

@@ -85,7 +85,7 @@ pub struct Conditions {
     /// One of these matches the prefix. Empty: no condition.
     pub prefixes: PrefixSet,
     /// One of these matches the next hop as a host prefix (/32, /128). Empty: no condition. An
-    /// originated path has no next hop. For a learned path it is the next hop in use, even if the
+    /// originated path has no next hop. For a received path it is the next hop in use, even if the
     /// peer receives a different one.
     pub next_hops: PrefixSet,
     /// COMMUNITIES.
@@ -98,7 +98,7 @@ pub struct Conditions {
     pub as_path: AsPathMatch,
     /// ORIGIN is one of these. Empty: no condition.
     pub origins: Vec<Origin>,
-    /// Only originated paths (`Some(true)`), only learned ones (`Some(false)`), or both.
+    /// Only originated paths (`Some(true)`), only received ones (`Some(false)`), or both.
     pub originated: Option<bool>,
 }
 

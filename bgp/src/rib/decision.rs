@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub(super) struct Candidate {
     /// The path's place in the arena; the decision does not use it.
     pub(super) path: u32,
-    /// Originated by this speaker: preferred over every learned path.
+    /// Originated by this speaker: preferred over every received path.
     pub(super) originated: bool,
     /// Long-lived stale: used only if there is no other path (RFC 9494 §4.4).
     pub(super) long_lived_stale: bool,
@@ -50,7 +50,7 @@ pub(super) struct Candidate {
 /// paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// Originated paths before learned ones.
+    /// Originated paths before received ones.
     Originated,
     /// Long-lived stale paths last (RFC 9494 §4.4).
     LongLivedStale,
@@ -84,7 +84,7 @@ impl Step {
     pub(super) fn value(self, path: &Candidate) -> String {
         let either = |is: bool, one: &str, other: &str| (if is { one } else { other }).to_owned();
         match self {
-            Step::Originated => either(path.originated, "originated here", "learned"),
+            Step::Originated => either(path.originated, "originated here", "received"),
             Step::LongLivedStale => either(path.long_lived_stale, "long-lived stale", "fresh"),
             Step::LocalPref => path.local_pref.to_string(),
             Step::AsPathLength => path.path_len.to_string(),
@@ -102,7 +102,7 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Originated => "originated before learned",
+            Step::Originated => "originated before received",
             Step::LongLivedStale => "fresh before long-lived stale",
             Step::LocalPref => "highest LOCAL_PREF",
             Step::AsPathLength => "shortest AS_PATH",
@@ -235,8 +235,8 @@ mod tests {
     /// The removed paths, each with the step and a path that stayed.
     fn lost(paths: &[Candidate], max_paths: usize) -> Vec<(u32, Step, u32)> {
         let mut all = Vec::new();
-        let tell = |path: &Candidate, step, by: &Candidate| all.push((path.path, step, by.path));
-        select_and_explain(&mut Candidates::from_slice(paths), max_paths, tell);
+        let record = |path: &Candidate, step, by: &Candidate| all.push((path.path, step, by.path));
+        select_and_explain(&mut Candidates::from_slice(paths), max_paths, record);
         all
     }
 

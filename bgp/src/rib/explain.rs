@@ -10,12 +10,14 @@ use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use super::Rib;
-use super::adj_out::{self, NotAdvertised};
+use super::adj_out::NotAdvertised;
+use super::adj_out::write::exportable;
 use super::attributes::AttrId;
 use super::decision::{self, Candidate, Step};
 use super::listing::{PathEntry, entry};
 use super::peer::Shared;
-use super::table::{Filtered, Path, Table};
+use super::received::Filtered;
+use super::table::{Path, Table};
 use super::transform::TransformId;
 use crate::policy::PolicyResult;
 use crate::types::{AddressFamily, Family, PeerId};
@@ -77,13 +79,13 @@ pub struct ExplainedPath<'a> {
 pub struct ExplainedExport {
     /// The peer that the path is from; none if it is originated here, or if there is no path.
     pub from: Option<PeerId>,
-    /// Why the path is not advertised to the peer.
+    /// The reason why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
     /// The verdict of export policy; none if the policy was not consulted.
     pub ruling: Option<PolicyMatch>,
-    /// The peer has the path: with the attributes to advertise now or, for a refused path, with the
+    /// The peer has the path: with the current attributes or, if the path is rejected now, with the
     /// earlier ones that will be withdrawn.
-    pub told: bool,
+    pub advertised: bool,
 }
 
 impl Rib {
@@ -99,8 +101,9 @@ impl Rib {
     /// each.
     pub fn explain_export(&mut self, peer: PeerId, prefix: &IpNet) -> Vec<ExplainedExport> {
         let family = Family::of(prefix);
-        let nothing =
-            |refused| vec![ExplainedExport { from: None, refused: Some(refused), ruling: None, told: false }];
+        let nothing = |refused| {
+            vec![ExplainedExport { from: None, refused: Some(refused), ruling: None, advertised: false }]
+        };
         let Some(facts) = self.shared.peer(peer) else { return nothing(NotAdvertised::NoSession) };
         match facts.session.as_ref().map(|session| session.families.contains(family)) {
             None => return nothing(NotAdvertised::NoSession),
@@ -162,8 +165,8 @@ fn explain_paths<'a, F: AddressFamily>(
     let paths = table.numbered_paths(row).enumerate();
     let explained = paths.filter_map(|(place, (number, path_id, path))| {
         let import = shared.peer(path.peer()).map(|peer| peer.import);
-        let was_asked = matches!(path.filtered(), None | Some(Filtered::Policy));
-        let import = import.filter(|_| was_asked).zip(path.received());
+        let policy_ran = matches!(path.filtered(), None | Some(Filtered::Policy));
+        let import = import.filter(|_| policy_ran).zip(path.received());
         Some(ExplainedPath {
             entry: entry(shared, prefix, path_id, path, place == 0)?,
             selection: selection(number, path),
@@ -179,36 +182,37 @@ fn explain_exports<F: AddressFamily>(
     peer: PeerId,
     row: Option<u32>,
 ) -> Vec<ExplainedExport> {
-    let no_path =
-        |told| vec![ExplainedExport { from: None, refused: Some(NotAdvertised::NoPath), ruling: None, told }];
+    let no_path = |advertised| {
+        vec![ExplainedExport { from: None, refused: Some(NotAdvertised::NoPath), ruling: None, advertised }]
+    };
     let Some((row, prefix)) = row.and_then(|row| Some((row, table.row(row)?.prefix))) else {
         return no_path(false);
     };
     let family = F::FAMILY.index();
     let facts = shared.peer(peer);
-    let told = facts.is_some_and(|peer| peer.out[family].is_advertised(row));
+    let advertised = facts.is_some_and(|peer| peer.out[family].is_advertised(row));
     let most = facts.and_then(|peer| {
         let session = peer.session.as_ref()?;
         session.add_path.contains(F::FAMILY).then(|| usize::from(session.paths.max(1)))
     });
     let mut explained = Vec::new();
     let mut explain = |shared: &mut Shared, number: u32, path: &Path| {
-        let outcome = adj_out::exportable::<F>(shared, peer, prefix, path);
+        let outcome = exportable::<F>(shared, peer, prefix, path);
         let out = shared.peer(peer).map(|peer| &peer.out[family]);
-        let told = out.is_some_and(|out| out.has(row, number, outcome.ok()));
+        let advertised = out.is_some_and(|out| out.has(row, number, outcome.ok()));
         shared.release(outcome.ok());
         let refused = outcome.err();
         let originated = path.peer() == PeerId::LOCAL;
-        let was_asked = matches!(
+        let policy_ran = matches!(
             refused,
             None | Some(NotAdvertised::Policy | NotAdvertised::NoNextHop | NotAdvertised::TooLong)
         );
-        let export = shared.peer(peer).map(|peer| peer.export).filter(|_| was_asked).zip(path.used());
+        let export = shared.peer(peer).map(|peer| peer.export).filter(|_| policy_ran).zip(path.used());
         explained.push(ExplainedExport {
             from: Some(path.peer()).filter(|_| !originated),
             refused,
             ruling: export.and_then(|(export, used)| ruling(shared, export, prefix.into(), used, originated)),
-            told,
+            advertised,
         });
         // The writer counts in the same way: a path that does not fit into a message still takes a
         // place.
@@ -221,7 +225,7 @@ fn explain_exports<F: AddressFamily>(
                 explain(shared, number, path);
                 explained
             }
-            None => no_path(told),
+            None => no_path(advertised),
         };
     };
     let mut usable = table.usable(shared, row);
@@ -236,10 +240,10 @@ fn explain_exports<F: AddressFamily>(
         from: table.peer_of(beyond.path),
         refused: Some(NotAdvertised::BeyondPaths),
         ruling: None,
-        told: out.is_some_and(|out| out.has(row, beyond.path, None)),
+        advertised: out.is_some_and(|out| out.has(row, beyond.path, None)),
     }));
     if explained.is_empty() {
-        return no_path(told);
+        return no_path(advertised);
     }
     explained
 }

@@ -64,7 +64,7 @@ pub struct SessionFacts {
 }
 
 impl SessionFacts {
-    /// The next hop that this side announces as its own in a family.
+    /// The next hop that this side advertises as its own in a family.
     pub fn next_hop(&self, family: Family) -> Option<NextHop> {
         match family {
             Family::Ipv4Unicast => self.next_hop_v4,
@@ -102,7 +102,7 @@ pub struct Counts {
 /// Counts of one UPDATE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpdateResult {
-    /// Prefixes announced; a prefix that is in the message twice counts twice.
+    /// Advertised prefixes; a prefix that occurs twice in the message counts twice.
     pub announced: usize,
     /// Prefixes withdrawn, or treated as withdrawn (RFC 7606 §2).
     pub withdrawn: usize,
@@ -111,13 +111,13 @@ pub struct UpdateResult {
 /// One path of a FIB entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FibPath {
-    /// Where traffic goes.
+    /// The next hop of the traffic.
     pub next_hop: NextHop,
     /// The peer that advertised the path.
     pub peer: PeerKey,
 }
 
-/// A change of the learned best paths of a prefix. Changes are coalesced: only the latest state is
+/// A change of the received best paths of a prefix. Changes are coalesced: only the latest state is
 /// reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChange {

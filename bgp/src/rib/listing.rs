@@ -5,10 +5,11 @@ use std::iter;
 use ipnet::IpNet;
 
 use super::Rib;
-use super::adj_out::{self, NotAdvertised};
+use super::adj_out::{NotAdvertised, write};
 use super::attributes::{AttrId, AttributeTable};
 use super::peer::Shared;
-use super::table::{Filtered, Path, Table};
+use super::received::Filtered;
+use super::table::{Path, Table};
 use crate::types::{AddressFamily, Family, NextHop, PeerId};
 use crate::wire::PathAttributes;
 
@@ -56,7 +57,7 @@ pub struct PathEntry<'a> {
     pub received: RouteAttributes<'a>,
     /// The attributes after import policy; none if the path is rejected.
     pub used: Option<RouteAttributes<'a>>,
-    /// Why the path is rejected.
+    /// The reason why the path is rejected.
     pub filtered: Option<Filtered>,
     /// The path is in use, alone or with other paths (ECMP).
     pub selected: bool,
@@ -89,10 +90,10 @@ impl Rib {
     pub fn advertised(&self, peer: PeerId, family: Family) -> impl Iterator<Item = AdvertisedRoute<'_>> {
         let facts = self.shared.peer(peer);
         let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
-        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].advertised_paths());
-        told.filter_map(move |(row, path_id, told)| {
+        let paths = facts.into_iter().flat_map(move |peer| peer.out[family.index()].advertised_paths());
+        paths.filter_map(move |(row, path_id, id)| {
             let prefix = self.prefix_of(family, row)?;
-            let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
+            let attributes = RouteAttributes { table: &self.shared.attributes, id };
             Some(AdvertisedRoute { prefix, path_id, attributes, next_hop: attributes.next_hop().or(own) })
         })
     }
@@ -113,17 +114,17 @@ impl Rib {
     /// The routes of one row that are advertised to a peer; see [`Self::advertised`].
     pub(crate) fn advertised_of(&self, peer: PeerId, family: Family, row: u32) -> Vec<AdvertisedRoute<'_>> {
         let Some(facts) = self.shared.peer(peer) else { return Vec::new() };
-        let told = facts.out[family.index()].advertised_paths_of(row);
-        if told.is_empty() {
+        let paths = facts.out[family.index()].advertised_paths_of(row);
+        if paths.is_empty() {
             return Vec::new();
         }
         let own = facts.session.as_ref().and_then(|session| session.next_hop(family));
         let Some(prefix) = self.prefix_of(family, row) else { return Vec::new() };
-        let route = |(path_id, told)| {
-            let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
+        let route = |(path_id, id)| {
+            let attributes = RouteAttributes { table: &self.shared.attributes, id };
             AdvertisedRoute { prefix, path_id, attributes, next_hop: attributes.next_hop().or(own) }
         };
-        told.into_iter().map(route).collect()
+        paths.into_iter().map(route).collect()
     }
 
     /// A bound above every row number.
@@ -190,7 +191,7 @@ impl Rib {
         }
     }
 
-    /// Why a prefix is not advertised to a peer; none if it is advertised or pending.
+    /// The reason why a prefix is not advertised to a peer; none if it is advertised or pending.
     pub fn not_advertised(&mut self, peer: PeerId, prefix: &IpNet) -> Option<NotAdvertised> {
         let family = Family::of(prefix);
         let session = self.shared.peer(peer).and_then(|peer| peer.session.as_ref());
@@ -204,8 +205,8 @@ impl Rib {
         }
         let shared = &mut self.shared;
         let outcome = match prefix.trunc() {
-            IpNet::V4(prefix) => adj_out::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
-            IpNet::V6(prefix) => adj_out::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
+            IpNet::V4(prefix) => write::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
+            IpNet::V6(prefix) => write::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
         };
         self.shared.collect();
         match outcome {

@@ -1,31 +1,39 @@
 //! The routing tables: Adj-RIB-In, the decision process, Loc-RIB, Adj-RIB-Out (RFC 4271 §3.2, §9).
 //!
-//! Paths come in by [`Rib::handle_update`] (learned) and [`Rib::originate`] (this speaker's own), and go out two
-//! ways: [`Rib::write_updates`] puts what a peer has yet to be told into its socket's buffer, and
-//! [`Rib::route_changes`] gives the FIB its next hops. Both are pulled: nothing is kept for a reader but one bit
-//! a prefix, however slow it is, and what changed ten times meanwhile is told once.
+//! [`Rib::handle_update`] adds received paths, and [`Rib::originate`] adds this speaker's own.
+//! Output has two ways: [`Rib::write_updates`] appends pending routes to a peer's output buffer,
+//! and [`Rib::route_changes`] returns changed next hops for the FIB. Readers pull both. So a slow
+//! reader costs one bit per prefix, and a prefix that changed ten times in between is reported
+//! once.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `table` | prefixes and their paths, one table a family; every change goes through it |
-//! | `decision` | which of a prefix's paths are used |
+//! | `table` | prefixes and their paths, one table per family; every change goes through it |
+//! | `decision` | selects the paths of a prefix that are used |
 //! | `attributes` | attribute sets, stored once |
-//! | `transform` | import and export, remembered per attribute set |
-//! | `adj_out` | what each peer was told, and has yet to be told |
-//! | `peer` | peers, sessions, holds: what the tables share |
-//! | `listing`, `explain` | the same for an operator's eyes, and why it is so |
+//! | `transform` | import and export, cached by attribute set |
+//! | `adj_out` | advertised and pending routes of each peer |
+//! | `peer` | peers, sessions, holds: the state that the tables share |
+//! | `listing`, `explain` | the tables and their decisions for the operator |
 //!
-//! The tables have no clock: how long stale paths are kept and when a hold ends is the caller's to say
-//! ([`Rib::sweep_stale`], [`Rib::release`]).
+//! The tables have no clock. The caller removes stale paths ([`Rib::sweep_stale`]) and ends a hold
+//! ([`Rib::release`]).
 //!
-//! Done: RFC 4271 §9 without aggregation and without an IGP (all interior costs are equal, next hops are taken
-//! as reachable), ECMP over paths that are equal up to "external over internal", RFC 1997's well-known
-//! communities and GRACEFUL_SHUTDOWN (RFC 8326), RFC 4724's stale paths and deferral, route reflection (RFC 4456),
-//! ONLY_TO_CUSTOMER (RFC 9234), NO_PEER (RFC 3765), ADD-PATH both ways (RFC 7911), local-as (RFC 7705). Not done: confederations.
+//! Supported:
+//! - RFC 4271 §9 without aggregation and without an IGP: all interior costs are equal, and next
+//!   hops count as reachable
+//! - ECMP over paths that are equal up to "external over internal"
+//! - RFC 1997's well-known communities, GRACEFUL_SHUTDOWN (RFC 8326), NO_PEER (RFC 3765)
+//! - stale paths and deferral (RFC 4724), long-lived stale paths (RFC 9494)
+//! - route reflection (RFC 4456), ONLY_TO_CUSTOMER (RFC 9234), ADD-PATH in both directions (RFC
+//!   7911), local-as (RFC 7705)
 //!
-//! Awkward: paths from before a restart that the peer does not announce again must go, and may not go before its
-//! End-of-RIB. They are marked, not copied; a path announced again loses the mark. If the session is lost a
-//! second time, what is still marked is removed (RFC 4724 §4.2).
+//! Not supported: confederations.
+//!
+//! Paths from before a peer's restart need care. Those that the peer does not advertise again must
+//! be removed, but not before its End-of-RIB. They are marked and not copied; a path that is
+//! advertised again loses the mark. If the session is lost a second time, paths with the mark are
+//! removed (RFC 4724 §4.2).
 
 mod adj_out;
 mod attributes;
@@ -34,6 +42,7 @@ mod explain;
 mod facts;
 mod listing;
 mod peer;
+mod received;
 mod row_set;
 mod table;
 mod transform;
@@ -46,23 +55,24 @@ pub use decision::Step;
 pub use explain::{Comparison, ExplainedExport, ExplainedPath, PolicyMatch, SelectionResult};
 pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateResult};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
-pub use table::Filtered;
+pub use received::Filtered;
 
 use adj_out::AdjOut;
 use attributes::AttrId;
 use peer::Shared;
-use table::{ReceivedPath, Table};
+use received::ReceivedPath;
+use table::Table;
 
 use crate::config::PathRules;
 use crate::policy::Policy;
 use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId, PeerKey};
 use crate::wire::{Nlri, PathAttributes, Prefixes, Update};
 
-/// Rows that one call of [`Rib::write_updates`] looks at, at most: a policy that passes little must not make one
-/// call run through a whole table.
+/// The highest number of rows that one call of [`Rib::write_updates`] examines. Without a limit, a
+/// policy that rejects most paths would make one call examine a whole table.
 const ROWS_PER_WRITE: usize = 16 * 1024;
 
-/// The routing tables of a speaker. See the module.
+/// The routing tables of a speaker. See the module documentation.
 #[derive(Debug)]
 pub struct Rib {
     shared: Shared,
@@ -88,25 +98,26 @@ macro_rules! in_family {
 }
 
 impl Rib {
-    /// Empty tables.
+    /// Creates empty tables.
     pub fn new(config: RibConfig) -> Rib {
         Rib { shared: Shared::new(config), v4: Table::default(), v6: Table::default() }
     }
 
-    /// Adds a peer, without a session. The caller gives out the ids: small numbers, below [`PeerId::LOCAL`], each
-    /// to one peer at a time.
+    /// Adds a peer without a session. The caller assigns the ids: small numbers below
+    /// [`PeerId::LOCAL`], each to one peer at a time.
     pub fn add_peer(&mut self, peer: PeerId, facts: RibPeer) {
         self.shared.add_peer(peer, facts);
     }
 
-    /// Removes a peer with all its paths, the stale ones included.
+    /// Removes a peer with all its paths, including stale ones.
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.peer_down(peer, FamilySet::EMPTY, FamilySet::EMPTY);
         self.shared.remove_peer(peer);
     }
 
-    /// A session is established. Its whole Adj-RIB-Out is pending in every family that it carries, with
-    /// End-of-RIB after it. Stale paths of the last session stay until they are announced again or swept.
+    /// Starts a session. Its whole Adj-RIB-Out is pending in every family that it carries, followed
+    /// by End-of-RIB. Stale paths of the last session stay until they are advertised again or
+    /// swept.
     pub fn peer_up(&mut self, peer: PeerId, facts: SessionFacts) {
         if self.shared.peer(peer).is_none_or(|peer| peer.session.is_some()) {
             debug_assert!(false, "{peer:?} is unknown, or up already");
@@ -123,9 +134,10 @@ impl Rib {
         self.shared.signal(peer);
     }
 
-    /// The session is gone, and what the peer was told with it. Its paths are removed, but for those of the
-    /// families in `retain`, which stay in use and are marked stale (RFC 4724 §4.2). Those that were stale before go too,
-    /// unless the family is in `long_lived` as well (RFC 9494 §4.2).
+    /// Ends a session and clears its Adj-RIB-Out. The peer's paths are removed, except in the
+    /// families in `retain`, where they stay in use and are marked stale (RFC 4724 §4.2). Paths
+    /// that were stale before are removed too, unless the family is also in `long_lived` (RFC 9494
+    /// §4.2).
     pub fn peer_down(&mut self, peer: PeerId, retain: FamilySet, long_lived: FamilySet) {
         self.shared.session_down(peer);
         for family in Family::ALL {
@@ -140,8 +152,9 @@ impl Rib {
         self.shared.collect();
     }
 
-    /// Takes in an UPDATE: withdrawals, then announcements. One whose attributes are faulty withdraws all that it
-    /// names (RFC 7606 §2). An End-of-RIB marker changes nothing here.
+    /// Applies an UPDATE: first its withdrawn routes, then its NLRI. An UPDATE with malformed
+    /// attributes withdraws all its prefixes (RFC 7606 §2). An End-of-RIB marker changes nothing
+    /// here.
     pub fn handle_update(&mut self, peer: PeerId, update: &Update<'_>) -> UpdateResult {
         let mut outcome = UpdateResult::default();
         for prefixes in update.withdrawn() {
@@ -170,28 +183,29 @@ impl Rib {
         outcome
     }
 
-    /// Marks the paths of a peer stale while its session lasts, so that a later sweep removes what it has not
-    /// announced again; or takes every mark back.
+    /// Marks the paths of a peer stale while its session lasts: a later sweep removes those that
+    /// the peer has not advertised again. With `stale` false, removes all marks.
     pub fn mark_stale(&mut self, peer: PeerId, family: Family, stale: bool) {
         in_family!(self, family, |table, shared| table.mark_stale(shared, peer, stale));
     }
 
-    /// Turns the stale paths of a peer into long-lived stale ones, least preferred and told only to peers that know them;
-    /// those with NO_LLGR go (RFC 9494 §4.2). How many there are now, and how many went.
+    /// Turns the stale paths of a peer into long-lived stale paths. These are least preferred and
+    /// advertised only to peers that support them. Paths with NO_LLGR are removed (RFC 9494 §4.2).
+    /// Returns the number of long-lived stale paths and of removed paths.
     pub fn mark_long_lived(&mut self, peer: PeerId, family: Family) -> (usize, usize) {
         let marked = in_family!(self, family, |table, shared| table.mark_long_lived(shared, peer));
         self.shared.collect();
         marked
     }
 
-    /// Removes the stale paths of a peer; how many there were.
+    /// Removes the stale paths of a peer; returns their number.
     pub fn sweep_stale(&mut self, peer: PeerId, family: Family) -> usize {
         let swept = in_family!(self, family, |table, shared| table.remove_paths(shared, peer, true));
         self.shared.collect();
         swept
     }
 
-    /// Originates a prefix, or changes what travels with it.
+    /// Originates a prefix, or changes its attributes.
     pub fn originate(&mut self, prefix: IpNet, origination: &Origination) {
         let attributes = PathAttributes {
             med: origination.med,
@@ -214,7 +228,7 @@ impl Rib {
         self.shared.collect();
     }
 
-    /// Originates a prefix no more; whether it was originated.
+    /// Ends the origination of a prefix; returns whether it was originated.
     pub fn withdraw(&mut self, prefix: IpNet) -> bool {
         let shared = &mut self.shared;
         let was_there = match prefix {
@@ -225,14 +239,14 @@ impl Rib {
         was_there
     }
 
-    /// Puts other policies in place. Import runs again over what the peer sent, without a ROUTE-REFRESH; export
-    /// over what it is told, and only what differs is sent.
+    /// Replaces the policies. Import runs again over the peer's Adj-RIB-In, without a
+    /// ROUTE-REFRESH. Export runs again over its Adj-RIB-Out, and only differences are sent.
     pub fn set_policy(&mut self, peer: PeerId, import: &Policy, export: &Policy) {
         let changed = self.shared.set_policy(peer, import, export);
         self.run_again(peer, changed);
     }
 
-    /// Puts other rules for the peer's paths in place; only what differs is sent.
+    /// Replaces the rules for the peer's paths; only differences are sent.
     pub fn set_rules(&mut self, peer: PeerId, rules: PathRules) {
         let client = |shared: &Shared| shared.peer(peer).is_some_and(|it| it.rules.route_reflector_client);
         let was_client = client(&self.shared);
@@ -243,7 +257,7 @@ impl Rib {
         self.run_again(peer, changed);
     }
 
-    /// Runs import over what a peer sent, and export over what it is told.
+    /// Runs import over a peer's Adj-RIB-In, and export over its Adj-RIB-Out.
     fn run_again(&mut self, peer: PeerId, (import, export): (bool, bool)) {
         for family in Family::ALL {
             in_family!(self, family, |table, shared| {
@@ -259,7 +273,7 @@ impl Rib {
         self.shared.collect();
     }
 
-    /// What goes from internal peers to internal peers is looked at again.
+    /// Examines all routes between internal peers again.
     fn reflect_again(&mut self) {
         for peer in self.shared.peers_up().to_vec() {
             if self.shared.peer(peer).is_none_or(|peer| peer.external) {
@@ -272,7 +286,7 @@ impl Rib {
         }
     }
 
-    /// This side announces other next hops as its own: paths that carry them are told again.
+    /// Changes the local next hops; paths that carry one are advertised again.
     pub fn set_next_hops(&mut self, peer: PeerId, v4: Option<NextHop>, v6: Option<NextHop>) {
         let Some(facts) = self.shared.peer_mut(peer) else { return };
         let Some(session) = &mut facts.session else { return };
@@ -284,18 +298,18 @@ impl Rib {
                 mark_all_pending(table, shared, peer);
                 let Shared { attributes, .. } = &*shared;
                 let own: FxHashSet<AttrId> = shared.peer(peer).map_or_else(FxHashSet::default, |peer| {
-                    let told = peer.out[family.index()].advertised_rows().map(|(_, told)| told);
-                    told.filter(|told| attributes.next_hop(*told).is_none()).collect()
+                    let ids = peer.out[family.index()].advertised_rows().map(|(_, id)| id);
+                    ids.filter(|id| attributes.next_hop(*id).is_none()).collect()
                 });
                 if let Some(peer) = shared.peer_mut(peer) {
-                    peer.out[family.index()].readvertise(|told| own.contains(&told));
+                    peer.out[family.index()].readvertise(|id| own.contains(&id));
                 }
             });
         }
         self.shared.signal(peer);
     }
 
-    /// The peer is told another number of paths of each prefix, where it is told several (RFC 7911).
+    /// Changes the number of paths per prefix for a peer that receives several (RFC 7911).
     pub fn set_paths(&mut self, peer: PeerId, paths: u8) {
         let Some(session) = self.shared.peer_mut(peer).and_then(|peer| peer.session.as_mut()) else { return };
         if std::mem::replace(&mut session.paths, paths) == paths {
@@ -307,8 +321,8 @@ impl Rib {
         self.shared.signal(peer);
     }
 
-    /// The peer asked for everything again (RFC 2918); `demarcated`: between BoRR and EoRR (RFC 7313), which come after
-    /// End-of-RIB and, if it asked before, after the refresh that is going on.
+    /// The peer requested all routes again (RFC 2918). With `demarcated` they are sent between BoRR
+    /// and EoRR (RFC 7313), after End-of-RIB and after a refresh in progress.
     pub fn refresh_out(&mut self, peer: PeerId, family: Family, demarcated: bool) {
         if let Some(facts) = self.shared.peer_mut(peer) {
             let out = &mut facts.out[family.index()];
@@ -320,14 +334,16 @@ impl Rib {
         self.shared.signal(peer);
     }
 
-    /// Nothing is decided, told or reported in these families until [`Self::release`] (RFC 4724 §4.1), or
-    /// [`Self::advertise_originated`] for what this speaker originates.
+    /// Starts a hold: no path of these families is selected, advertised or reported before
+    /// [`Self::release`] (RFC 4724 §4.1). [`Self::advertise_originated`] makes an exception for
+    /// originated prefixes.
     pub fn hold(&mut self, families: FamilySet) {
         self.shared.hold(families);
     }
 
-    /// What this speaker originates is told in the held families from now on: it is chosen whatever the peers say,
-    /// so it need not wait for them. Learned paths and End-of-RIB still wait for [`Self::release`].
+    /// Advertises originated prefixes of the held families. They are selected whatever the peers
+    /// advertise, so they need not wait for the peers. Received paths and End-of-RIB still wait for
+    /// [`Self::release`].
     pub fn advertise_originated(&mut self) {
         for family in Family::ALL {
             if self.shared.advertise_originated(family) {
@@ -340,7 +356,8 @@ impl Rib {
         self.shared.collect();
     }
 
-    /// Ends a hold: every prefix is decided, and each peer's initial table goes out, with End-of-RIB after it.
+    /// Ends a hold: selects the paths of every prefix, and schedules each peer's initial table,
+    /// followed by End-of-RIB.
     pub fn release(&mut self, family: Family) {
         if !self.shared.is_held(family) {
             return;
@@ -367,27 +384,27 @@ impl Rib {
         self.shared.is_held(family)
     }
 
-    /// Whether [`Self::write_updates`] has something to look at for a peer.
+    /// Whether [`Self::write_updates`] has rows to examine for a peer.
     pub fn pending(&self, peer: PeerId) -> bool {
         self.shared.has_pending(peer)
     }
 
-    /// The next peer that has something pending since it last had nothing; each is named once, until
-    /// [`Self::write_updates`] has returned false for it.
+    /// The next peer that has pending output. Each is returned once, until [`Self::write_updates`]
+    /// returns false for it.
     pub fn poll_writable(&mut self) -> Option<PeerId> {
         self.shared.poll_writable()
     }
 
-    /// Appends whole messages with what a peer has yet to be told, and stops once it has written about `budget`
-    /// octets. Whether more is pending; it may be although little or nothing was written, because one call
-    /// looks at a bounded number of prefixes.
+    /// Appends whole messages with a peer's pending routes, and stops after about `budget` octets.
+    /// Returns whether more is pending. It may return true with little or no output, because one
+    /// call examines a limited number of rows.
     pub fn write_updates(&mut self, peer: PeerId, out: &mut Vec<u8>, budget: usize) -> bool {
         let limit = out.len().saturating_add(budget);
         let mut rows = ROWS_PER_WRITE;
         for family in self.shared.family_turn(peer) {
             if !self.shared.is_silent(family) {
                 in_family!(self, family, |table, shared| {
-                    adj_out::write(table, shared, peer, out, limit, &mut rows)
+                    adj_out::write::write(table, shared, peer, out, limit, &mut rows)
                 });
             }
         }
@@ -399,12 +416,13 @@ impl Rib {
         more
     }
 
-    /// Whether End-of-RIB has been written to a peer in this session.
+    /// Whether End-of-RIB was written to a peer in this session.
     pub fn end_of_rib_sent(&self, peer: PeerId, family: Family) -> bool {
         self.shared.peer(peer).is_some_and(|peer| peer.out[family.index()].end_of_rib_sent)
     }
 
-    /// At most `max` prefixes whose learned next hops changed since they were last reported.
+    /// At most `max` prefixes with changed next hops of received paths since the last call returned
+    /// them.
     pub fn route_changes(&mut self, max: usize) -> Vec<RouteChange> {
         let mut changes = Vec::new();
         for family in Family::ALL {
@@ -415,30 +433,31 @@ impl Rib {
         changes
     }
 
-    /// All that [`Self::route_changes`] reported of prefixes that have a path is reported again.
+    /// Reports all prefixes with a path again by [`Self::route_changes`].
     pub fn resend_routes(&mut self) {
         self.v4.resend_routes();
         self.v6.resend_routes();
     }
 
-    /// Whether [`Self::route_changes`] has something to look at.
+    /// Whether [`Self::route_changes`] has rows to examine.
     pub fn has_route_changes(&self) -> bool {
         !self.shared.is_held(Family::Ipv4Unicast) && self.v4.has_route_changes()
             || !self.shared.is_held(Family::Ipv6Unicast) && self.v6.has_route_changes()
     }
 
-    /// Prefixes with a peer; costs nothing.
+    /// The counts of a peer, without a walk through the tables.
     pub fn counts(&self, peer: PeerId, family: Family) -> Counts {
         self.shared.counts(peer, family)
     }
 
-    /// The next peer, with its address, that offers a usable default route of a family and did not when this was last called, or the
-    /// other way round. Stale paths count. Each change costs the same however large the tables are.
+    /// The next peer, with its address, that started or stopped to advertise a usable default route
+    /// of a family since the last call. Stale paths count. The cost of a change does not depend on
+    /// the size of the tables.
     pub fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
         self.shared.poll_default()
     }
 
-    /// Prefixes in the table of a family.
+    /// The number of prefixes in the table of a family.
     pub fn prefixes(&self, family: Family) -> usize {
         match family {
             Family::Ipv4Unicast => self.v4.len(),
@@ -446,13 +465,13 @@ impl Rib {
         }
     }
 
-    /// Attribute sets that paths and peers' Adj-RIB-Outs share.
+    /// The number of attribute sets of all paths and Adj-RIB-Outs.
     pub fn attribute_sets(&self) -> usize {
         self.shared.attributes.len()
     }
 
-    /// From now on [`Self::poll_written`] says when the prefix is announced to a peer. The peers that have been
-    /// told already and not since been told of its withdrawal.
+    /// Starts [`Self::poll_written`] for a prefix. Returns the peers that it is advertised to
+    /// already.
     pub fn watch(&mut self, prefix: IpNet) -> Vec<PeerId> {
         let prefix = prefix.trunc();
         self.shared.watched.insert(prefix);
@@ -461,11 +480,11 @@ impl Rib {
             IpNet::V6(prefix) => self.v6.find(&prefix),
         };
         let Some(row) = row else { return Vec::new() };
-        let told = |peer: &PeerId| {
+        let has_prefix = |peer: &PeerId| {
             let facts = self.shared.peer(*peer);
             facts.is_some_and(|peer| peer.out[Family::of(&prefix).index()].is_advertised(row))
         };
-        self.shared.peers_up().iter().copied().filter(told).collect()
+        self.shared.peers_up().iter().copied().filter(has_prefix).collect()
     }
 
     /// Ends [`Self::watch`].
@@ -475,13 +494,13 @@ impl Rib {
         self.shared.written.retain(|(written, _)| *written != prefix);
     }
 
-    /// A watched prefix, and a peer to whose messages its announcement has been appended.
+    /// A watched prefix, with a peer whose output now contains its advertisement.
     pub fn poll_written(&mut self) -> Option<(IpNet, PeerId)> {
         self.shared.written.pop_front()
     }
 }
 
-/// Takes in the announcements of one UPDATE.
+/// Applies the advertised prefixes of one UPDATE.
 fn announce_all<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -495,7 +514,7 @@ fn announce_all<F: AddressFamily>(
     }
 }
 
-/// Takes in the withdrawals of one UPDATE.
+/// Applies the withdrawn prefixes of one UPDATE.
 fn withdraw_all<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -507,7 +526,7 @@ fn withdraw_all<F: AddressFamily>(
     }
 }
 
-/// Puts a path into the table. `refusal` is why it is refused whatever the prefix.
+/// Adds a path to the table. `refusal`: the reason why the path is rejected for every prefix.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,

@@ -1,4 +1,5 @@
-//! What the tables of both families share: attribute sets, policies, peers, and who waits for what.
+//! The state that the tables of both families share: attribute sets, policies, peers, and pending
+//! output.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,8 +11,8 @@ use smallvec::SmallVec;
 use super::adj_out::AdjOut;
 use super::attributes::{AttrId, AttributeTable};
 use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
+use super::received::{Filtered, ReceivedPath};
 use super::row_set::RowSet;
-use super::table::{Filtered, ReceivedPath};
 use super::transform::{Direction, TransformId, Transforms};
 use crate::config::{LocalAs, PathRules};
 use crate::policy::Policy;
@@ -21,41 +22,44 @@ use crate::types::{Asn, Family, FamilySet, PeerId, PeerKey, Role};
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: PeerKey,
-    /// In another AS.
+    /// The peer is in another AS.
     pub(super) external: bool,
     remote_as: Asn,
     pub(super) rules: PathRules,
     pub(super) import: TransformId,
     pub(super) export: TransformId,
-    /// Of an internal peer once it was up: what its paths become on the way to other internal peers (RFC 4456).
+    /// The transform of paths from this internal peer to other internal peers (RFC 4456); none
+    /// before its first session.
     pub(super) reflect: Option<TransformId>,
-    /// Of the last session: stale paths are compared by it too.
+    /// The BGP identifier of the last session; the decision also uses it for stale paths.
     pub(super) router_id: Ipv4Addr,
-    /// This side's addresses in the last session.
+    /// The local addresses of the last session.
     own_addresses: SmallVec<[IpAddr; 3]>,
-    /// The session, while there is one.
+    /// The current session.
     pub(super) session: Option<SessionFacts>,
     pub(super) counts: [Counts; 2],
     defaults: [Defaults; 2],
-    /// The rows in which it has paths.
+    /// The rows with paths of the peer.
     pub(super) rows: [RowSet; 2],
     pub(super) out: [AdjOut; 2],
-    /// In the queue of peers that have something to be written, or taken from it and not yet written empty.
+    /// The peer is in the queue of peers with pending output, or was taken from it and still has
+    /// pending output.
     signalled: bool,
-    /// The family that is written first next time: one that always has more must not starve the other.
+    /// The family that is written first next time, which keeps one family from starving the other.
     first: Family,
 }
 
 /// A peer's default routes in one family.
 #[derive(Clone, Copy, Debug, Default)]
 struct Defaults {
-    /// Its usable paths of the default route: one, unless it sends several (RFC 7911).
+    /// The number of usable paths of the default route: at most one, unless the peer sends several
+    /// (RFC 7911).
     paths: u32,
-    /// As [`Shared::poll_default`] last reported it.
+    /// The last result of [`Shared::poll_default`].
     reported: bool,
 }
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: RibConfig,
@@ -65,14 +69,14 @@ pub(super) struct Shared {
     /// Peers with a session.
     up: Vec<PeerId>,
     writable: VecDeque<PeerId>,
-    /// Sessions whose peer is told several paths of a prefix, by family.
+    /// The number of sessions that receive several paths per prefix, by family.
     path_sessions: [usize; 2],
     held: FamilySet,
-    /// Of those held, the families whose originated paths are decided and told all the same.
-    originated_told: FamilySet,
+    /// Held families with selected and advertised originated paths.
+    originated_released: FamilySet,
     pub(super) watched: FxHashSet<IpNet>,
     pub(super) written: VecDeque<(IpNet, PeerId)>,
-    /// Peers whose default routes have changed since [`Shared::poll_default`] looked at them.
+    /// Peers with changed default routes since [`Shared::poll_default`] examined them.
     changed_defaults: VecDeque<(PeerId, PeerKey, Family)>,
 }
 
@@ -87,7 +91,7 @@ impl Shared {
             writable: VecDeque::new(),
             path_sessions: [0; 2],
             held: FamilySet::EMPTY,
-            originated_told: FamilySet::EMPTY,
+            originated_released: FamilySet::EMPTY,
             watched: FxHashSet::default(),
             written: VecDeque::new(),
             changed_defaults: VecDeque::new(),
@@ -108,7 +112,7 @@ impl Shared {
 
     pub(super) fn add_peer(&mut self, id: PeerId, facts: RibPeer) {
         debug_assert!(id < PeerId::LOCAL, "{id:?} is larger than any peer");
-        debug_assert!(self.peer(id).is_none(), "{id:?} is there already");
+        debug_assert!(self.peer(id).is_none(), "{id:?} exists already");
         let (import, export) = self.directions(facts.remote_as, facts.rules);
         let external = facts.remote_as != self.config.local_as;
         let peer = Peer {
@@ -136,12 +140,13 @@ impl Shared {
         self.peers[place] = Some(peer);
     }
 
-    /// Of import and export with a peer of this AS.
+    /// The directions of import and export with a peer of this AS.
     fn directions(&self, remote_as: Asn, rules: PathRules) -> (Direction, Direction) {
         let local_as = self.config.local_as;
         let external = remote_as != local_as;
         let old_as = rules.local_as;
-        // What is reflected or has looped is not decided by the transforms: peers that differ in that share them.
+        // The transforms do not depend on reflection and loop checks: peers that differ only in
+        // these share them.
         let rules = PathRules { route_reflector_client: false, allow_as_in: 0, local_as: None, ..rules };
         let kept = rules.remove_private_as.map(|_| remote_as).filter(|asn| asn.is_private());
         let in_front = old_as.filter(|old| !old.no_prepend).map(|old| old.asn);
@@ -157,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Forgets a peer that has neither session nor paths.
+    /// Removes a peer that has neither session nor paths.
     pub(super) fn remove_peer(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::take) {
             self.transforms.leave(peer.import);
@@ -167,7 +172,7 @@ impl Shared {
         self.written.retain(|(_, to)| *to != id);
     }
 
-    /// Puts other policies in place; whether import and export differ from the last ones.
+    /// Replaces the policies; returns whether import and export changed.
     pub(super) fn set_policy(&mut self, id: PeerId, import: &Policy, export: &Policy) -> (bool, bool) {
         let Some(peer) = self.peer(id) else { return (false, false) };
         let (old_import, old_export) = (peer.import, peer.export);
@@ -183,7 +188,7 @@ impl Shared {
         (old_import != new_import, old_export != new_export)
     }
 
-    /// Puts other rules in place; whether import and export differ from the last ones.
+    /// Replaces the rules; returns whether import and export changed.
     pub(super) fn set_rules(&mut self, id: PeerId, rules: PathRules) -> (bool, bool) {
         let Some(peer) = self.peer(id) else { return (false, false) };
         let old = (peer.import, peer.export);
@@ -196,7 +201,8 @@ impl Shared {
         (loops || old.0 != new.0, old.1 != new.1)
     }
 
-    /// What the peer's paths become when they are reflected; whether they became something else in its last session.
+    /// Sets the transform for reflected paths of the peer; returns whether it differs from the one
+    /// of the last session.
     fn reflect_from(&mut self, id: PeerId, originator: Ipv4Addr) -> bool {
         let cluster = self.config.cluster_id;
         let Some(peer) = self.peer(id).filter(|peer| !peer.external) else { return false };
@@ -209,7 +215,8 @@ impl Shared {
         old.is_some_and(|old| old != new)
     }
 
-    /// A session is established; whether paths that stayed from the last one are reflected differently from now on.
+    /// Starts a session; returns whether retained paths of the last session are now reflected
+    /// differently.
     pub(super) fn session_up(&mut self, id: PeerId, facts: SessionFacts) -> bool {
         let reflected_anew = self.reflect_from(id, facts.router_id);
         let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) else { return false };
@@ -248,41 +255,42 @@ impl Shared {
         self.held = self.held.union(families);
     }
 
-    /// Whether nothing at all may be told in the family.
+    /// Whether no path of the family may be advertised.
     pub(super) fn is_silent(&self, family: Family) -> bool {
         self.silent().contains(family)
     }
 
     fn silent(&self) -> FamilySet {
-        self.held.difference(self.originated_told)
+        self.held.difference(self.originated_released)
     }
 
-    /// Originated paths of a held family are told from now on; whether that is new.
+    /// Lets originated paths of a held family be advertised; returns whether that is new.
     pub(super) fn advertise_originated(&mut self, family: Family) -> bool {
         let new = self.is_silent(family);
         if new {
-            self.originated_told.insert(family);
+            self.originated_released.insert(family);
         }
         new
     }
 
     pub(super) fn release_hold(&mut self, family: Family) {
         self.held.remove(family);
-        self.originated_told.remove(family);
+        self.originated_released.remove(family);
     }
 
     pub(super) fn counts(&self, peer: PeerId, family: Family) -> Counts {
         self.peer(peer).map_or_else(Counts::default, |peer| peer.counts[family.index()])
     }
 
-    /// Changes a peer's counts; what this speaker originates is not counted.
+    /// Changes a peer's counts; originated paths are not counted.
     pub(super) fn count(&mut self, peer: PeerId, family: Family, change: impl FnOnce(&mut Counts)) {
         if let Some(peer) = self.peer_mut(peer) {
             change(&mut peer.counts[family.index()]);
         }
     }
 
-    /// One path more, or less, of a peer's default route is usable; what this speaker originates is not counted.
+    /// Counts a path of a peer's default route that became usable or unusable; originated paths are
+    /// not counted.
     pub(super) fn count_default(&mut self, id: PeerId, family: Family, usable: bool) {
         let Some(peer) = self.peer_mut(id) else { return };
         let (address, paths) = (peer.address, &mut peer.defaults[family.index()].paths);
@@ -292,10 +300,10 @@ impl Shared {
         }
     }
 
-    /// The next peer that offers a default route and did not when this was last called, or the other way round.
+    /// The next peer that started or stopped to advertise a default route since the last call.
     pub(super) fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
         while let Some((id, address, family)) = self.changed_defaults.pop_front() {
-            // Another peer may have the number by now.
+            // Another peer may have the number now.
             let Some(peer) = self.peer_mut(id).filter(|peer| peer.address == address) else {
                 return Some((id, address, family, false));
             };
@@ -308,12 +316,12 @@ impl Shared {
         None
     }
 
-    /// The first row at or after `from` in which a peer has paths; none of what this speaker originates.
+    /// The first row at or after `from` with paths of a peer; none for originated paths.
     pub(super) fn next_row(&self, peer: PeerId, family: Family, from: u32) -> Option<u32> {
         self.peer(peer)?.rows[family.index()].next_from(from)
     }
 
-    /// Gives memory back after a peer's paths have gone.
+    /// Releases memory after the removal of a peer's paths.
     pub(super) fn shrink_rows(&mut self, peer: PeerId, family: Family) {
         if let Some(peer) = self.peer_mut(peer)
             && peer.rows[family.index()].is_empty()
@@ -328,14 +336,14 @@ impl Shared {
         }
     }
 
-    /// Forgets the attribute sets that nobody holds. No number that is not counted may be used across this.
+    /// Removes attribute sets without references. Invalidates every [`AttrId`] without a reference.
     pub(super) fn collect(&mut self) {
         if self.attributes.collect() {
             self.transforms.forget();
         }
     }
 
-    /// Why a peer's path is refused whatever its prefix.
+    /// The reason why a peer's path is rejected for every prefix.
     pub(super) fn refusal(&self, peer: PeerId, received: AttrId) -> Option<Filtered> {
         let peer = self.peer(peer)?;
         let own = self.config.local_as;
@@ -354,7 +362,8 @@ impl Shared {
         if let (Some(role), Some(marked)) =
             (peer.rules.local_role, self.attributes.only_to_customer(received))
         {
-            // RFC 9234 §5: not from below at all, and from beside only by its own word.
+            // RFC 9234 §5: a customer may not send a marked path at all, and a peer only with its
+            // own mark.
             let from_below = matches!(role, Role::Provider | Role::RouteServer);
             if from_below || role == Role::Peer && marked != peer.remote_as {
                 return Some(Filtered::RouteLeak);
@@ -364,7 +373,7 @@ impl Shared {
         peer.own_addresses.contains(&next_hop).then_some(Filtered::OwnNextHop)
     }
 
-    /// Runs import over what a peer sent.
+    /// Runs import over a received path.
     pub(super) fn take(
         &mut self,
         peer: PeerId,
@@ -383,7 +392,7 @@ impl Shared {
         ReceivedPath { received: self.attributes.acquire(received), used }
     }
 
-    /// A row has another best path, or none any more: `best` is the peer that it is from.
+    /// The best path of a row changed; `best` is its peer.
     pub(super) fn best_changed(&mut self, family: Family, row: u32, best: Option<PeerId>) {
         for place in 0..self.up.len() {
             let id = self.up[place];
@@ -393,7 +402,7 @@ impl Shared {
             }
             let out = &mut peer.out[family.index()];
             if out.has_add_path() {
-                continue; // that is told by any change of the row
+                continue; // `row_changed` makes the row pending
             }
             if out.is_advertised(row) || best.is_some_and(|best| best != id) {
                 out.pending.insert(row);
@@ -401,12 +410,13 @@ impl Shared {
                     self.signal(id);
                 }
             } else {
-                out.pending.remove(row); // neither told nor to be told
+                out.pending.remove(row); // neither advertised nor wanted
             }
         }
     }
 
-    /// What may be used of a row has changed, best or not: who is told several paths of it is told.
+    /// The usable paths of a row changed: makes the row pending for peers that receive several
+    /// paths per prefix.
     #[inline]
     pub(super) fn row_changed(&mut self, family: Family, row: u32) {
         if self.path_sessions[family.index()] > 0 {
@@ -426,7 +436,7 @@ impl Shared {
         }
     }
 
-    /// Puts a peer among those that have something to be written.
+    /// Queues a peer that has pending output.
     pub(super) fn signal(&mut self, id: PeerId) {
         let (held, silent) = (self.held, self.silent());
         if let Some(peer) = self.peer_mut(id)
@@ -442,7 +452,7 @@ impl Shared {
         self.peer(id).is_some_and(|peer| peer.has_pending(self.held, self.silent()))
     }
 
-    /// The order in which families are written this time.
+    /// The order of the families in the next write.
     pub(super) fn family_turn(&mut self, id: PeerId) -> [Family; 2] {
         let [v4, v6] = Family::ALL;
         let Some(peer) = self.peer_mut(id) else { return Family::ALL };
@@ -451,7 +461,7 @@ impl Shared {
         order
     }
 
-    /// What was pending has been written: the next change is signalled again.
+    /// All pending output was written: the next change queues the peer again.
     pub(super) fn written_empty(&mut self, id: PeerId) {
         if let Some(peer) = self.peer_mut(id) {
             peer.signalled = false;

@@ -1,22 +1,23 @@
-//! The table of one address family: every peer's Adj-RIB-In and the Loc-RIB in one structure.
+//! The table of one address family: the Adj-RIB-Ins of all peers and the Loc-RIB in one structure.
 //!
-//! A prefix has a [`Row`]; the row heads a list of its [`Path`]s, one (usually) from each peer that announced it, those in
-//! use first and the best one at the very front. Adj-RIB-In is the paths of one peer, Loc-RIB the paths in use;
-//! neither is stored a second time. Rows and paths live in two arenas and refer to each other by number: a
-//! prefix with one path takes 12 + 16 octets in IPv4 and 5 to 10 in the index. A peer with ADD-PATH (RFC 7911) may have several
-//! paths in a row; their identifiers are kept aside.
+//! A prefix has a [`Row`], which heads a list of its [`Path`]s, usually one from each peer that
+//! advertised it. Selected paths come first, the best path at the front. Adj-RIB-In is the paths of
+//! one peer, Loc-RIB the selected paths; neither is stored a second time. Rows and paths are in two
+//! arenas and refer to each other by number. A prefix with one path takes 12 + 16 octets in IPv4,
+//! and 5 to 10 octets in the index. A peer with ADD-PATH (RFC 7911) may have several paths in a
+//! row; a separate map has their identifiers.
 //!
-//! Every change goes the same way: remember the paths in use, change the list, decide again, compare. If the
-//! best path differs, the row is put before every peer's Adj-RIB-Out; if the set of next hops differs, before
-//! the FIB. A path that is refused (policy, loop) is kept with the reason, so that a change of policy finds it.
+//! Every change has four steps: record the selected paths, change the list, run the decision,
+//! compare. If the best path differs, the row becomes pending for every peer. If the set of next
+//! hops differs, it becomes pending for the FIB. A rejected path (policy, loop) is kept with the
+//! reason, so a changed policy can accept it later.
 //!
-//! While a family is held (RFC 4724 §4.1) lists change and nothing is decided; rows whose used paths changed
-//! meanwhile are flagged, because what they were compared with is gone when the hold ends. Originated paths are let
-//! through before that: they win against every learned path, so deciding them early decides nothing that a peer
-//! could still change.
+//! While a family is held (RFC 4724 §4.1), lists change without a decision. Rows with a change are
+//! flagged, because the previous selection is unknown at the end of the hold. Originated paths may
+//! be selected earlier: they win against every received path, so no peer can change that result.
 //!
-//! A row stays while it has paths, while some peer has been told of it (the number of such peers is kept), and
-//! while the FIB has it and does not know yet that it is gone.
+//! A row stays while it has paths, while it is advertised to a peer (a count in the row), and while
+//! the FIB has not been given its removal.
 
 mod fib;
 
@@ -30,6 +31,7 @@ use smallvec::SmallVec;
 use super::attributes::AttrId;
 use super::decision::{self, Candidate, Candidates};
 use super::peer::Shared;
+use super::received::{Filtered, ReceivedPath};
 use super::row_set::RowSet;
 use crate::types::{AddressFamily, Community, PeerId};
 use fib::same_next_hops;
@@ -37,39 +39,22 @@ use fib::same_next_hops;
 /// No row, no path.
 const NIL: u32 = u32::MAX;
 
-/// Why a path is kept but not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filtered {
-    /// Import policy rejected it.
-    Policy,
-    /// The local AS is in its AS_PATH (RFC 4271 §9.1.2).
-    AsLoop,
-    /// Its ORIGINATOR_ID is this speaker (RFC 4456 §8).
-    OriginatorLoop,
-    /// This speaker's cluster is in its CLUSTER_LIST (RFC 4456 §8).
-    ClusterLoop,
-    /// ONLY_TO_CUSTOMER says that it may not come from below: a route leak (RFC 9234 §5).
-    RouteLeak,
-    /// Its next hop is this speaker's own address (RFC 4271 §5.1.3).
-    OwnNextHop,
-}
-
 /// A prefix.
 #[derive(Debug)]
 pub(super) struct Row<F: AddressFamily> {
     pub(super) prefix: F::Prefix,
     flags: u8,
-    /// Peers that were told of it; stays at the greatest number once there.
-    told: u16,
+    /// The number of peers that the prefix is advertised to; it stays at the maximum once reached.
+    advertised_to: u16,
     head: u32,
 }
 
 impl<F: AddressFamily> Row<F> {
-    /// In the arena's list of free rows.
+    /// The row is in the list of free rows.
     const FREE: u8 = 1;
-    /// The FIB was given next hops.
+    /// The FIB was given next hops for the row.
     const IN_FIB: u8 = 1 << 1;
-    /// Used paths changed while the family was held.
+    /// The usable paths changed while the family was held.
     const CHANGED: u8 = 1 << 2;
 
     fn is(&self, flag: u8) -> bool {
@@ -85,14 +70,15 @@ impl<F: AddressFamily> Row<F> {
     }
 }
 
-/// What one peer says of a prefix, in 16 octets.
+/// The path of one peer for a prefix, in 16 octets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
-    /// What the peer sent.
+    /// The attributes as received.
     received: u32,
-    /// What import policy made of it; 0 where it is refused.
+    /// The attributes after import policy; 0 if the path is rejected.
     used: u32,
-    /// The peer in the low 24 bits, then flags, then why it is refused, then whether it has a path identifier.
+    /// The peer in the low 24 bits, then flags, then the reason of a rejection, then whether the
+    /// path has an identifier.
     owner: u32,
     next: u32,
 }
@@ -102,7 +88,7 @@ impl Path {
     const STALE: u32 = 1 << 25;
     const REASON_SHIFT: u32 = 26;
     const REASON: u32 = 0x1f << Self::REASON_SHIFT;
-    /// It came with a path identifier, which is in [`Table::identifiers`].
+    /// The path has an identifier, which is in [`Table::identifiers`].
     const IDENTIFIED: u32 = 1 << 31;
 
     pub(super) fn peer(&self) -> PeerId {
@@ -159,10 +145,10 @@ impl Path {
     }
 }
 
-/// The paths in use before or after a change: peers and attributes.
+/// The selected paths before or after a change: peers and attributes.
 ///
-/// The best stands apart from the others, because there mostly are none, and a table of a million prefixes asks several
-/// times for each.
+/// The best path is separate from the others. Usually there are no others, and with a million
+/// prefixes this type is used several times for each.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SelectedPaths {
     best: Option<(PeerId, AttrId)>,
@@ -170,20 +156,13 @@ struct SelectedPaths {
 }
 
 impl SelectedPaths {
-    /// All of them, the best first.
+    /// All selected paths, the best one first.
     fn iter(&self) -> impl Iterator<Item = (PeerId, AttrId)> {
         self.best.into_iter().chain(self.others.iter().copied())
     }
 }
 
-/// What a peer's path carries: what was received, and what of it is used or why it is not. Both counted by
-/// whoever makes it, for the path that takes it.
-pub(super) struct ReceivedPath {
-    pub(super) received: AttrId,
-    pub(super) used: Result<AttrId, Filtered>,
-}
-
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Table<F: AddressFamily> {
     index: HashTable<u32>,
@@ -191,9 +170,10 @@ pub(super) struct Table<F: AddressFamily> {
     free_row: u32,
     paths: Vec<Path>,
     free_path: u32,
-    /// Path identifiers (RFC 7911) by path, of those that have one: a path without pays nothing for them.
+    /// Path identifiers (RFC 7911) by path number. A path without an identifier costs no memory
+    /// here.
     identifiers: FxHashMap<u32, u32>,
-    /// Rows that the FIB has to be told about.
+    /// Rows that are pending for the FIB.
     dirty: RowSet,
 }
 
@@ -212,17 +192,17 @@ impl<F: AddressFamily> Default for Table<F> {
 }
 
 impl<F: AddressFamily> Table<F> {
-    /// Rows there are.
+    /// The number of rows in use.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Rows that are in the arena, free ones included: every row's number is less.
+    /// The number of rows in the arena, including free ones: a bound above every row number.
     pub(super) fn row_bound(&self) -> u32 {
         self.rows.len() as u32
     }
 
-    /// The numbers of the rows there are.
+    /// The numbers of the rows in use.
     pub(super) fn row_numbers(&self) -> impl Iterator<Item = u32> {
         (0..self.row_bound()).filter(|row| !self.rows[*row as usize].is(Row::<F>::FREE))
     }
@@ -267,7 +247,7 @@ impl<F: AddressFamily> Table<F> {
         })
     }
 
-    /// All paths of a peer in a row: one, unless it sends several.
+    /// All paths of a peer in a row: at most one, unless the peer sends several.
     fn paths_of(&self, row: u32, peer: PeerId) -> SmallVec<[u32; 2]> {
         let mut paths = SmallVec::new();
         if self.row(row).is_some() {
@@ -276,17 +256,17 @@ impl<F: AddressFamily> Table<F> {
         paths
     }
 
-    /// The identifier that a path came with.
+    /// The identifier of a received path.
     fn identifier(&self, number: u32, path: &Path) -> Option<u32> {
         if path.owner & Path::IDENTIFIED == 0 { None } else { self.identifiers.get(&number).copied() }
     }
 
-    /// The paths of a row with the identifiers that they came with, those in use first.
+    /// The paths of a row with the received identifiers, those in use first.
     pub(super) fn identified_paths(&self, row: u32) -> impl Iterator<Item = (Option<u32>, &Path)> {
         self.numbered_paths(row).map(|(_, identifier, path)| (identifier, path))
     }
 
-    /// The same with their numbers.
+    /// Like [`Self::identified_paths`], with the path numbers.
     pub(super) fn numbered_paths(&self, row: u32) -> impl Iterator<Item = (u32, Option<u32>, &Path)> {
         self.path_numbers(row).map(|number| {
             let path = &self.paths[number as usize];
@@ -294,12 +274,12 @@ impl<F: AddressFamily> Table<F> {
         })
     }
 
-    /// Whose a path is; none if it is originated here.
+    /// The peer of a path; none if the path is originated here.
     pub(super) fn peer_of(&self, number: u32) -> Option<PeerId> {
         self.paths.get(number as usize).map(Path::peer).filter(|peer| *peer != PeerId::LOCAL)
     }
 
-    /// What the decision looks at in the paths of a row that take part in it.
+    /// The candidates of a row: the input of the decision.
     pub(super) fn candidates(&self, shared: &Shared, row: u32) -> Candidates {
         let paths = self.numbered_paths(row);
         paths
@@ -309,7 +289,7 @@ impl<F: AddressFamily> Table<F> {
             .collect()
     }
 
-    /// The paths of a row that may be used. Of a held family only what is originated.
+    /// The paths of a row that may be used; in a held family only originated ones.
     pub(super) fn usable(&self, shared: &Shared, row: u32) -> Candidates {
         let held = shared.is_held(F::FAMILY);
         let mut candidates = Candidates::new();
@@ -322,7 +302,8 @@ impl<F: AddressFamily> Table<F> {
         candidates
     }
 
-    /// Takes the best path out of [`Self::usable`], numbered: one at a time, so that who wants few does not rank many.
+    /// Takes the best path out of [`Self::usable`], with its number. One at a time, because a
+    /// caller that needs few paths should not rank many.
     pub(super) fn take_best(&self, usable: &mut Candidates) -> Option<(u32, Path)> {
         let mut best = usable.clone();
         decision::select(&mut best, 1);
@@ -352,7 +333,7 @@ impl<F: AddressFamily> Table<F> {
             Entry::Occupied(found) => return *found.get(),
             Entry::Vacant(place) => place,
         };
-        let new = Row { prefix, flags: 0, told: 0, head: NIL };
+        let new = Row { prefix, flags: 0, advertised_to: 0, head: NIL };
         let row = match self.free_row {
             NIL => {
                 self.rows.push(new);
@@ -368,7 +349,7 @@ impl<F: AddressFamily> Table<F> {
         row
     }
 
-    /// Puts a peer's path in place of its last one. It is fresh, whatever the last one was.
+    /// Adds a peer's path, or replaces its previous one. The new path is not stale.
     pub(super) fn announce(
         &mut self,
         shared: &mut Shared,
@@ -395,8 +376,8 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Counts a path of the default route that was usable before a change, or is after it. Costs one look at the row, which the change
-    /// has looked at anyway.
+    /// Counts a path of the default route that was usable before a change, or is usable after it.
+    /// Reads only the row, which the change has read anyway.
     #[inline]
     fn count_default(&self, shared: &mut Shared, row: u32, peer: PeerId, (before, after): (bool, bool)) {
         if before != after && F::parts(&self.rows[row as usize].prefix).1 == 0 {
@@ -433,7 +414,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Gives a path other attributes. `stale`: whether it is stale afterwards.
+    /// Replaces the attributes of a path. `stale`: whether it is stale afterwards.
     fn replace(
         &mut self,
         shared: &mut Shared,
@@ -464,7 +445,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Takes a peer's path away; whether there was one.
+    /// Removes a peer's path; returns whether it existed.
     pub(super) fn withdraw(
         &mut self,
         shared: &mut Shared,
@@ -480,7 +461,7 @@ impl<F: AddressFamily> Table<F> {
         })
     }
 
-    /// Takes a path out of a row.
+    /// Removes a path from a row.
     fn remove_path(&mut self, shared: &mut Shared, row: u32, path: u32) {
         let before = self.selected_paths(row);
         let old = self.paths[path as usize];
@@ -516,7 +497,7 @@ impl<F: AddressFamily> Table<F> {
         self.free_if_unused(row);
     }
 
-    /// Takes away the paths of a peer, or only the stale ones; how many.
+    /// Removes the paths of a peer, or only the stale ones; returns their number.
     pub(super) fn remove_paths(&mut self, shared: &mut Shared, peer: PeerId, only_stale: bool) -> usize {
         let (mut removed, mut from) = (0, 0);
         while let Some(row) = shared.next_row(peer, F::FAMILY, from)
@@ -535,7 +516,7 @@ impl<F: AddressFamily> Table<F> {
         removed
     }
 
-    /// Marks a peer's paths stale, or no longer so. They are used as before.
+    /// Marks a peer's paths as stale, or removes the marks. The selection does not change.
     pub(super) fn mark_stale(&mut self, shared: &mut Shared, peer: PeerId, stale: bool) {
         let counts = shared.counts(peer, F::FAMILY);
         let wanted = if stale { counts.received } else { 0 };
@@ -556,12 +537,12 @@ impl<F: AddressFamily> Table<F> {
         });
     }
 
-    /// Turns a peer's stale paths into long-lived stale ones: they carry LLGR_STALE from here on, and those that carry
-    /// NO_LLGR go, whether the peer or import policy put it there (RFC 9494 §4.2). How many there are now, and how many
-    /// went.
+    /// Turns a peer's stale paths into long-lived stale paths: they get the community LLGR_STALE.
+    /// Paths with NO_LLGR are removed, whether the peer or import policy added it (RFC 9494 §4.2).
+    /// Returns the number of long-lived stale paths and of removed paths.
     pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
         let (mut removed, mut from) = (0, 0);
-        // By what was received: what is not in it needs no mark.
+        // By received attribute set; sets that already have the community are not in it.
         let mut marked: FxHashMap<AttrId, AttrId> = FxHashMap::default();
         while let Some(row) = shared.next_row(peer, F::FAMILY, from)
             && shared.counts(peer, F::FAMILY).stale > 0
@@ -608,7 +589,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Decides every row of a family that is held no longer.
+    /// Runs the decision for every row after the end of a hold.
     pub(super) fn decide_all(&mut self, shared: &mut Shared) {
         for row in 0..self.row_bound() {
             if self.row(row).is_some() {
@@ -619,7 +600,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Phase 2 for one row, and the word to those whom the outcome concerns.
+    /// Runs phase 2 for one row, and makes the row pending for peers and FIB if the result differs.
     fn decide(&mut self, shared: &mut Shared, row: u32, before: &SelectedPaths) {
         if shared.is_held(F::FAMILY) {
             self.rows[row as usize].set(Row::<F>::CHANGED, true);
@@ -641,11 +622,11 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Marks the paths that are used, and puts them to the front.
+    /// Marks the selected paths and moves them to the front.
     fn select(&mut self, shared: &Shared, row: u32) {
         let Some(only) = self.paths.get_mut(self.rows[row as usize].head as usize) else { return };
         if only.next == NIL {
-            // The usual case of a large table: there is nothing to compare, and nothing to look up.
+            // The usual case of a large table: no comparison and no look-up.
             only.set(Path::SELECTED, only.used != 0);
             return;
         }
@@ -654,7 +635,7 @@ impl<F: AddressFamily> Table<F> {
         self.relink(row, &candidates);
     }
 
-    /// Decides the originated paths of a held family.
+    /// Runs the decision for the originated paths of a held family.
     pub(super) fn decide_originated(&mut self, shared: &mut Shared) {
         for row in 0..self.row_bound() {
             if self.row(row).is_some() {
@@ -664,7 +645,8 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
+    /// Selects or deselects an originated path at once; received paths wait for the end of the
+    /// hold.
     fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &SelectedPaths) {
         let local = self.path_of(row, PeerId::LOCAL, None);
         if local.is_none() && before.best.is_none_or(|(peer, _)| peer != PeerId::LOCAL) {
@@ -684,7 +666,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Puts the paths in use to the front of the list, in the order in which they were selected.
+    /// Moves the selected paths to the front of the list, in the order of selection.
     fn relink(&mut self, row: u32, selected: &[Candidate]) {
         let old: SmallVec<[u32; 8]> = self.path_numbers(row).collect();
         let mut order: SmallVec<[u32; 8]> = selected.iter().map(|candidate| candidate.path).collect();
@@ -699,10 +681,10 @@ impl<F: AddressFamily> Table<F> {
         self.rows[row as usize].head = next;
     }
 
-    /// One peer more, or one less, has been told of a row.
-    pub(super) fn count_advertised(&mut self, row: u32, told: bool) {
-        let count = &mut self.rows[row as usize].told;
-        match (*count, told) {
+    /// Counts a peer that the row is now advertised to, or no longer.
+    pub(super) fn count_advertised(&mut self, row: u32, advertised: bool) {
+        let count = &mut self.rows[row as usize].advertised_to;
+        match (*count, advertised) {
             (u16::MAX, _) => {} // no longer counted: the row stays
             (_, true) => *count += 1,
             (_, false) => {
@@ -714,7 +696,11 @@ impl<F: AddressFamily> Table<F> {
 
     fn free_if_unused(&mut self, row: u32) {
         let entry = &mut self.rows[row as usize];
-        if entry.head != NIL || entry.told != 0 || entry.is(Row::<F>::IN_FIB) || entry.is(Row::<F>::FREE) {
+        if entry.head != NIL
+            || entry.advertised_to != 0
+            || entry.is(Row::<F>::IN_FIB)
+            || entry.is(Row::<F>::FREE)
+        {
             return;
         }
         let hash = FxBuildHasher.hash_one(entry.prefix);
@@ -727,7 +713,7 @@ impl<F: AddressFamily> Table<F> {
         self.dirty.remove(row);
     }
 
-    /// Gives memory back after a large table has gone.
+    /// Releases the memory of a large table that became empty.
     pub(super) fn shrink_if_empty(&mut self) {
         if self.index.is_empty() && self.rows.len() > 1024 {
             *self = Table::default();
@@ -757,7 +743,7 @@ fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>,
     }
 }
 
-/// Whether a path is kept from before a session's loss, and marked as the last to be used.
+/// Whether a path is from before the loss of its session and is marked LLGR_STALE.
 fn is_long_lived_stale(shared: &Shared, path: &Path) -> bool {
     let received = path.received().filter(|_| path.is_stale());
     received.is_some_and(|received| shared.attributes.digest(received).is_long_lived_stale())

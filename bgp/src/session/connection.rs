@@ -1,23 +1,24 @@
-//! One TCP connection to a peer, or the attempt to make it: its own small state, buffers and timers.
+//! One TCP connection to a peer, or an attempt to open it: its state, buffers and timers.
 //!
-//! Input is kept only while a message is incomplete, and the header is refused as soon as it promises more than
-//! the session's longest message, so the buffer is bounded by that. Output holds control messages only (OPEN,
-//! KEEPALIVE, ROUTE-REFRESH); UPDATEs are made when the socket takes them.
+//! The input buffer holds only an incomplete message. A header with a longer length than the
+//! session allows is rejected at once, so the buffer is bounded by the longest message. The output
+//! buffer holds only control messages (OPEN, KEEPALIVE, ROUTE-REFRESH). UPDATEs are encoded when
+//! the socket accepts them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::cause::RefusedSegments;
 use super::negotiated::Negotiated;
 use super::timers::{Kind, Timers};
-use crate::speaker::io::ConnId;
+use crate::io::ConnId;
+use crate::io::cause::RefusedSegments;
 use crate::wire::{self, Frame, HeaderError, MAX_MESSAGE, Open};
 
-/// Control output beyond which no more KEEPALIVEs are queued: the peer does not read.
+/// Octets of queued control messages above which no KEEPALIVE is queued: the peer does not read.
 const OUTPUT_LIMIT: usize = 4096;
 
-/// Who opened the connection.
+/// The side that opened the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This side.
@@ -29,11 +30,11 @@ pub(crate) enum Origin {
 /// Timers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// HoldTimer: nothing came.
+    /// HoldTimer: no message was received.
     Hold,
-    /// KeepaliveTimer: time to say that we are there.
+    /// KeepaliveTimer: the next KEEPALIVE is due.
     Keepalive,
-    /// SendHoldTimer: nothing was taken (RFC 9687).
+    /// SendHoldTimer: the peer accepted no message (RFC 9687).
     SendHold,
 }
 
@@ -52,22 +53,22 @@ pub(crate) struct Connection {
     pub(crate) origin: Origin,
     /// Connect, OpenSent, OpenConfirm or Established.
     pub(crate) state: State,
-    /// Known once TCP is there.
+    /// Known once TCP is open.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: SocketAddr,
     pub(crate) timers: Timers<Timer>,
-    /// What was sent.
+    /// The OPEN that was sent.
     pub(crate) our_open: Option<Open>,
-    /// What came; kept for the operator's eyes.
+    /// The OPEN that was received; kept for the operator.
     pub(crate) their_open: Option<Open>,
     /// From OpenConfirm on.
     pub(crate) negotiated: Option<Negotiated>,
     pub(crate) since: Instant,
-    /// In Connect: segments that the kernel refused since the attempt began.
+    /// In Connect: segments that the kernel dropped since the attempt began.
     pub(crate) refused: RefusedSegments,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// The shell knows that there is something to send.
+    /// The shell knows that the connection has output.
     announced: bool,
 }
 
@@ -97,17 +98,17 @@ impl Connection {
         }
     }
 
-    /// The longest message that is taken now.
+    /// The longest message that is accepted now.
     pub(crate) fn max_message(&self) -> usize {
         self.negotiated.as_ref().map_or(MAX_MESSAGE, Negotiated::max_message)
     }
 
-    /// What came before and is not a whole message yet, taken out.
+    /// Takes out the received octets of an incomplete message.
     pub(crate) fn take_input(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.input)
     }
 
-    /// Gives back the beginning of a message.
+    /// Stores the octets of an incomplete message.
     pub(crate) fn keep_input(&mut self, rest: Vec<u8>) {
         self.input = rest;
     }
@@ -122,7 +123,8 @@ impl Connection {
         encode(&mut self.output);
     }
 
-    /// Queues a KEEPALIVE, unless so much is waiting that the peer is not reading. True if it was queued.
+    /// Queues a KEEPALIVE, unless the queue shows that the peer does not read. Returns true if it
+    /// was queued.
     pub(crate) fn queue_keepalive(&mut self) -> bool {
         let room = self.output.len() < OUTPUT_LIMIT;
         if room {
@@ -131,23 +133,23 @@ impl Connection {
         room
     }
 
-    /// Moves what is queued to `out`.
+    /// Moves the queued octets to `out`.
     pub(crate) fn take_output(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.output);
     }
 
-    /// Marks the connection as one with something to send; true if it was not marked.
+    /// Marks the connection as one with output; returns true if it was not marked.
     pub(crate) fn announce(&mut self) -> bool {
         !std::mem::replace(&mut self.announced, true)
     }
 
-    /// Everything was sent.
+    /// Removes the mark: all output was sent.
     pub(crate) fn drained(&mut self) {
         self.announced = false;
         self.timers.stop(Timer::SendHold);
     }
 
-    /// The HoldTimer starts again, for the Hold Time that was agreed.
+    /// Restarts the HoldTimer with the negotiated Hold Time.
     pub(crate) fn restart_hold(&mut self, now: Instant) {
         match self.negotiated.as_ref().map(|negotiated| negotiated.hold_time) {
             Some(hold) if !hold.is_zero() => self.timers.set(Timer::Hold, now + hold),
@@ -155,13 +157,13 @@ impl Connection {
         }
     }
 
-    /// Both sides said that they know what a Hard Reset is (RFC 8538).
+    /// Whether both sides support Hard Reset (RFC 8538).
     pub(crate) fn knows_hard_reset(&self) -> bool {
         let restart = self.negotiated.as_ref().and_then(|negotiated| negotiated.graceful_restart);
         restart.is_some_and(|restart| restart.notification)
     }
 
-    /// How long the peer may take nothing: 8 minutes, or twice the Hold Time (RFC 9687 §3.2).
+    /// The Send Hold Time: 8 minutes, or twice the Hold Time (RFC 9687 §3.2).
     pub(crate) fn send_hold(&self) -> Duration {
         let hold = self.negotiated.as_ref().map_or(Duration::ZERO, |negotiated| negotiated.hold_time);
         Duration::from_secs(480).max(2 * hold)

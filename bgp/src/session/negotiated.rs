@@ -70,7 +70,8 @@ pub struct PeerRestart {
     /// Its paths are kept after a NOTIFICATION too, except after a Hard Reset: both sides sent the
     /// N bit (RFC 8538).
     pub notification: bool,
-    /// The R bit: the peer was restarted. Nobody waits for its End-of-RIB before sending it routes.
+    /// The R bit: the peer was restarted. This side does not wait for its End-of-RIB before it
+    /// advertises routes.
     pub restarting: bool,
     /// Restart Time: how long its paths are kept after the session is lost.
     pub time: Duration,
@@ -237,9 +238,9 @@ impl PeerRestart {
 /// §4.2). A repeated role counts once; two different roles match nothing.
 fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     let Some(local) = config.paths.local_role else { return Ok(()) };
-    let said = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
-    let remote: Vec<Capability> = said.cloned().collect();
-    let matches = remote.iter().all(|said| *said == Capability::Role(local.counterpart()));
+    let roles = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
+    let remote: Vec<Capability> = roles.cloned().collect();
+    let matches = remote.iter().all(|role| *role == Capability::Role(local.counterpart()));
     if matches && !(remote.is_empty() && config.paths.local_role_strict) {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The peer's own part of the state machine: operator's verbs, connections made and lost, timers.
-//! What comes over a connection is in `messages`, what an operator sees in `status`.
+//! The state machine of the peer: operator's commands, opened and lost connections, timers.
+//! Messages are handled in `messages`; `status` has the operator's view.
 
 mod bfd;
 mod failures;
@@ -11,9 +11,7 @@ mod status;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::cause::{Cause, ConnectFailure};
 use super::connection::{self, Connection, Origin};
-use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
 use super::{
@@ -21,8 +19,10 @@ use super::{
 };
 use crate::bfd::Status;
 use crate::config::PeerConfig;
-use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
-use crate::speaker::status::Traffic;
+use crate::io::cause::{Cause, ConnectFailure};
+use crate::io::fault::{Fault, Retry};
+use crate::io::status::Traffic;
+use crate::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Notification, Scratch};
 use failures::Failures;
@@ -36,15 +36,15 @@ enum Timer {
     ConnectRetry,
     /// The peer's Restart Time (RFC 4724 §4.2).
     Restart,
-    /// The bound on waiting for End-of-RIB.
+    /// The limit of waiting for End-of-RIB.
     StalePaths,
-    /// The bound on waiting for EoRR (RFC 7313 §4).
+    /// The limit of waiting for EoRR (RFC 7313 §4).
     Refresh,
     /// Long-lived Stale Time of IPv4 unicast (RFC 9494 §4.2).
     LongLivedV4,
     /// Long-lived Stale Time of IPv6 unicast.
     LongLivedV6,
-    /// The bound on BFD's return after the peer replaced its BFD session.
+    /// The limit of waiting for BFD after the peer replaced its BFD session.
     BfdReturn,
 }
 
@@ -65,7 +65,7 @@ impl Kind for Timer {
     }
 }
 
-/// Whether the peer tries at all.
+/// Whether the peer attempts to have a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Idle until an operator acts.
@@ -88,21 +88,21 @@ pub struct Peer {
     jitter: Jitter,
     /// The next IdleHoldTime.
     idle_hold: Duration,
-    /// The next wait before connecting.
+    /// The next delay before an attempt to connect.
     connect_wait: Duration,
     /// Families with stale paths.
     stale: FamilySet,
-    /// Of these, the ones whose Restart Time runs.
+    /// The stale families with a running Restart Time.
     restart_time: FamilySet,
-    /// Of the stale, the ones with long-lived stale paths (RFC 9494), and how long each family is kept so. Both, if
-    /// the peer was back for a moment.
+    /// The stale families with long-lived stale paths (RFC 9494), and the Long-lived Stale Time of
+    /// each family. A family may have paths of both kinds if the peer was back for a moment.
     long_lived: FamilySet,
     long_lived_time: [Duration; 2],
-    /// Families whose Long-lived Stale Time ended in this session, before End-of-RIB.
+    /// Families with a Long-lived Stale Time that ended in this session, before End-of-RIB.
     overdue: FamilySet,
-    /// End-of-RIB came in this session.
+    /// Families with End-of-RIB in this session.
     end_of_rib: FamilySet,
-    /// BoRR has come, and EoRR has not. Never a family of `stale`.
+    /// Families between BoRR and EoRR. Never a family of `stale`.
     refreshing: FamilySet,
     state: State,
     state_since: Instant,
@@ -114,13 +114,13 @@ pub struct Peer {
     notification_received: Option<(Notification, Instant)>,
     /// Texts of [`Event::MalformedUpdate`] in this session.
     malformed: Vec<String>,
-    /// How the BFD session stands, and since when it has its state.
+    /// The status of the BFD session, and the time of its last change of state.
     bfd: Option<(Status, Instant)>,
     scratch: Scratch,
 }
 
 impl Peer {
-    /// A peer in Idle; [`Peer::start`] is what starts it.
+    /// Creates a peer in Idle; [`Peer::start`] starts it.
     pub fn new(id: PeerId, config: PeerConfig, local: Local, seed: u64, now: Instant) -> Self {
         Peer {
             id,
@@ -153,12 +153,12 @@ impl Peer {
         }
     }
 
-    /// Its configuration.
+    /// The peer's configuration.
     pub fn config(&self) -> &PeerConfig {
         &self.config
     }
 
-    /// Its index.
+    /// The peer's index.
     pub fn id(&self) -> PeerId {
         self.id
     }
@@ -181,29 +181,29 @@ impl Peer {
         })
     }
 
-    /// What a listening socket has to know of the peer.
+    /// The peer's entry in the key table of the listening sockets.
     pub fn listen_key(&self) -> ListenKey {
         let SocketOptions { password, min_ttl, interface, .. } = self.socket_options();
         ListenKey { remote: self.config.address, interface, password, min_ttl }
     }
 
-    /// No connection, no stale path, and no error that it is held for: nothing would be lost with it. A peer that waits to be
-    /// connected to looks like this too.
+    /// Whether the peer has no connection, no stale path and no error that holds it idle: its
+    /// removal would lose no state. This is also true for a peer that waits in Active.
     pub fn is_spent(&self) -> bool {
         self.mode != Mode::Held && self.stale.is_empty() && self.connections.iter().all(Option::is_none)
     }
 
-    /// Families of which the peer sent End-of-RIB in this session.
+    /// Families for which the peer sent End-of-RIB in this session.
     pub fn end_of_rib(&self) -> FamilySet {
         self.end_of_rib
     }
 
-    /// The initial selection is done: OPENs carry no R bit from now on.
+    /// The initial selection is done: OPENs carry no R bit any more.
     pub fn restart_complete(&mut self) {
         self.local.restarting = false;
     }
 
-    /// ManualStart. Nothing happens if the peer is shut down by its configuration, or was started.
+    /// ManualStart. Does nothing if the peer is configured as shut down or was started already.
     pub fn start(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.mode == Mode::Stopped && !self.config.shutdown {
             self.begin(now, sink);
@@ -211,7 +211,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// ManualStop: every connection ends with `fault`, and none is tried again.
+    /// ManualStop: every connection ends with `fault`, and no attempt follows.
     pub fn stop(&mut self, fault: Fault, now: Instant, sink: &mut impl Sink) {
         self.mode = Mode::Stopped;
         self.timers.stop(Timer::IdleHold);
@@ -223,8 +223,8 @@ impl Peer {
         self.settle(now);
     }
 
-    /// Another configuration for the same address. What does not force a new session is in force afterwards, except for
-    /// what is the tables' (policies, next hops).
+    /// Applies another configuration for the same address. Changes that need no new session take
+    /// effect at once. The tables apply policies and next hops.
     pub fn update(&mut self, config: PeerConfig, now: Instant, sink: &mut impl Sink) -> Change {
         if self.config == config {
             return Change::Unchanged;
@@ -253,11 +253,12 @@ impl Peer {
             return; // the speaker itself has stopped
         }
         for slot in 0..self.connections.len() {
-            // So that the loss of the last one does not start the next before the other is closed.
+            // Otherwise the end of the last connection would start a new one before the other is
+            // closed.
             self.mode = Mode::Stopped;
             self.fail(slot, Fault::ConfigurationChange, now, sink);
         }
-        // What the new session will not carry, or another AS said.
+        // Paths that the new session will not carry, or that another AS advertised.
         let gone = match self.config.graceful_restart {
             Some(_) if self.config.remote_as == before.remote_as => {
                 self.stale.difference(self.config.families)
@@ -271,9 +272,10 @@ impl Peer {
         self.begin(now, sink);
     }
 
-    /// An operator's reset: what there is of a session ends, and a new one begins; so does a wait after an error. A connection that
-    /// comes at once would be there before the peer has read why the last one ended, and would pass for its restart: it comes
-    /// a little later. False if the peer, or the speaker, is stopped.
+    /// Resets the session for an operator: the current one ends, and a new one begins. An idle hold
+    /// after an error ends too. The new connection starts a little later. Otherwise it would arrive
+    /// before the peer has read the reason of the end, and the peer would take it for a restart.
+    /// Returns false if the peer or the speaker is stopped.
     pub fn reset(&mut self, fault: &Fault, now: Instant, sink: &mut impl Sink) -> bool {
         if self.mode == Mode::Stopped || self.config.shutdown {
             return false;
@@ -324,14 +326,15 @@ impl Peer {
         }
     }
 
-    /// The tables have something for the peer: says so to the shell if the session is Established.
+    /// The tables have UPDATEs for the peer: reports the connection to the shell if the session is
+    /// Established.
     pub fn updates_pending(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Established) {
             self.announce(slot, now, sink);
         }
     }
 
-    /// TcpConnectionConfirmed, for a connection of this side's.
+    /// TcpConnectionConfirmed, for a connection that this side opened.
     pub fn handle_connected(
         &mut self,
         conn: ConnId,
@@ -351,7 +354,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// TcpConnectionFails before there was one.
+    /// TcpConnectionFails, for an attempt of this side.
     pub fn handle_connect_failed(
         &mut self,
         conn: ConnId,
@@ -365,7 +368,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// The peer connected. On `Ok` the connection has that name.
+    /// The peer connected. `Ok` has the name of the connection.
     pub fn handle_accepted(
         &mut self,
         local: SocketAddr,
@@ -385,7 +388,7 @@ impl Peer {
         if let Some(expected) = self.config.local_address.filter(|expected| *expected != local.ip()) {
             return Err(Refusal::LocalAddress { peer, local: local.ip(), expected });
         }
-        // At most one connection of the peer's waits for its OPEN: one before this is dead.
+        // The peer has at most one connection that waits for its OPEN: an older one is dead.
         for slot in 0..self.connections.len() {
             let waits = |c: &Connection| c.origin == Origin::Incoming && c.state != State::Established;
             if self.connections[slot].as_ref().is_some_and(waits) {
@@ -393,7 +396,7 @@ impl Peer {
             }
         }
         let Some(slot) = self.connections.iter().position(Option::is_none) else {
-            // Outgoing and Established at once cannot be: Established closes every other connection.
+            // Impossible: Established closes every other connection.
             return Err(Refusal::IdleHold { peer, left: Duration::ZERO });
         };
         let conn = sink.open_conn(self.id);
@@ -404,7 +407,7 @@ impl Peer {
         Ok(conn)
     }
 
-    /// TCP ended; `reason` in words.
+    /// TCP ended; `reason` is a text.
     pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_of(conn) {
             self.fail(slot, Fault::Closed(reason), now, sink);
@@ -412,13 +415,13 @@ impl Peer {
         self.settle(now);
     }
 
-    /// When [`Peer::handle_timeout`] is due.
+    /// The time at which [`Peer::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let connections = self.connections.iter().flatten().filter_map(|connection| connection.timers.next());
         connections.chain(self.timers.next()).min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
         while let Some(timer) = self.timers.take_expired(now) {
             match timer {
@@ -452,7 +455,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// Out of Idle: AutomaticStart, passive or not.
+    /// Leaves Idle: AutomaticStart, passive or not.
     fn begin(&mut self, now: Instant, sink: &mut impl Sink) {
         self.mode = Mode::Running;
         self.timers.stop(Timer::IdleHold);
@@ -480,7 +483,7 @@ impl Peer {
         self.config.connect_retry.min(CONNECT_TIME)
     }
 
-    /// ConnectRetryTimer_Expires: in Connect the attempt is made anew, in Active one is made.
+    /// ConnectRetryTimer_Expires: in Connect the attempt is repeated, in Active one starts.
     fn retry_connect(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Connect) {
             let seconds = self.attempt_time().as_secs();
@@ -493,15 +496,17 @@ impl Peer {
         }
     }
 
-    /// Whether an attempt of this side's should be under way: until one connection is known to be the peer's. One
-    /// that the peer made and says nothing on does not count; if it speaks after all, §6.8 decides.
+    /// Whether this side should attempt to connect: true until one connection is known to be the
+    /// peer's. An incoming connection without an OPEN does not count; if the OPEN arrives later,
+    /// §6.8 decides.
     fn wants_to_connect(&self) -> bool {
         let counts = |c: &Connection| c.origin == Origin::Outgoing || c.state >= State::OpenConfirm;
         !self.config.passive && !self.connections.iter().flatten().any(counts)
     }
 
     fn schedule_connect(&mut self, now: Instant) {
-        // While stale paths wait for the peer, its return must not be missed by much; long-lived ones wait for long.
+        // A peer with stale paths should be found soon after its return. Long-lived stale paths
+        // have more time.
         let urgent = !self.restart_time.is_empty();
         let longest = if urgent { self.attempt_time() } else { self.config.connect_retry };
         let wait = self.connect_wait.min(longest);
@@ -546,7 +551,7 @@ impl Peer {
         }
     }
 
-    /// Ends a connection, and goes on as the fault demands if it was the last.
+    /// Ends a connection. After the last one, the fault decides what follows.
     fn fail(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         if self.connections[slot].is_none() {
             return;
@@ -579,7 +584,8 @@ impl Peer {
         }
     }
 
-    /// Ends a connection and tells whoever has to know.
+    /// Ends a connection; sends its NOTIFICATION, and reports the end to the tables and by an
+    /// event.
     fn drop_connection(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         let Some(mut connection) = self.connections[slot].take() else { return };
         let established = connection.state == State::Established;
@@ -608,7 +614,7 @@ impl Peer {
             self.lose_session(&connection, &fault, notification.as_ref(), failure, now, sink);
         } else if fault.is_error() {
             let (cause, error) = failure;
-            // What becomes of a second connection is no failure of the session that stands.
+            // The failure of a second connection is no failure of the Established session.
             if self.established().is_none() {
                 self.failures.attempted((cause.clone(), error.clone()), now);
             }
@@ -622,7 +628,7 @@ impl Peer {
         &mut self,
         connection: &Connection,
         fault: &Fault,
-        told: Option<&Notification>,
+        notification: Option<&Notification>,
         (cause, reason): (Cause, String),
         now: Instant,
         sink: &mut impl Sink,
@@ -637,7 +643,7 @@ impl Peer {
             self.idle_hold = MIN_IDLE_HOLD;
             self.connect_wait = MIN_IDLE_HOLD;
         }
-        sink.down(self.id, retained, self.long_lived, fault, told);
+        sink.down(self.id, retained, self.long_lived, fault, notification);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, cause, retained });
         self.begin_retention(now, sink);
     }
@@ -652,7 +658,7 @@ impl Peer {
     fn socket_options(&self) -> SocketOptions {
         let external = self.config.remote_as != self.local.asn;
         let (ttl, min_ttl) = match self.config.ttl_security {
-            // A packet of a peer one hop away arrives with 255 (RFC 5082 §3).
+            // A packet of a directly connected peer arrives with TTL 255 (RFC 5082 §3).
             Some(hops) => (Some(255), Some(u8::MAX - (hops - 1))),
             None if external => (Some(self.config.ebgp_multihop.unwrap_or(1)), None),
             None => (None, None),
@@ -679,7 +685,7 @@ impl Peer {
         self.connections.iter().flatten().find(|connection| connection.state == State::Established)
     }
 
-    /// Writes down the state that the last input led to.
+    /// Updates the peer's state after an input.
     fn settle(&mut self, now: Instant) {
         let connection = self.connections.iter().flatten().map(|connection| connection.state).max();
         let state = match (self.mode, connection) {

@@ -1,7 +1,8 @@
-//! Timers as a table of deadlines, one entry a kind, and the jitter that keeps peers from moving in step.
+//! Timers as a table of deadlines, one entry for each kind, and the jitter that keeps peers from
+//! acting in step.
 //!
-//! A timer that is not running has no deadline. Nothing here reads a clock: the owner asks what has expired at
-//! the `now` it was given.
+//! A timer that does not run has no deadline. No function reads a clock: the owner passes `now` and
+//! receives the expired timers.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ pub(crate) trait Kind: Copy + 'static {
     /// Every kind, each at its own index. At most [`CAPACITY`].
     const ALL: &'static [Self];
 
-    /// Its place in [`Kind::ALL`].
+    /// The index in [`Kind::ALL`].
     fn index(self) -> usize;
 }
 
@@ -32,7 +33,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Kind> Timers<K> {
-    /// Starts a timer, or starts it again.
+    /// Starts or restarts a timer.
     pub(crate) fn set(&mut self, kind: K, deadline: Instant) {
         self.deadlines[kind.index()] = Some(deadline);
     }
@@ -42,7 +43,7 @@ impl<K: Kind> Timers<K> {
         self.deadlines[kind.index()] = None;
     }
 
-    /// When a timer expires, if it runs.
+    /// The deadline of a timer, if it runs.
     pub(crate) fn get(&self, kind: K) -> Option<Instant> {
         self.deadlines[kind.index()]
     }
@@ -52,7 +53,7 @@ impl<K: Kind> Timers<K> {
         self.deadlines.iter().flatten().min().copied()
     }
 
-    /// Takes out the timer that expired first, if one has.
+    /// Removes and returns the timer that expired first, if any.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Option<K> {
         let expired = |kind: &K| self.get(*kind).filter(|deadline| *deadline <= now);
         let kind = *K::ALL.iter().filter(|kind| expired(kind).is_some()).min_by_key(|kind| expired(kind))?;
@@ -61,7 +62,7 @@ impl<K: Kind> Timers<K> {
     }
 }
 
-/// splitmix64: enough to spread timers, and the same again from the same seed.
+/// splitmix64: sufficient to spread timers; the same seed gives the same values.
 #[derive(Clone, Debug)]
 pub(crate) struct Jitter(u64);
 

@@ -105,7 +105,7 @@ impl Speaker {
                 ExplainedPeer {
                     peer: key,
                     from: export.from.and_then(|from| self.key_of(from)),
-                    standing: match (export.refused, export.told) {
+                    standing: match (export.refused, export.advertised) {
                         (None, true) => ExportStanding::Advertised,
                         (None, false) => ExportStanding::Pending,
                         (Some(_), false) => ExportStanding::Withheld,

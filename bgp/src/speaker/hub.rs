@@ -1,4 +1,5 @@
-//! What all peers share: the tables, and the queues towards the shell. The [`Sink`] of every session.
+//! The state that all peers share: the tables, and the queues towards the shell. It is the [`Sink`]
+//! of every session.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -6,32 +7,32 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::io::{Action, ConnId, Event};
 use crate::bmp::Station;
 use crate::config::PeerConfig;
+use crate::io::{Action, ConnId, Event};
 use crate::rib::{Rib, RibPeer, SessionFacts};
 use crate::session::{Fault, Session, Sink};
 use crate::types::{Family, FamilySet, NextHop, PeerId};
 use crate::wire::{Notification, Update};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) rib: Rib,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
     pub(super) writable: VecDeque<ConnId>,
-    /// Whose connection it is, of those that are not closed.
+    /// The peer of each open connection.
     pub(super) conns: FxHashMap<ConnId, PeerId>,
     next_conn: u64,
-    /// The time of the input that is being handled.
+    /// The time of the current input.
     pub(super) clock: Instant,
-    /// Monitoring stations that are connected.
+    /// Connected monitoring stations.
     pub(super) stations: Vec<Station>,
     pub(super) next_station: u64,
-    /// The speaker has stopped: the tables stay as they are, so that the FIB does.
+    /// The speaker has stopped: the tables stay as they are, and so does the FIB.
     pub(super) frozen: bool,
-    /// It stopped for a restart: what ends here is no event that anybody should act upon.
+    /// The speaker stopped silently for a restart: ends of sessions cause no events.
     pub(super) silent: bool,
 }
 
@@ -54,7 +55,7 @@ impl Hub {
 }
 
 impl Hub {
-    /// Reports default routes that peers offer from now on, or no longer.
+    /// Reports changes of the default routes that peers advertise.
     pub(super) fn report_defaults(&mut self) {
         while let Some((peer, address, family, offered)) = self.rib.poll_default() {
             self.event(Event::DefaultRoute { peer, address, family, offered });
@@ -180,8 +181,8 @@ fn session_facts(session: Session<'_>) -> SessionFacts {
     }
 }
 
-/// The next hops that this side announces as its own: what is configured, the session's address otherwise. An IPv6
-/// address stands in for IPv4 where the peer takes it (RFC 8950).
+/// The next hops that this side advertises as its own: the configured one, otherwise the session's
+/// address. An IPv6 address also serves for IPv4 if the peer accepts it (RFC 8950).
 pub(super) fn next_hops(session: Session<'_>) -> (Option<NextHop>, Option<NextHop>) {
     let v6 = match (session.config.next_hop_v6, session.local.ip().to_canonical()) {
         (Some(configured), _) => Some(NextHop::V6(configured)),

@@ -91,8 +91,8 @@ impl Speaker {
     ) -> Option<u32> {
         let id = self.peer_id(key)?;
         piece(self.hub.rib.received_from(id, family, first), left, |paths| {
-            let told = paths.iter().filter(|path| path.peer == Some(id));
-            out.extend(told.map(|path| Route::of_path(path, Some(key))));
+            let received = paths.iter().filter(|path| path.peer == Some(id));
+            out.extend(received.map(|path| Route::of_path(path, Some(key))));
         })
     }
 
@@ -107,8 +107,8 @@ impl Speaker {
         let id = self.peer_id(key)?;
         let rows = (first..self.hub.rib.row_bound(family)).map(|row| (row, row));
         piece(rows, left, |row| {
-            let told = self.hub.rib.advertised_of(id, family, row);
-            out.extend(told.iter().map(|route| Route::of_advertised(route, key)));
+            let advertised = self.hub.rib.advertised_of(id, family, row);
+            out.extend(advertised.iter().map(|route| Route::of_advertised(route, key)));
         })
     }
 }

@@ -36,7 +36,7 @@ pub struct Route {
     pub extended_communities: Vec<ExtendedCommunity>,
     /// In use: traffic takes this path, alone or with others.
     pub best: bool,
-    /// Why the path is kept but not used, in words.
+    /// The reason why the path is kept but not used, in words.
     pub filtered: Option<&'static str>,
     /// Kept from before the peer's restart (RFC 4724 §4.2).
     pub stale: bool,
@@ -95,7 +95,7 @@ pub(super) fn refused(filtered: Filtered) -> &'static str {
         Filtered::Policy => "refused by import policy",
         Filtered::AsLoop => "the local AS is in its AS_PATH",
         Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
-        Filtered::RouteLeak => "a route leak: ONLY_TO_CUSTOMER says that it may not come from this peer",
+        Filtered::RouteLeak => "a route leak: ONLY_TO_CUSTOMER forbids it from this peer",
         Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
         Filtered::OwnNextHop => "its next hop is this speaker",
     }

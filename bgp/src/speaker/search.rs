@@ -138,8 +138,8 @@ impl Speaker {
         let mut left = rows;
         while let Some(family) = search.family {
             let rib = &self.hub.rib;
-            let asked = search.filter.prefix.is_none_or(|prefix| Family::of(&prefix) == family);
-            let bound = if asked { rib.row_bound(family) } else { 0 };
+            let requested = search.filter.prefix.is_none_or(|prefix| Family::of(&prefix) == family);
+            let bound = if requested { rib.row_bound(family) } else { 0 };
             while search.row < bound {
                 if left == 0 {
                     return true;
@@ -257,7 +257,7 @@ impl Matches {
 
     /// Whether a prefix covers the requested one or is covered by it.
     fn related(&self, prefix: IpNet) -> bool {
-        let related = |asked: IpNet| asked.contains(&prefix) || prefix.contains(&asked);
+        let related = |wanted: IpNet| wanted.contains(&prefix) || prefix.contains(&wanted);
         self.filter.prefix.is_none_or(related)
     }
 

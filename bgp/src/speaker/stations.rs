@@ -95,11 +95,11 @@ impl Hub {
         }
     }
 
-    pub(super) fn stations_down(&mut self, peer: PeerId, fault: &Fault, told: Option<&Notification>) {
+    pub(super) fn stations_down(&mut self, peer: PeerId, fault: &Fault, sent: Option<&Notification>) {
         if self.stations.is_empty() {
             return;
         }
-        let reason = match (fault, told) {
+        let reason = match (fault, sent) {
             (Fault::Notified(notification), _) => DownReason::NotifiedByPeer(notification.clone()),
             (_, Some(notification)) => DownReason::Notified(notification.clone()),
             (Fault::Closed(_) | Fault::Superseded | Fault::Replaced, None) => DownReason::ClosedByPeer,
@@ -138,8 +138,8 @@ fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Insta
             break;
         }
         let Some(prefix) = F::narrow(prefix) else { continue };
-        let told = entries.into_iter().filter(|path| !path.stale);
-        paths.extend(told.filter_map(|path| {
+        let fresh = entries.into_iter().filter(|path| !path.stale);
+        paths.extend(fresh.filter_map(|path| {
             let peer = path.peer.filter(|peer| station.knows(*peer))?;
             Some((peer, path.received, (path.path_id, prefix)))
         }));
@@ -149,7 +149,7 @@ fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Insta
     let same = paths.chunk_by(|one, other| one.0 == other.0 && one.1.number() == other.1.number());
     for group in same {
         let Some((peer, attributes, _)) = group.first() else { continue };
-        // A learned path always has a next hop.
+        // A received path always has a next hop.
         let Some(next_hop) = attributes.next_hop() else { continue };
         let paths = group.iter().map(|(_, _, path)| *path);
         station.routes::<F>(*peer, next_hop, attributes.block(), paths, now);

@@ -58,7 +58,7 @@ pub enum HeaderError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The version is not 4.
-    #[error("version {version}; only version 4 is spoken here")]
+    #[error("version {version}; only version 4 is supported")]
     Version {
         /// The peer's version.
         version: u8,
@@ -93,14 +93,14 @@ pub enum OpenError {
         seconds: u16,
     },
     /// The peer lacks a required capability.
-    #[error("the peer lacks a capability that the configuration asks for: {}", .missing.iter().map(Capability::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("the peer lacks a capability that the configuration requires: {}", .missing.iter().map(Capability::to_string).collect::<Vec<_>>().join(", "))]
     MissingCapability {
         /// The missing capabilities.
         missing: Vec<Capability>,
     },
     /// The roles of the two sides do not match (RFC 9234 §4.2), or strict mode requires a role and
     /// the peer has none.
-    #[error("this side's role is {local}, which needs the peer's to be {}; it says {}", .local.counterpart(), join_roles(.remote))]
+    #[error("this side's role is {local}, which needs the peer's to be {}; it advertises {}", .local.counterpart(), join_roles(.remote))]
     RoleMismatch {
         /// This side's role.
         local: Role,
@@ -122,7 +122,7 @@ pub enum OpenError {
 
 fn join_roles(roles: &[Capability]) -> String {
     match roles {
-        [] => "nothing".to_owned(),
+        [] => "no role".to_owned(),
         roles => roles.iter().map(Capability::to_string).collect::<Vec<_>>().join(" and "),
     }
 }
@@ -281,7 +281,7 @@ pub enum AttributeFaultKind {
     #[error("is missing")]
     Missing,
     /// A repeated attribute (RFC 7606 §3 g).
-    #[error("is there more than once; the first counts")]
+    #[error("occurs more than once; the first counts")]
     Duplicate,
     /// Not in ascending order, which a canonical block requires; does not occur in messages.
     #[error("is not in ascending order of type codes")]
@@ -290,7 +290,7 @@ pub enum AttributeFaultKind {
     #[error("is never part of a canonical block")]
     OutOfPlace,
     /// Only internal peers may send the attribute (RFC 7606 §7.5, 7.9, 7.10).
-    #[error("comes from an external peer, to whom it does not belong")]
+    #[error("only internal peers may send it")]
     FromExternalPeer,
     /// Only two-octet speakers may send the attribute (RFC 6793 §4.1).
     #[error("comes from a peer with four-octet AS numbers")]

@@ -25,6 +25,7 @@
 
 pub mod attributes;
 pub mod capability;
+pub mod context;
 pub mod error;
 pub mod nlri;
 pub mod notification;
@@ -35,6 +36,7 @@ pub mod writer;
 
 pub use attributes::{AsPath, Origin, PathAttributes, Segment, SegmentKind, UnknownAttribute};
 pub use capability::{AddPathFamily, AfiSafi, Capability, LongLivedFamily, RestartFamily};
+pub use context::DecodeContext;
 pub use error::{
     AttributeFault, AttributeFaultKind, ErrorHandling, HeaderError, OpenError, RefreshError, UpdateError,
     WireError,
@@ -43,7 +45,7 @@ pub use nlri::{Nlri, Prefixes};
 pub use notification::{Cease, Notification};
 pub use open::Open;
 pub use refresh::RouteRefresh;
-pub use update::{DecodeContext, Reach, Scratch, Update, decode_update};
+pub use update::{Reach, Scratch, Update, decode_update};
 pub use writer::{Announcement, EncodeContext, EncodeError, UpdateWriter, Withdrawal};
 
 /// Octets of the header: marker, length, type.

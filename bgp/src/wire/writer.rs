@@ -1,6 +1,6 @@
 //! UPDATE: encoding (RFC 4271 §4.3, RFC 4760, RFC 8950).
 //!
-//! One message announces routes with the same family, next hop and attributes, or withdraws routes
+//! One message advertises routes with the same family, next hop and attributes, or withdraws routes
 //! of one family, never both (RFC 7606 §5.1). Attributes are copied from a canonical block. Only
 //! NEXT_HOP is inserted, or MP_REACH_NLRI is written before them. For a two-octet speaker AS_PATH
 //! and AGGREGATOR are converted (RFC 6793 §4.2.2).
@@ -43,11 +43,11 @@ impl EncodeContext {
     }
 }
 
-/// The routes cannot be announced to this peer. Withdraw them if they were announced before.
+/// The routes cannot be advertised to this peer. Withdraw them if they were advertised before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes leave no room for a prefix.
-    #[error("the path attributes make a message of {octets} octets with one prefix, the peer takes {max}")]
+    #[error("the path attributes make a message of {octets} octets with one prefix, the peer accepts {max}")]
     TooLarge {
         /// Octets of the message with one host prefix.
         octets: usize,
@@ -66,7 +66,7 @@ pub enum EncodeError {
     },
 }
 
-/// One UPDATE that announces routes, under construction. Without `finish`, nothing is written.
+/// One UPDATE that advertises routes, under construction. Without `finish`, nothing is written.
 #[derive(Debug)]
 #[must_use = "nothing is written before finish"]
 pub struct Announcement<'o, F> {

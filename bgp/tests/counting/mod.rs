@@ -1,7 +1,7 @@
 //! An allocator that counts the allocations of each thread; it applies to every program with this
 //! module.
 #![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
-#![allow(dead_code, reason = "each program asks for one of the counts")]
+#![allow(dead_code, reason = "each program uses one of the counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

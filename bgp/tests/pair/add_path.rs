@@ -74,8 +74,8 @@ fn sent_identifiers_need_both_sides_to_agree() {
         (AddPath { receive: true, send: None }, offer(true, true), false),
     ] {
         let (all, pipe) = session(ours, &theirs);
-        let told = all.script_got(pipe);
-        let update = told.iter().map(|(_, body)| body).find(|body| body.ends_with(&[16, 10, 1])).unwrap();
+        let sent = all.script_got(pipe);
+        let update = sent.iter().map(|(_, body)| body).find(|body| body.ends_with(&[16, 10, 1])).unwrap();
         let length = usize::from(u16::from_be_bytes([update[2], update[3]]));
         assert_eq!(update.len() - 4 - length, if identified { 7 } else { 3 });
     }
@@ -122,7 +122,7 @@ fn a_third_node_receives_all_paths_and_each_change() {
     assert_eq!(ases(&all), ["65001 65002", "65001 65003"]);
     all.edit(1, 4, |peer| peer.add_path.send = NonZeroU8::new(1));
     all.run(secs(1));
-    assert_eq!(ases(&all), ["65001 65002"], "how many is no reason for a new session");
+    assert_eq!(ases(&all), ["65001 65002"], "the number of paths needs no new session");
     assert_eq!(all.status(1, 4).established_count, 1);
     all.edit(1, 4, |peer| peer.add_path.send = NonZeroU8::new(4));
     all.run(secs(1));
@@ -135,5 +135,5 @@ fn a_third_node_receives_all_paths_and_each_change() {
     assert_eq!(ases(&all).len(), 2);
     all.kill(3);
     all.run(secs(130));
-    assert_eq!(ases(&all), ["65001 65002"], "gone with the Restart Time");
+    assert_eq!(ases(&all), ["65001 65002"], "removed after the Restart Time");
 }

@@ -1,5 +1,5 @@
-//! What BFD's word does to a session (RFC 5882 §3.2, §4.2, §4.3). The BFD session itself is played here: what it says, and
-//! with which C bit, is the test's choice.
+//! The effect of BFD on a session (RFC 5882 §3.2, §4.2, §4.3). The test plays the BFD session: it
+//! chooses the states and the C bit.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn watched() -> BfdConfig {
     BfdConfig::new(Duration::from_millis(50))
 }
 
-/// Both up, each watching the other.
+/// Both nodes up, each with a BFD session.
 fn settled() -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -20,13 +20,13 @@ fn settled() -> Net {
     }
     all.boot_all();
     all.run(secs(20));
-    say(&mut all, BfdState::Up, None);
+    report(&mut all, BfdState::Up, None);
     assert_eq!(all.state(1, 2), State::Established);
     all
 }
 
-/// Node 1's BFD session says so.
-fn say(all: &mut Net, state: BfdState, down: Option<Down>) {
+/// Node 1's BFD session reports this state.
+fn report(all: &mut Net, state: BfdState, down: Option<Down>) {
     all.with(1, |speaker, now| {
         let mut endpoint = Endpoint::new(1);
         let peer = speaker.peer_id(ip(2)).unwrap();
@@ -40,7 +40,7 @@ fn say(all: &mut Net, state: BfdState, down: Option<Down>) {
 }
 
 fn down(all: &mut Net, cause: Cause, control_plane_independent: bool) {
-    say(all, BfdState::Down, Some(Down { cause, control_plane_independent }));
+    report(all, BfdState::Down, Some(Down { cause, control_plane_independent }));
 }
 
 fn has_route(all: &Net) -> bool {
@@ -48,14 +48,14 @@ fn has_route(all: &Net) -> bool {
 }
 
 #[test]
-fn down_ends_the_session_with_bfd_down_and_its_paths_go_at_once() {
+fn down_ends_the_session_and_removes_its_paths() {
     for cause in [Cause::TimeExpired, Cause::NeighborDown] {
         for independent in [false, true] {
             let mut all = settled();
             assert!(has_route(&all));
             down(&mut all, cause, independent);
             assert_ne!(all.state(1, 2), State::Established);
-            assert!(!has_route(&all), "graceful restart is agreed upon, and none is under way");
+            assert!(!has_route(&all), "graceful restart is negotiated, but not in progress");
             let sent = all.status(1, 2).notification_sent.unwrap().text;
             assert!(sent.contains("BFD Down"), "{sent}");
             all.run(secs(1));
@@ -78,8 +78,8 @@ fn admin_down_is_no_failure() {
     down(&mut all, Cause::NeighborAdminDown, true);
     all.run(secs(10));
     assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0));
-    let told = |event: &Event| matches!(event, Event::Bfd { down: Some(_), .. });
-    assert_eq!(all.nodes[&1].events.iter().filter(|event| told(event)).count(), 1);
+    let left_up = |event: &Event| matches!(event, Event::Bfd { down: Some(_), .. });
+    assert_eq!(all.nodes[&1].events.iter().filter(|event| left_up(event)).count(), 1);
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn sessions_of_bfd_follow_the_configuration_without_a_reset() {
     assert_eq!(all.edit(1, 2, |peer| peer.bfd = None), Change::Applied);
     assert!(all.nodes[&1].bfd.is_empty() && all.status(1, 2).bfd.is_none());
     assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0));
-    // What the old session still had to say is nobody's.
+    // A late report of the old session is ignored.
     down(&mut all, Cause::TimeExpired, true);
     assert_eq!(all.state(1, 2), State::Established);
     all.edit(1, 2, |peer| peer.bfd = Some(watched()));
     assert_eq!(all.nodes[&1].bfd.len(), 1);
     all.edit(1, 2, |peer| peer.shutdown = true);
-    assert!(all.nodes[&1].bfd.is_empty(), "nobody watches a peer that is shut down");
+    assert!(all.nodes[&1].bfd.is_empty(), "a peer that is shut down has no BFD session");
     let refused = all.with(1, |speaker, now| {
         let mut config = crate::net::peer(2);
         config.bfd = Some(BfdConfig::new(Duration::from_millis(5)));
@@ -121,7 +121,7 @@ fn sessions_of_bfd_follow_the_configuration_without_a_reset() {
 }
 
 #[test]
-fn a_silent_stop_says_nothing_by_bfd_either() {
+fn a_silent_stop_sends_no_admin_down() {
     for (stop, left) in [(Stop::Silent, 1), (Stop::Cease { communication: String::new() }, 0)] {
         let mut all = settled();
         all.stop(1, stop);
@@ -130,24 +130,24 @@ fn a_silent_stop_says_nothing_by_bfd_either() {
 }
 
 #[test]
-fn bfd_up_has_a_peer_tried_at_once() {
+fn bfd_up_starts_an_attempt_at_once() {
     let mut all = settled();
     all.cut();
     down(&mut all, Cause::TimeExpired, true);
-    // The cut lasts, or node 2 would be the one that comes first.
+    // The cut lasts; otherwise node 2 would connect first.
     all.run_while_not("node 1 waits", secs(60), |all| all.state(1, 2) == State::Active);
-    say(&mut all, BfdState::Up, None);
+    report(&mut all, BfdState::Up, None);
     assert_eq!(all.state(1, 2), State::Connect);
 }
 
-/// Both up for an instant, with BFD Up before.
+/// Both just Established, with BFD Up before.
 fn just_established() -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
         node.peers.values_mut().for_each(|peer| peer.bfd = Some(watched()));
     }
     all.boot_all();
-    say(&mut all, BfdState::Up, None);
+    report(&mut all, BfdState::Up, None);
     all.run_until_up(1, 2);
     all
 }
@@ -159,7 +159,7 @@ fn a_bfd_session_replaced_at_the_start_costs_no_session() {
     down(&mut all, Cause::NeighborDown, false);
     assert_eq!(all.state(1, 2), State::Established);
     all.run(secs(3));
-    say(&mut all, BfdState::Up, None);
+    report(&mut all, BfdState::Up, None);
     all.run(secs(20));
     assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0));
 }
@@ -184,5 +184,5 @@ fn silence_at_the_start_ends_the_session_at_once() {
     let mut all = just_established();
     all.run(secs(2));
     down(&mut all, Cause::NeighborDown, false);
-    assert_ne!(all.state(1, 2), State::Established, "that is no start any more");
+    assert_ne!(all.state(1, 2), State::Established, "this is no start any more");
 }

@@ -30,7 +30,7 @@ struct Station {
 }
 
 impl Station {
-    fn hear(&mut self, octets: &[u8]) {
+    fn receive(&mut self, octets: &[u8]) {
         self.octets.extend_from_slice(octets);
         while let Some(length) = self.octets.get(1..5) {
             let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
@@ -124,7 +124,7 @@ fn read(all: &mut Net, host: u8, id: StationId, budget: usize, station: &mut Sta
         let mut octets = Vec::new();
         let read = speaker.station_read(id, &mut octets, budget, all.now);
         assert_eq!(read == StationRead::Idle, !speaker.station_ready(id));
-        station.hear(&octets);
+        station.receive(&octets);
         match read {
             StationRead::More => {}
             StationRead::Idle => return,
@@ -167,7 +167,7 @@ fn a_late_station_receives_the_tables_then_changes() {
         let mut octets = Vec::new();
         let speaker = all.nodes.get_mut(&1).unwrap().speaker.as_mut().unwrap();
         assert_eq!(speaker.station_read(id, &mut octets, 100, all.now), StationRead::More);
-        station.hear(&octets);
+        station.receive(&octets);
         for prefix in ["172.16.0.0/24", "172.27.0.0/24"] {
             all.with(2, |speaker, now| speaker.withdraw(net(prefix), now));
         }
@@ -199,7 +199,8 @@ fn a_station_sees_sessions_end_with_a_reason_and_return() {
     assert_eq!(station.routes, BTreeMap::from([(ip(2), has(&all, 1, ip(2)))]));
     assert!(!station.routes[&ip(2)].is_empty());
 
-    // A restart: the routes stay in use here, but are withdrawn and announced again at the station.
+    // A restart: the routes stay in use here, but are withdrawn and advertised again at the
+    // station.
     all.kill(2);
     all.run(secs(2));
     read(&mut all, 1, id, 4096, &mut station);
@@ -208,7 +209,7 @@ fn a_station_sees_sessions_end_with_a_reason_and_return() {
     let late = connect(&mut all, 1);
     let mut other = Station::default();
     read(&mut all, 1, late, 4096, &mut other);
-    assert!(other.routes.is_empty(), "stale routes are nobody's");
+    assert!(other.routes.is_empty(), "stale routes are not sent");
     all.reboot(2);
     all.run(secs(30));
     read(&mut all, 1, id, 4096, &mut station);

@@ -1,4 +1,4 @@
-//! Why a session was lost stays known, whatever becomes of the attempts after it.
+//! The cause of a lost session stays known, whatever happens to later attempts.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn attempt(status: &PeerStatus) -> &Cause {
 }
 
 #[test]
-fn the_loss_stays_beside_the_failures_after_it() {
+fn later_failures_do_not_replace_the_loss() {
     let (mut all, _) = established();
     all.cut();
     all.run_while_not("the end of the session", secs(200), |all| all.state(1, 2) != State::Established);
@@ -56,7 +56,7 @@ fn the_loss_stays_beside_the_failures_after_it() {
 }
 
 #[test]
-fn a_peer_whose_process_ends_is_closed_then_refused() {
+fn an_ended_process_is_closed_then_refused() {
     let mut all = Net::pair();
     all.boot_all();
     all.run_until_up(1, 2);
@@ -69,7 +69,7 @@ fn a_peer_whose_process_ends_is_closed_then_refused() {
 }
 
 #[test]
-fn a_notification_names_the_cause_for_good() {
+fn a_notification_defines_the_cause() {
     let by = Side::Peer;
     for (notification, cause) in [
         (Notification::new(6, 1, [0, 1, 1, 0, 0, 0, 9]), Cause::PrefixLimit { by, limit: Some(9) }),
@@ -85,16 +85,16 @@ fn a_notification_names_the_cause_for_good() {
         let status = all.status(1, 2);
         assert_eq!(*loss(&status), cause);
         assert_eq!(*attempt(&status), Cause::Refused);
-        let told = all.nodes[&1].events.iter().find_map(|event| match event {
+        let reported = all.nodes[&1].events.iter().find_map(|event| match event {
             Event::PeerDown { cause, .. } => Some(cause.clone()),
             _ => None,
         });
-        assert_eq!(told, Some(cause));
+        assert_eq!(reported, Some(cause));
     }
 }
 
 #[test]
-fn what_failed_before_the_first_session_is_forgotten_with_it() {
+fn the_first_session_clears_earlier_failures() {
     let mut all = Net::scripted(|_| {});
     all.scripts.clear();
     all.boot(1);
@@ -110,7 +110,7 @@ fn what_failed_before_the_first_session_is_forgotten_with_it() {
         (status.flaps, status.last_error, status.last_attempt, status.down_for),
         (0, None, None, None)
     );
-    // A loss is kept when the session comes back.
+    // The new session does not clear the cause of the loss.
     all.script_close(pipe);
     establish(&mut all);
     let status = all.status(1, 2);
@@ -131,7 +131,7 @@ fn a_wrong_as_names_both_numbers() {
     let wrong = Cause::WrongAs { by: Side::Local, expected: Some(Asn(65002)), got: Some(Asn(65009)) };
     assert_eq!(*attempt(&all.status(1, 2)), wrong);
 
-    // A session stands in nobody's way to say what is wrong with the next one.
+    // An Established session does not hide why another connection failed.
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let pipe = all.script_accept();
@@ -162,7 +162,7 @@ fn links(carrier: bool) -> Vec<HostLink> {
 }
 
 #[test]
-fn a_session_lost_without_carrier_is_lost_by_that() {
+fn missing_carrier_is_the_cause_of_a_loss() {
     let (mut all, _) = established();
     all.with(1, |speaker, _| speaker.set_links(&links(true)));
     assert_eq!(all.status(1, 2).no_carrier, None);
@@ -175,7 +175,7 @@ fn a_session_lost_without_carrier_is_lost_by_that() {
     assert_eq!(*loss(&status), Cause::Carrier { interface });
     assert!(status.last_down.unwrap().text.starts_with("eth2 has no carrier: hold timer expired"));
     assert_eq!(status.losses, [(CauseKind::Carrier, 1)]);
-    // The carrier is back, the router is not.
+    // The carrier is back, but the router is not.
     all.with(1, |speaker, _| speaker.set_links(&links(true)));
     all.run(secs(60));
     let status = all.status(1, 2);
@@ -184,7 +184,7 @@ fn a_session_lost_without_carrier_is_lost_by_that() {
 }
 
 #[test]
-fn a_notification_is_not_taken_for_lost_carrier() {
+fn a_notification_overrides_lost_carrier() {
     let (mut all, pipe) = established();
     all.with(1, |speaker, _| speaker.set_links(&links(false)));
     notify(&mut all, pipe, &Notification::new(6, 2, []));
@@ -192,7 +192,7 @@ fn a_notification_is_not_taken_for_lost_carrier() {
 }
 
 #[test]
-fn segments_refused_during_an_attempt_tell_passwords() {
+fn refused_segments_identify_a_wrong_password() {
     for (refused, expected) in [
         (RefusedSegments { wrong: 3, ..RefusedSegments::default() }, true),
         (RefusedSegments { unsigned: 1, ..RefusedSegments::default() }, true),
@@ -219,7 +219,7 @@ fn segments_refused_during_an_attempt_tell_passwords() {
 }
 
 #[test]
-fn evidence_of_passwords_outlives_silent_attempts_and_is_reported_once() {
+fn evidence_of_a_wrong_password_outlives_silent_attempts() {
     let mut all = Net::scripted(|peer| {
         peer.password = Some(trunkline_bgp::config::Password::new("lab-secret").unwrap());
     });
@@ -228,15 +228,15 @@ fn evidence_of_passwords_outlives_silent_attempts_and_is_reported_once() {
     for round in 0..6 {
         all.run(secs(5));
         let conn = *all.nodes[&1].options.keys().last().unwrap();
-        // Every other attempt sees a SYN of the router's.
+        // Every other attempt sees a SYN of the router.
         let refused = RefusedSegments { wrong: round % 2 * (round + 1), ..RefusedSegments::default() };
         all.with(1, |speaker, _| speaker.handle_refused_segments(conn, refused));
         all.run(secs(5));
     }
     let status = all.status(1, 2);
     assert!(matches!(attempt(&status), Cause::Passwords { .. }), "{:?}", status.last_attempt);
-    let told = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::PeerError { .. }));
-    assert_eq!(told.count(), 2, "no answer, then the passwords: each once");
+    let reported = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::PeerError { .. }));
+    assert_eq!(reported.count(), 2, "no answer, then the passwords: each once");
     all.run(secs(240));
     assert_eq!(*attempt(&all.status(1, 2)), Cause::NoAnswer, "evidence ages");
 }

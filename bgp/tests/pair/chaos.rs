@@ -102,7 +102,10 @@ fn random_octets_of_a_peer_do_no_harm() {
         if all.is_closed(pipe) {
             let notified = all.script_notification(pipe).is_some();
             let status = all.status(1, 2);
-            assert!(notified || status.notification_received.is_some(), "seed {seed}: closed without a word");
+            assert!(
+                notified || status.notification_received.is_some(),
+                "seed {seed}: closed without a NOTIFICATION"
+            );
             assert!(status.last_error.is_some(), "seed {seed}");
         }
         // Silence ends every session; afterwards none of its routes are left.

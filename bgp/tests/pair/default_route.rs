@@ -1,4 +1,4 @@
-//! Which peers offer a default route: one event for each change, whatever the cause.
+//! Peers that advertise a default route: one event for each change, whatever the cause.
 
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::speaker::{Event, Stop};
@@ -9,7 +9,7 @@ use crate::net::{Net, net, secs};
 const V4: &str = "0.0.0.0/0";
 const V6: &str = "::/0";
 
-/// Two nodes that are up; node 2 is the router.
+/// Two nodes with a session; node 2 is the router.
 fn up() -> Net {
     let mut all = Net::pair();
     let peer = all.nodes.get_mut(&2).unwrap().peers.get_mut(&crate::net::ip(1)).unwrap();
@@ -29,10 +29,10 @@ fn withdraw(all: &mut Net, prefix: &str) {
     all.run(secs(1));
 }
 
-/// What the events since the last call said, in order.
-fn said(all: &mut Net) -> Vec<&'static str> {
+/// The events since the last call, in order.
+fn changes(all: &mut Net) -> Vec<&'static str> {
     let events = std::mem::take(&mut all.nodes.get_mut(&1).unwrap().events);
-    let said = events.iter().filter_map(|event| match event {
+    let changes = events.iter().filter_map(|event| match event {
         Event::DefaultRoute { family: Family::Ipv4Unicast, offered: true, .. } => Some("offers"),
         Event::DefaultRoute { family: Family::Ipv4Unicast, offered: false, .. } => Some("withdrew"),
         Event::DefaultRoute { family: Family::Ipv6Unicast, offered: true, .. } => Some("offers v6"),
@@ -42,26 +42,26 @@ fn said(all: &mut Net) -> Vec<&'static str> {
         Event::EndOfRib { family: Family::Ipv4Unicast, .. } => Some("end"),
         _ => None,
     });
-    said.collect()
+    changes.collect()
 }
 
 #[test]
-fn a_default_route_that_comes_and_goes_is_an_event_each() {
+fn each_change_of_a_default_route_is_an_event() {
     let mut all = up();
-    said(&mut all);
+    changes(&mut all);
     originate(&mut all, "10.2.7.0/24");
-    assert_eq!(said(&mut all), [""; 0], "other prefixes are none");
+    assert_eq!(changes(&mut all), [""; 0], "other prefixes are none");
     originate(&mut all, V4);
-    assert_eq!(said(&mut all), ["offers"]);
+    assert_eq!(changes(&mut all), ["offers"]);
     // The same route with other attributes.
     all.with(2, |speaker, now| {
         let origination = trunkline_bgp::speaker::Origination { med: Some(7), ..Default::default() };
         speaker.originate(net(V4), origination, now);
     });
     all.run(secs(1));
-    assert_eq!(said(&mut all), [""; 0]);
+    assert_eq!(changes(&mut all), [""; 0]);
     withdraw(&mut all, V4);
-    assert_eq!(said(&mut all), ["withdrew"]);
+    assert_eq!(changes(&mut all), ["withdrew"]);
 }
 
 #[test]
@@ -70,55 +70,55 @@ fn a_default_route_is_reported_before_end_of_rib() {
     all.nodes.get_mut(&2).unwrap().originated.insert(net(V4), Default::default());
     all.boot_all();
     all.run(secs(20));
-    assert_eq!(said(&mut all), ["up", "offers", "end"]);
+    assert_eq!(changes(&mut all), ["up", "offers", "end"]);
 }
 
 #[test]
-fn a_retained_default_route_counts_until_the_peer_returns_without_it() {
+fn a_retained_default_route_counts_until_it_is_swept() {
     let mut all = up();
     originate(&mut all, V4);
-    said(&mut all);
+    changes(&mut all);
     all.nodes.get_mut(&2).unwrap().originated.insert(net(V4), Default::default());
     all.kill(2);
     all.run(secs(5));
     all.reboot(2);
     all.run(secs(20));
-    assert_eq!(said(&mut all), ["down", "up", "end"], "it is there again");
+    assert_eq!(changes(&mut all), ["down", "up", "end"], "it is there again");
     all.nodes.get_mut(&2).unwrap().originated.remove(&net(V4));
     all.kill(2);
     all.run(secs(5));
     all.reboot(2);
     all.run(secs(20));
-    assert_eq!(said(&mut all), ["down", "up", "withdrew", "end"], "it was swept");
+    assert_eq!(changes(&mut all), ["down", "up", "withdrew", "end"], "it was swept");
 }
 
 #[test]
-fn a_session_that_ends_takes_its_default_routes_after_peer_down() {
+fn default_routes_are_withdrawn_after_peer_down() {
     let mut all = up();
     originate(&mut all, V4);
     originate(&mut all, V6);
-    said(&mut all);
+    changes(&mut all);
     all.stop(2, Stop::Cease { communication: String::new() });
     all.run(secs(1));
-    assert_eq!(said(&mut all), ["down", "withdrew", "withdrew v6"]);
+    assert_eq!(changes(&mut all), ["down", "withdrew", "withdrew v6"]);
 }
 
 #[test]
-fn a_default_route_that_import_policy_refuses_is_not_offered() {
+fn a_rejected_default_route_is_not_offered() {
     let mut all = up();
     originate(&mut all, V4);
-    said(&mut all);
+    changes(&mut all);
     all.edit(1, 2, |peer| peer.import = Policy::reject_all());
-    assert_eq!(said(&mut all), ["withdrew"]);
+    assert_eq!(changes(&mut all), ["withdrew"]);
     all.edit(1, 2, |peer| peer.import = Policy::accept_all());
-    assert_eq!(said(&mut all), ["offers"]);
+    assert_eq!(changes(&mut all), ["offers"]);
 }
 
 #[test]
-fn a_peer_that_is_removed_offers_nothing() {
+fn a_removed_peer_offers_no_default_route() {
     let mut all = up();
     originate(&mut all, V4);
-    said(&mut all);
+    changes(&mut all);
     all.with(1, |speaker, now| speaker.remove_peer(crate::net::ip(2), now).unwrap());
-    assert_eq!(said(&mut all), ["down", "withdrew"]);
+    assert_eq!(changes(&mut all), ["down", "withdrew"]);
 }

@@ -166,7 +166,7 @@ fn an_edit_applies_to_the_live_session() {
     all.edit(1, 2, |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap()));
     all.run(secs(1));
     assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.99".parse().unwrap()))));
-    assert!(all.script_got(pipe).len() > before, "and it is told");
+    assert!(all.script_got(pipe).len() > before, "and the change is sent");
     all.edit(1, 2, |peer| peer.export.default = PolicyResult::Reject);
     all.run(secs(1));
     assert_eq!(advertised(&all), None);
@@ -221,7 +221,7 @@ fn adding_and_removing_peers_leaves_others_alone() {
     );
     all.run(secs(130));
     assert_eq!(all.state(3, 1), State::Established);
-    assert_eq!(all.routes_from(3, 1).len(), 2, "node 1's own, and what it has from node 2");
+    assert_eq!(all.routes_from(3, 1).len(), 2, "node 1's own, and the one received from node 2");
     all.with(1, |speaker, now| speaker.remove_peer(ip(2), now).unwrap());
     all.run(secs(1));
     assert_eq!(all.routes_from(3, 1), [net("10.1.0.0/16")]);
@@ -243,12 +243,12 @@ fn policies_are_edited_and_explained_on_the_live_session() {
 
     let (mut all, pipe) = established();
     let explain = |all: &mut Net, prefix: &str| all.with(1, |speaker, now| speaker.explain(net(prefix), now));
-    let learned = explain(&mut all, "10.2.0.0/24");
+    let received = explain(&mut all, "10.2.0.0/24");
     assert_eq!(
-        (learned.paths[0].standing, learned.peers[0].standing),
+        (received.paths[0].standing, received.peers[0].standing),
         (PathStanding::Best, ExportStanding::Withheld)
     );
-    assert_eq!(learned.peers[0].reason, "the path came from this peer");
+    assert_eq!(received.peers[0].reason, "the path came from this peer");
     assert_eq!(explain(&mut all, "10.1.0.0/16").peers[0].standing, ExportStanding::Advertised);
     let unknown = explain(&mut all, "10.2.0.7/32");
     assert_eq!((unknown.paths.len(), unknown.covered_by), (0, Some(net("10.2.0.0/24"))));

@@ -38,13 +38,18 @@ fn malformed_input_causes_the_matching_notification() {
     ] {
         let (mut all, pipe) = established(|_| {});
         all.script_send(pipe, &bytes);
-        let told = all.script_notification(pipe).unwrap_or_else(|| panic!("{bytes:02x?}: nothing said"));
-        assert_eq!((told.code, told.subcode), (code, subcode), "{bytes:02x?}: {told}");
-        assert_eq!(told.data, data, "{bytes:02x?}");
+        let notification =
+            all.script_notification(pipe).unwrap_or_else(|| panic!("{bytes:02x?}: no NOTIFICATION"));
+        assert_eq!(
+            (notification.code, notification.subcode),
+            (code, subcode),
+            "{bytes:02x?}: {notification}"
+        );
+        assert_eq!(notification.data, data, "{bytes:02x?}");
         let status = all.status(1, 2);
         assert_eq!(status.state, State::Idle);
-        assert_eq!(status.notification_sent.unwrap().text, told.to_string());
-        assert!(status.last_error.unwrap().text.ends_with(&format!("sent NOTIFICATION {told}")));
+        assert_eq!(status.notification_sent.unwrap().text, notification.to_string());
+        assert!(status.last_error.unwrap().text.ends_with(&format!("sent NOTIFICATION {notification}")));
     }
 }
 
@@ -80,10 +85,11 @@ fn an_unexpected_open_is_rejected() {
         all.boot(1);
         let pipe = all.script_accept();
         all.script_send(pipe, &bytes);
-        let told = all.script_notification(pipe).map(|told| (told.code, told.subcode));
+        let notification =
+            all.script_notification(pipe).map(|notification| (notification.code, notification.subcode));
         match code {
-            0 => assert_eq!((told, all.state(1, 2)), (None, State::OpenConfirm)),
-            _ => assert_eq!((told, all.state(1, 2)), (Some((code, subcode)), State::Idle)),
+            0 => assert_eq!((notification, all.state(1, 2)), (None, State::OpenConfirm)),
+            _ => assert_eq!((notification, all.state(1, 2)), (Some((code, subcode)), State::Idle)),
         }
     }
 }
@@ -98,7 +104,7 @@ fn exceeding_the_prefix_limit_causes_a_cease() {
     assert_eq!(all.script_notification(pipe), Some(Notification::cease(Cease::MaximumPrefixes, None)));
     let status = all.status(1, 2);
     assert_eq!(status.state, State::Idle);
-    assert!(status.next_attempt.unwrap() >= secs(45), "the peer has to change something first");
+    assert!(status.next_attempt.unwrap() >= secs(45), "the peer must change its configuration first");
     assert_eq!(
         status.last_error.unwrap().text,
         "4 prefixes received, the limit is 3: raise the limit or have the peer filter"
@@ -125,9 +131,9 @@ fn a_malformed_attribute_withdraws_routes_only() {
     }
     assert_eq!(all.state(1, 2), State::Established);
     assert_eq!(all.routes_from(1, 2), [net("10.2.1.0/24")]);
-    let told: Vec<&Event> =
+    let reports: Vec<&Event> =
         all.nodes[&1].events.iter().filter(|event| matches!(event, Event::MalformedUpdate { .. })).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(reports.len(), 1, "{reports:?}");
 }
 
 #[test]
@@ -194,7 +200,11 @@ fn invalid_configuration_is_rejected_with_field_and_fix() {
             "{field}: {error}"
         );
     }
-    assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0), "what ran keeps running");
+    assert_eq!(
+        (all.state(1, 2), all.status(1, 2).flaps),
+        (State::Established, 0),
+        "the running session continues"
+    );
 
     let good = all.nodes[&1].config.clone();
     for edit in [

@@ -8,7 +8,8 @@ use trunkline_bgp::wire::{Cease, MessageKind, Notification, RouteRefresh};
 
 use crate::net::{Net, announce, encoded, end_of_rib, ip, keepalive, message, open, secs};
 
-/// Node 1 with its scripted peer in this state; with a connection from OpenSent on, made by node 1, or by the script.
+/// Node 1 with its scripted peer in this state. From OpenSent on with a connection, opened by node
+/// 1 or by the script.
 fn reach(state: State, passive: bool) -> (Net, usize) {
     let mut all = Net::scripted(|peer| peer.passive = passive);
     match (state, passive) {
@@ -46,7 +47,7 @@ fn a_peer_starts_in_connect_or_passive_in_active() {
 }
 
 #[test]
-fn connect_fails_to_active_and_attempts_come_ever_later_up_to_connect_retry_time() {
+fn failed_attempts_slow_down_to_connect_retry_time() {
     let mut all = Net::scripted(|peer| peer.connect_retry = secs(16));
     all.scripts.clear();
     all.boot(1);
@@ -60,12 +61,12 @@ fn connect_fails_to_active_and_attempts_come_ever_later_up_to_connect_retry_time
     }
     let error = all.status(1, 2).last_error.unwrap().text;
     assert_eq!(error, "cannot connect: connection refused");
-    let told = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::PeerError { .. }));
-    assert_eq!(told.count(), 1, "the same failure is told of once");
+    let reported = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::PeerError { .. }));
+    assert_eq!(reported.count(), 1, "the same failure is reported once");
 }
 
 #[test]
-fn connect_without_an_answer_is_tried_anew() {
+fn an_attempt_without_answer_is_repeated() {
     let (mut all, _) = reach(State::Connect, false);
     all.run(secs(15));
     assert_eq!(all.state(1, 2), State::Connect);
@@ -79,19 +80,19 @@ fn connect_without_an_answer_is_tried_anew() {
 }
 
 #[test]
-fn active_takes_what_comes() {
+fn active_accepts_an_incoming_connection() {
     let (mut all, _) = reach(State::Active, false);
     let pipe = all.script_connect();
     assert_eq!(all.state(1, 2), State::OpenSent);
     assert_eq!(all.script_got(pipe)[0].0, MessageKind::Open);
-    // Until the peer has said who it is, its own attempts go on; then no more.
+    // Until the peer sends OPEN, this side's attempts continue; then they end.
     assert!(all.status(1, 2).next_attempt.is_some());
     all.script_send(pipe, &encoded(&open()));
     assert_eq!((all.state(1, 2), all.status(1, 2).next_attempt), (State::OpenConfirm, None));
 }
 
 #[test]
-fn open_and_keepalive_lead_to_established_both_ways() {
+fn open_and_keepalive_lead_to_established() {
     for passive in [false, true] {
         let (mut all, pipe) = reach(State::Established, passive);
         all.run(secs(1));
@@ -102,7 +103,7 @@ fn open_and_keepalive_lead_to_established_both_ways() {
 }
 
 #[test]
-fn what_has_no_place_in_a_state_is_answered_with_its_name() {
+fn unexpected_messages_get_the_subcode_of_the_state() {
     let refresh = message(5, &[0, 1, 0, 1]);
     for passive in [false, true] {
         for (state, messages, subcode) in [
@@ -146,7 +147,7 @@ fn a_notification_ends_the_session_and_is_not_answered() {
 }
 
 #[test]
-fn when_tcp_ends_the_peer_may_come_back_at_once() {
+fn the_peer_may_reconnect_at_once_after_tcp_ends() {
     for state in CONNECTED {
         let (mut all, pipe) = reach(state, false);
         all.script_close(pipe);
@@ -181,13 +182,13 @@ fn keepalives_and_updates_keep_a_session_and_are_sent_in_time() {
         }
         assert_eq!(all.state(1, 2), State::Established);
         let sent = all.script_got(pipe).iter().filter(|(kind, _)| *kind == MessageKind::Keepalive).count();
-        // 1600 s with one each 22.5 to 30 s.
+        // 1600 s with a KEEPALIVE every 22.5 to 30 s.
         assert!((53..=72).contains(&sent), "{sent} KEEPALIVEs");
     }
 }
 
 #[test]
-fn hold_time_zero_is_silence_for_ever() {
+fn hold_time_zero_disables_both_timers() {
     let mut all = Net::scripted(|peer| peer.hold_time = secs(0));
     all.boot(1);
     let pipe = all.script_accept();
@@ -217,7 +218,7 @@ fn an_operators_stop_ends_every_state() {
         all.cut = false;
         let refused = all.script_connect();
         assert!(all.is_closed(refused));
-        // And a start starts.
+        // A start starts the peer again.
         all.scripts.insert(2);
         all.edit(1, 2, |peer| peer.shutdown = false);
         all.script_accept();
@@ -236,7 +237,7 @@ fn an_operators_stop_ends_every_state() {
 }
 
 #[test]
-fn errors_hold_the_peer_in_idle_ever_longer_and_it_is_refused_meanwhile() {
+fn errors_hold_the_peer_in_idle_with_growing_delay() {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let mut wrong = open();
@@ -259,7 +260,7 @@ fn errors_hold_the_peer_in_idle_ever_longer_and_it_is_refused_meanwhile() {
 }
 
 #[test]
-fn a_session_that_lasted_makes_the_next_waits_short_again() {
+fn a_stable_session_resets_the_delays() {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     for round in 0..6 {
@@ -283,7 +284,7 @@ fn a_session_that_lasted_makes_the_next_waits_short_again() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_given_up() {
+fn a_peer_that_does_not_read_is_given_up() {
     let (mut all, pipe) = reach(State::Established, false);
     all.script_block(pipe);
     for _ in 0..9 {
@@ -313,20 +314,20 @@ fn route_refresh_sends_the_table_again() {
     RouteRefresh::request(trunkline_bgp::types::Family::Ipv4Unicast).encode(&mut refresh);
     all.script_send(pipe, &refresh);
     assert_eq!(updates(&all), 2);
-    // A family that was not agreed on, and a subtype that nobody knows, are ignored.
+    // A family that was not negotiated and an unknown subtype are ignored.
     all.script_send(pipe, &message(5, &[0, 25, 0, 70]));
     all.script_send(pipe, &message(5, &[0, 1, 3, 1]));
     assert_eq!((updates(&all), all.state(1, 2)), (2, State::Established));
-    // And the other way round.
+    // And in the other direction.
     assert!(all.with(1, |speaker, now| speaker.request_refresh(ip(2), now).unwrap()));
     all.run(secs(1));
     let request = |(kind, body): &(MessageKind, Vec<u8>)| *kind == MessageKind::RouteRefresh && body[2] == 0;
-    let asked = all.script_got(pipe).iter().filter(|message| request(message)).count();
-    assert_eq!(asked, 2, "one a family");
+    let requests = all.script_got(pipe).iter().filter(|message| request(message)).count();
+    assert_eq!(requests, 2, "one per family");
 }
 
 #[test]
-fn a_connection_on_which_the_peer_says_nothing_does_not_stop_the_own_attempts() {
+fn a_silent_connection_does_not_stop_own_attempts() {
     let (mut all, _) = reach(State::Active, false);
     let mute = all.script_connect();
     all.scripts.insert(2);

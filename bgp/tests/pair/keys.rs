@@ -22,7 +22,7 @@ fn speaker(asn: u32, now: Instant) -> Speaker {
 }
 
 /// Exchanges octets until neither side has any.
-fn talk(ends: [(&mut Speaker, ConnId); 2], now: Instant) {
+fn exchange(ends: [(&mut Speaker, ConnId); 2], now: Instant) {
     let [(one, one_conn), (other, other_conn)] = ends;
     let mut quiet = 0;
     while quiet < 2 {
@@ -76,7 +76,7 @@ fn one_link_local_address_on_two_links_is_two_peers() {
         };
         router.handle_connected(out, remote, local, now);
         let conn = node.handle_accepted(local, remote, Some(name(interface)), now).unwrap();
-        talk([(&mut router, out), (&mut node, conn)], now);
+        exchange([(&mut router, out), (&mut node, conn)], now);
         routers.insert(interface, router);
     }
 
@@ -89,9 +89,9 @@ fn one_link_local_address_on_two_links_is_two_peers() {
         let received = node.received(key(interface)).unwrap();
         assert_eq!(received.iter().map(|route| route.prefix).collect::<Vec<_>>(), [net(prefix)]);
     }
-    let learned = node.route_changes(9);
+    let changes = node.route_changes(9);
     let from = |prefix: &str| {
-        let change = learned.iter().find(|change| change.prefix == net(prefix)).unwrap();
+        let change = changes.iter().find(|change| change.prefix == net(prefix)).unwrap();
         change.paths.iter().map(|path| path.peer).collect::<Vec<_>>()
     };
     assert_eq!((from("10.2.0.0/16"), from("10.3.0.0/16")), (vec![key("eth0")], vec![key("eth1")]));
@@ -99,5 +99,5 @@ fn one_link_local_address_on_two_links_is_two_peers() {
     node.remove_peer(key("eth0"), now).unwrap();
     assert_eq!(node.peers(now).iter().map(|peer| peer.key()).collect::<Vec<_>>(), [key("eth1")]);
     assert_eq!(node.peers(now)[0].state, up, "the other one is not touched");
-    assert!(node.remove_peer(there, now).is_err(), "without its interface it is nobody");
+    assert!(node.remove_peer(there, now).is_err(), "its address alone identifies no peer");
 }

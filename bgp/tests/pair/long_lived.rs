@@ -73,18 +73,18 @@ fn the_long_lived_time_begins_after_the_restart_time() {
     all.run(secs(2));
     assert_eq!(v4(&all), (1, 1));
     assert!(matches!(left(&all), Some(997..=999)), "{:?}", left(&all));
-    assert!(!v4_status(&all).restartable, "no session stands");
+    assert!(!v4_status(&all).restartable, "there is no session");
     all.run(secs(995));
     assert!(is_kept(&all));
     all.run(secs(5));
     assert!(!is_kept(&all));
     assert_eq!(v4(&all), (0, 0));
     assert_eq!(left(&all), None);
-    let told = all.nodes[&1].events.iter().any(|event| {
+    let reported = all.nodes[&1].events.iter().any(|event| {
         matches!(event, Event::LongLivedStale { family: Family::Ipv4Unicast, paths: 1, removed: 0, time, .. }
             if *time == secs(1000))
     });
-    assert!(told);
+    assert!(reported);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn both_sides_need_it_and_restart_time_0_is_skipped() {
     }
     ours.script_close(pipe);
     ours.run(secs(31));
-    assert!(!is_kept(&ours), "this side was not told to do it");
+    assert!(!is_kept(&ours), "it is not configured on this side");
 
     let at_once = lost(&offer(0, Some(1000), true), &route());
     assert_eq!(v4(&at_once), (1, 1));
@@ -136,10 +136,10 @@ fn a_returning_peer_keeps_paths_as_its_capability_states() {
         all.script_send(pipe, &route());
         all.script_send(pipe, &end_of_rib());
         assert!(is_kept(&all));
-        assert_eq!(v4(&all), (0, 0), "what was told again is as good as new");
+        assert_eq!(v4(&all), (0, 0), "paths that were advertised again are not stale");
         all.run(secs(60));
         all.script_send(pipe, &keepalive());
-        assert!(is_kept(&all), "and no timer of the last life is left");
+        assert!(is_kept(&all), "and no timer of the previous session is left");
     }
 }
 
@@ -221,7 +221,7 @@ fn a_family_without_graceful_restart_skips_the_first_phase() {
     all.run(secs(29));
     assert_eq!(kept(&all), (true, true));
     all.run(secs(2));
-    assert_eq!(kept(&all), (false, true), "and the other goes with its Restart Time");
+    assert_eq!(kept(&all), (false, true), "the other ends after its Restart Time");
     all.run(secs(68));
     assert_eq!(kept(&all), (false, true));
     all.run(secs(2));
@@ -254,9 +254,9 @@ fn an_unconfigured_family_is_neither_offered_nor_kept() {
     assert!(open.capabilities.contains(&Capability::LongLivedGracefulRestart(offered)));
 }
 
-/// RFC 9494 §4.2: the time runs until End-of-RIB. When it expires, paths that were not announced
-/// again are removed. If the session is then lost before End-of-RIB, the announced ones are removed
-/// too.
+/// RFC 9494 §4.2: the time runs until End-of-RIB. When it expires, paths that were not advertised
+/// again are removed. If the session is then lost before End-of-RIB, the paths that were advertised
+/// again are removed too.
 #[test]
 fn expiry_before_end_of_rib_ends_all_retention() {
     for synchronized in [false, true] {
@@ -299,7 +299,7 @@ fn each_phase_has_its_own_f_bit() {
 /// RFC 9494 §4.1: without graceful restart the capability is ignored.
 #[test]
 fn the_capability_needs_graceful_restart() {
-    for (alone, told) in [(false, true), (true, false)] {
+    for (alone, advertised) in [(false, true), (true, false)] {
         let mut all = Net::scripted(|_| {});
         let it = peer(3);
         all.nodes.get_mut(&1).unwrap().peers.insert(it.address, it);
@@ -322,12 +322,12 @@ fn the_capability_needs_graceful_restart() {
             .script_got(pipe)
             .into_iter()
             .filter(|(kind, body)| *kind == MessageKind::Update && body.ends_with(&[16, 10, 3]));
-        assert_eq!(updates.count() == 1, told);
+        assert_eq!(updates.count() == 1, advertised);
     }
 }
 
 /// Nodes 2 and 3 are peers of node 1; node 4 receives all routes from node 1.
-fn star(anycast: bool, fourth_knows: bool) -> Net {
+fn star(anycast: bool, fourth_supports: bool) -> Net {
     let mut all = Net::pair();
     for host in [3, 4] {
         let one = peer(1);
@@ -340,7 +340,7 @@ fn star(anycast: bool, fourth_knows: bool) -> Net {
             (peer.graceful_restart, peer.long_lived) = (Some(30), [Some(1000); 2]);
         }
     }
-    if !fourth_knows {
+    if !fourth_supports {
         all.nodes.get_mut(&4).unwrap().peers.get_mut(&ip(1)).unwrap().long_lived = [None; 2];
     }
     let shared = net("10.9.0.0/16");
@@ -367,7 +367,7 @@ fn any_other_path_is_preferred() {
     assert_eq!(from(&all), [ip(3)], "long-lived stale is not");
     all.kill(3);
     all.run(secs(31));
-    assert_eq!(from(&all).len(), 2, "but better than nothing");
+    assert_eq!(from(&all).len(), 2, "but better than no path");
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! A network without a network: speakers, scripted ends and TCP between them, all on a virtual clock.
+//! A simulated network: speakers, scripted ends and TCP between them, all on a virtual clock.
 //!
-//! Latency is the same each way. A *killed* node's connections end as a kernel ends them; a node that *lost power* says
-//! nothing; once it runs again, what is sent on a connection of its former life is answered by a reset. A *cut* swallows everything,
-//! on the connections that are there and on new ones. Each node has a FIB that outlives its process, kept the way an
-//! agent keeps it: changes applied, and what was not named swept when the family has converged.
+//! Latency is the same in both directions. The connections of a *killed* node end as a kernel ends
+//! them. A node that *lost power* sends nothing. Once it runs again, it answers segments of its
+//! previous connections with a reset. A *cut* drops everything, on open connections and on new
+//! ones. Each node has a FIB that outlives its process. The FIB works like an agent's: changes are
+//! applied, and routes that were not reported are swept when the family has converged.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -36,7 +37,7 @@ pub(crate) fn net(prefix: &str) -> IpNet {
 /// One end of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// `life`: of the node's process; each counts its connections from 0.
+    /// `life`: of the node's process; each life counts its connections from 0.
     Speaker {
         host: u8,
         life: u32,
@@ -49,11 +50,11 @@ enum End {
 struct Pipe {
     hosts: [u8; 2],
     ends: [Option<End>; 2],
-    /// What a scripted end has got.
+    /// Octets that a scripted end received.
     got: Vec<u8>,
-    /// A scripted end has seen the other's FIN.
+    /// A scripted end received the other end's FIN.
     closed: bool,
-    /// Nothing passes any more, and nobody is told.
+    /// The connection drops everything, and no end is notified.
     dead: bool,
     /// The scripted end does not read.
     blocked: bool,
@@ -77,9 +78,9 @@ pub(crate) struct Node {
     life: u32,
     pub(crate) events: Vec<Event>,
     pub(crate) options: BTreeMap<ConnId, SocketOptions>,
-    /// BFD sessions that were asked for.
+    /// Requested BFD sessions.
     pub(crate) bfd: BTreeMap<PeerId, Target>,
-    /// What its kernel would have.
+    /// The routes in the node's kernel.
     pub(crate) fib: BTreeMap<IpNet, Vec<FibPath>>,
     fresh: BTreeSet<IpNet>,
 }
@@ -92,9 +93,9 @@ pub(crate) struct Net {
     queue: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     deliveries: Vec<Option<Delivery>>,
     pub(crate) cut: bool,
-    /// Hosts with a script that listens.
+    /// Hosts with a listening script.
     pub(crate) scripts: BTreeSet<u8>,
-    /// Connections that were made to scripts, in order.
+    /// Connections to scripts, in order.
     pub(crate) accepted: Vec<usize>,
     /// Routes that must be in a FIB at every moment.
     pub(crate) must_hold: Vec<(u8, IpNet)>,
@@ -120,7 +121,7 @@ impl Net {
         }
     }
 
-    /// Node `host` in AS 65000 + host; not started.
+    /// Adds node `host` in AS 65000 + host; not started.
     pub(crate) fn add(&mut self, host: u8) -> &mut Node {
         let config = SpeakerConfig {
             cluster_id: None,
@@ -147,7 +148,7 @@ impl Net {
         self.nodes.entry(host).or_insert(node)
     }
 
-    /// Nodes 1 and 2 that peer with each other and originate `10.1.0.0/16` and `10.2.0.0/16`; not started.
+    /// Nodes 1 and 2, which are peers and originate `10.1.0.0/16` and `10.2.0.0/16`; not started.
     pub(crate) fn pair() -> Self {
         let mut all = Net::new();
         for (host, other) in [(1, 2), (2, 1)] {
@@ -169,7 +170,7 @@ impl Net {
         all
     }
 
-    /// Starts the process of a node, with everything it is configured for.
+    /// Starts the process of a node with its whole configuration.
     pub(crate) fn boot(&mut self, host: u8) {
         let now = self.now;
         let node = self.nodes.get_mut(&host).unwrap();
@@ -196,7 +197,7 @@ impl Net {
         }
     }
 
-    /// As after a crash or an update: the FIB is there, R and F bits are sent.
+    /// Starts a node as after a crash or an update: the FIB exists, and the R and F bits are sent.
     pub(crate) fn reboot(&mut self, host: u8) {
         self.nodes.get_mut(&host).unwrap().config.restarting = true;
         self.boot(host);
@@ -214,18 +215,18 @@ impl Net {
         }
     }
 
-    /// Nobody says anything, until something arrives for a connection that is not known any more.
+    /// No end is notified, until a segment arrives for a connection that the node no longer has.
     pub(crate) fn lose_power(&mut self, host: u8) {
         self.nodes.get_mut(&host).unwrap().speaker = None;
     }
 
-    /// Cuts the cable, for good as far as the connections of now are concerned.
+    /// Cuts the cable; the current connections never work again.
     pub(crate) fn cut(&mut self) {
         self.cut = true;
         self.pipes.iter_mut().for_each(|pipe| pipe.dead = true);
     }
 
-    /// Does something with a node's speaker, and carries out what follows.
+    /// Runs `act` on a node's speaker, and carries out the resulting actions.
     pub(crate) fn with<T>(&mut self, host: u8, act: impl FnOnce(&mut Speaker, Instant) -> T) -> T {
         let now = self.now;
         let result = act(self.nodes.get_mut(&host).unwrap().speaker.as_mut().unwrap(), now);
@@ -273,7 +274,7 @@ impl Net {
         while !condition(self) {
             if !self.step(started + limit) {
                 let shown: Vec<_> = self.nodes.iter().map(|(host, node)| (host, &node.events)).collect();
-                panic!("{what}: not within {limit:?}; events: {shown:#?}");
+                panic!("{what}: not reached within {limit:?}; events: {shown:#?}");
             }
         }
         self.now - started
@@ -286,7 +287,7 @@ impl Net {
         })
     }
 
-    /// One thing, if there is one before or at the deadline.
+    /// Runs the next step, if there is one until the deadline.
     fn step(&mut self, deadline: Instant) -> bool {
         let due = |node: &Node| node.speaker.as_ref()?.poll_timeout();
         let timer = self.nodes.iter().filter_map(|(host, node)| Some((due(node)?, *host))).min();
@@ -342,14 +343,14 @@ impl Net {
                 }
                 match self.live(self.pipes[pipe].ends[to]) {
                     Some(End::Speaker { host, conn, .. }) => {
-                        // Cut where nobody would cut it.
+                        // Splits messages at unusual places.
                         let (one, two) = bytes.split_at(bytes.len() / 3);
                         for part in [one, two] {
                             self.with(host, |speaker, now| speaker.handle_bytes(conn, part, now));
                         }
                     }
                     Some(End::Script) => self.pipes[pipe].got.extend(bytes),
-                    // A kernel that knows nothing of the connection resets it; without power nobody does.
+                    // A kernel resets an unknown connection; a node without power does not answer.
                     None if self.runs(self.pipes[pipe].hosts[to]) => {
                         self.send(Delivery::Fin { pipe, to: 1 - to })
                     }
@@ -377,7 +378,7 @@ impl Net {
         self.nodes.get(&host).is_some_and(|node| node.speaker.is_some())
     }
 
-    /// The end, if whoever held it still lives.
+    /// The end, if its process still runs.
     fn live(&self, end: Option<End>) -> Option<End> {
         end.filter(|end| match end {
             End::Speaker { host, life, .. } => self.runs(*host) && self.nodes[host].life == *life,
@@ -424,7 +425,7 @@ impl Net {
         }
     }
 
-    /// Does what a shell does after any input.
+    /// Does the work of a shell after an input.
     fn drain(&mut self, host: u8) {
         let now = self.now;
         loop {
@@ -550,7 +551,7 @@ impl Net {
         pipe
     }
 
-    /// The script sends, and waits for it to arrive.
+    /// The script sends, and the octets arrive.
     pub(crate) fn script_send(&mut self, pipe: usize, bytes: &[u8]) {
         let side = self.script_side(pipe);
         self.send(Delivery::Bytes { pipe, to: 1 - side, bytes: bytes.to_vec() });
@@ -565,7 +566,7 @@ impl Net {
 
     fn script_side(&self, pipe: usize) -> usize {
         self.pipes[pipe].ends.iter().position(|end| *end == Some(End::Script)).unwrap_or_else(|| {
-            // Already closed by the other side: what is sent goes nowhere.
+            // Already closed by the other side: the octets are lost.
             usize::from(self.pipes[pipe].hosts[1] == 2)
         })
     }
@@ -579,7 +580,7 @@ impl Net {
         self.pipes[pipe].closed
     }
 
-    /// What the script has got so far: kinds and bodies.
+    /// The messages that the script received so far: kinds and bodies.
     pub(crate) fn script_got(&self, pipe: usize) -> Vec<(MessageKind, Vec<u8>)> {
         let mut octets = self.pipes[pipe].got.as_slice();
         let mut messages = Vec::new();
@@ -591,13 +592,13 @@ impl Net {
         messages
     }
 
-    /// The last NOTIFICATION that the script got.
+    /// The last NOTIFICATION that the script received.
     pub(crate) fn script_notification(&self, pipe: usize) -> Option<Notification> {
         let (kind, body) = self.script_got(pipe).pop()?;
         (kind == MessageKind::Notification).then(|| Notification::decode(&body).unwrap())
     }
 
-    /// The connection that node 1 made last.
+    /// The last connection that node 1 opened.
     #[track_caller]
     pub(crate) fn script_accept(&mut self) -> usize {
         let before = self.accepted.len();
@@ -607,7 +608,7 @@ impl Net {
     }
 }
 
-/// How node `host` is configured by the other.
+/// The configuration of a peer `host`.
 pub(crate) fn peer(host: u8) -> PeerConfig {
     PeerConfig::new(ip(host), Asn(65000 + u32::from(host)))
 }
@@ -658,7 +659,7 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An UPDATE of AS 65002 that announces IPv4 prefixes of 24 bits.
+/// An UPDATE of AS 65002 that advertises IPv4 prefixes of 24 bits.
 pub(crate) fn announce(prefixes: &[[u8; 3]]) -> Vec<u8> {
     let mut body = vec![0, 0, 0, 20];
     body.extend([0x40, 1, 1, 0]); // ORIGIN
@@ -668,7 +669,7 @@ pub(crate) fn announce(prefixes: &[[u8; 3]]) -> Vec<u8> {
     message(2, &body)
 }
 
-/// An UPDATE of AS 65002 that announces IPv6 prefixes of 48 bits in 2001:db8::/32.
+/// An UPDATE of AS 65002 that advertises IPv6 prefixes of 48 bits in 2001:db8::/32.
 pub(crate) fn announce_v6(prefixes: &[u16]) -> Vec<u8> {
     let mut reach = vec![0, 2, 1, 16];
     reach.extend(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2).octets());

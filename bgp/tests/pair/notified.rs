@@ -61,7 +61,7 @@ fn the_n_bit_is_offered_as_configured() {
 #[test]
 fn a_notification_retains_routes_if_both_sent_the_n_bit() {
     let shutdown = Notification::cease(Cease::AdministrativeShutdown, Some("bye"));
-    for (told, soft) in [
+    for (sent, soft) in [
         (Notification::hold_timer_expired(), true),
         (Notification::new(3, 1, []), true),
         (shutdown.clone(), true),
@@ -69,9 +69,9 @@ fn a_notification_retains_routes_if_both_sent_the_n_bit() {
     ] {
         for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
             let (mut all, pipe) = established(ours, theirs);
-            all.script_send(pipe, &notification(&told));
-            assert_eq!(is_kept(&all), ours && theirs && soft, "{told}, N bits {ours} and {theirs}");
-            assert_eq!(all.status(1, 2).notification_received.unwrap().text, told.to_string());
+            all.script_send(pipe, &notification(&sent));
+            assert_eq!(is_kept(&all), ours && theirs && soft, "{sent}, N bits {ours} and {theirs}");
+            assert_eq!(all.status(1, 2).notification_received.unwrap().text, sent.to_string());
         }
     }
 }
@@ -177,8 +177,8 @@ fn later_errors_do_not_hide_a_notification() {
     all.run(secs(30));
     let status = all.status(1, 2);
     assert_eq!(status.last_error.unwrap().text, "cannot connect: connection refused");
-    let told = status.notification_received.unwrap();
-    assert_eq!((told.code, told.subcode, told.text.as_str()), (6, 4, "Cease/Administrative Reset"));
+    let sent = status.notification_received.unwrap();
+    assert_eq!((sent.code, sent.subcode, sent.text.as_str()), (6, 4, "Cease/Administrative Reset"));
     assert_eq!(status.notification_sent, None);
     // Likewise for a NOTIFICATION that this side sends.
     let (mut all, pipe) = established(false, false);
@@ -187,8 +187,8 @@ fn later_errors_do_not_hide_a_notification() {
     all.run(secs(30));
     let status = all.status(1, 2);
     assert_eq!(status.last_error.unwrap().text, "cannot connect: connection refused");
-    let told = status.notification_sent.unwrap();
-    assert_eq!((told.code, told.subcode), (1, 2));
+    let sent = status.notification_sent.unwrap();
+    assert_eq!((sent.code, sent.subcode), (1, 2));
     assert_eq!(status.notification_received, None);
 }
 

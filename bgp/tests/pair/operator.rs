@@ -42,13 +42,13 @@ fn a_reset_sends_its_text_and_starts_a_new_session() {
     let (mut all, pipe) = established(false, |_| {});
     assert!(reset(&mut all, false, "new optics"));
     let again = accept(&mut all, false);
-    let told = all.script_notification(pipe).unwrap();
-    assert_eq!(told, Notification::cease(Cease::AdministrativeReset, Some("new optics")));
+    let notification = all.script_notification(pipe).unwrap();
+    assert_eq!(notification, Notification::cease(Cease::AdministrativeReset, Some("new optics")));
     assert_ne!(pipe, again);
     assert!(all.is_closed(pipe));
     let status = all.status(1, 2);
-    assert_eq!(status.notification_sent.unwrap().text, told.to_string());
-    assert!(status.last_error.is_none(), "what an operator wanted is no error");
+    assert_eq!(status.notification_sent.unwrap().text, notification.to_string());
+    assert!(status.last_error.is_none(), "an operator action is no error");
 }
 
 #[test]
@@ -59,8 +59,8 @@ fn a_reset_retains_paths_with_the_n_bit_unless_it_is_hard() {
         assert_eq!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")), notification && !hard);
         accept(&mut all, notification);
         let plain = Notification::cease(Cease::AdministrativeReset, None);
-        let told = if hard { Notification::hard_reset(&plain) } else { plain };
-        assert_eq!(all.script_notification(pipe), Some(told));
+        let notification = if hard { Notification::hard_reset(&plain) } else { plain };
+        assert_eq!(all.script_notification(pipe), Some(notification));
         assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
     }
 }
@@ -71,7 +71,7 @@ fn a_reset_ends_the_idle_hold_but_not_a_shutdown() {
     all.script_send(pipe, &announce(&[[10, 3, 0], [10, 4, 0]]));
     assert_eq!(all.state(1, 2), State::Idle);
     all.run(secs(2));
-    assert_eq!(all.state(1, 2), State::Idle, "the peer has to change something first");
+    assert_eq!(all.state(1, 2), State::Idle, "the peer must change its configuration first");
     assert!(reset(&mut all, false, ""));
     accept(&mut all, false);
 
@@ -104,8 +104,8 @@ fn a_shutdown_sends_its_configured_text() {
         peer.shutdown_communication = "drained: new disk".to_owned();
     });
     all.run(secs(1));
-    let told = Notification::cease(Cease::AdministrativeShutdown, Some("drained: new disk"));
-    assert_eq!(all.script_notification(pipe), Some(told));
+    let notification = Notification::cease(Cease::AdministrativeShutdown, Some("drained: new disk"));
+    assert_eq!(all.script_notification(pipe), Some(notification));
     // A changed text needs no new session.
     all.edit(1, 2, |peer| peer.shutdown = false);
     let again = accept(&mut all, false);
@@ -114,21 +114,21 @@ fn a_shutdown_sends_its_configured_text() {
 }
 
 #[test]
-fn all_is_advertised_when_no_established_peer_has_pending() {
+fn all_is_advertised_without_pending_routes() {
     let (mut all, pipe) = established(false, |_| {});
     all.run(secs(1));
-    let told = |all: &mut Net| all.with(1, |speaker, _| speaker.has_advertised_all());
-    assert!(told(&mut all));
+    let all_sent = |all: &mut Net| all.with(1, |speaker, _| speaker.has_advertised_all());
+    assert!(all_sent(&mut all));
     let before_it_is_written = all.with(1, |speaker, now| {
         speaker.originate(net("10.1.9.0/24"), Default::default(), now);
         speaker.has_advertised_all()
     });
     assert!(!before_it_is_written);
     all.run(secs(1));
-    assert!(told(&mut all));
+    assert!(all_sent(&mut all));
     all.script_close(pipe);
     all.with(1, |speaker, now| speaker.withdraw(net("10.1.9.0/24"), now));
-    assert!(told(&mut all), "nobody is there to be told");
+    assert!(all_sent(&mut all), "no peer is Established");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn gone(all: &Net) -> usize {
 fn a_dynamic_neighbour_is_created_on_connect() {
     let mut all = waiting(10);
     all.run(secs(10));
-    assert_eq!(peers(&all), 0, "nobody was there to be a peer");
+    assert_eq!(peers(&all), 0, "no peer before the first connection");
     all.boot(2);
     all.run_until_up(2, 1);
     all.run(secs(2));
@@ -94,17 +94,17 @@ fn the_limit_rejects_peers_until_one_is_removed() {
         let refused = came(&mut all, 5).unwrap_err();
         assert_eq!(refused, Refusal::RangeFull { peer: ip(5).into(), prefix: net("10.0.0.0/24"), limit: 2 });
     }
-    let told = |all: &Net| {
+    let reports = |all: &Net| {
         all.nodes[&1].events.iter().filter(|event| matches!(event, Event::RangeFull { .. })).count()
     };
-    assert_eq!(told(&all), 1);
+    assert_eq!(reports(&all), 1);
     let ranges = all.nodes[&1].speaker.as_ref().unwrap().ranges();
     assert_eq!((ranges[0].peers, ranges[0].refused), (2, 3));
     // A silent peer is removed in the end, and so is the one held after an error.
     all.run(secs(600));
     assert_eq!(peers(&all), 0);
     assert_eq!(came(&mut all, 5), Ok(()));
-    assert_eq!(told(&all), 1);
+    assert_eq!(reports(&all), 1);
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn removing_a_range_removes_its_peers() {
     all.run(secs(1));
     assert_eq!((peers(&all), gone(&all)), (0, 1));
     assert!(all.nodes[&1].fib.is_empty());
-    let told = all.status(2, 1).notification_received.unwrap();
-    assert!(told.text.contains("De-configured"), "{}", told.text);
+    let received = all.status(2, 1).notification_received.unwrap();
+    assert!(received.text.contains("De-configured"), "{}", received.text);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn a_marker_of_wrong_length_ends_an_enhanced_session() {
 }
 
 /// The script's input since `before`: markers (`B`, `E`), UPDATEs (`U`), End-of-RIB of IPv4 (`R`).
-fn told(all: &Net, pipe: usize, before: usize) -> Vec<String> {
+fn sent(all: &Net, pipe: usize, before: usize) -> Vec<String> {
     let got = all.script_got(pipe).into_iter().skip(before);
     got.filter_map(|(kind, body)| match kind {
         MessageKind::RouteRefresh => Some(["", "B", "E"][usize::from(body[2])].to_owned()),
@@ -188,23 +188,23 @@ fn a_requested_refresh_is_sent_between_markers() {
     all.run(secs(1));
     let before = all.script_got(pipe).len();
     all.script_send(pipe, &request());
-    assert_eq!(told(&all, pipe, before), ["B", "U", "E"]);
+    assert_eq!(sent(&all, pipe, before), ["B", "U", "E"]);
     assert_eq!(all.status(1, 2).traffic.sent.route_refresh, 2);
     // A family without routes has its markers too.
     let before = all.script_got(pipe).len();
     all.script_send(pipe, &refresh(RouteRefresh::request(Family::Ipv6Unicast)));
-    assert_eq!(told(&all, pipe, before), ["B", "E"]);
+    assert_eq!(sent(&all, pipe, before), ["B", "E"]);
     // Without the capability there are no markers.
     let (mut all, pipe) = established(&[70]);
     all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
     all.run(secs(1));
     let before = all.script_got(pipe).len();
     all.script_send(pipe, &request());
-    assert_eq!(told(&all, pipe, before), ["U"]);
+    assert_eq!(sent(&all, pipe, before), ["U"]);
 }
 
 #[test]
-fn a_request_waits_for_end_of_rib_and_for_the_refresh_before_it() {
+fn a_request_waits_for_end_of_rib_and_an_earlier_refresh() {
     let mut all = Net::scripted(|_| {});
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
     all.boot(1);
@@ -213,7 +213,7 @@ fn a_request_waits_for_end_of_rib_and_for_the_refresh_before_it() {
     let octets = [encoded(&open()), keepalive(), request(), request()].concat();
     all.script_send(pipe, &octets);
     all.run(secs(1));
-    assert_eq!(told(&all, pipe, 0), ["U", "R", "B", "U", "E"], "two requests at once are one");
+    assert_eq!(sent(&all, pipe, 0), ["U", "R", "B", "U", "E"], "two requests at once are one");
 }
 
 #[test]
@@ -242,5 +242,5 @@ fn a_refresh_between_two_speakers_changes_nothing() {
         Event::StaleSwept { family: Family::Ipv4Unicast, paths, .. } => Some(*paths),
         _ => None,
     });
-    assert_eq!(swept.collect::<Vec<_>>(), [0, 0], "what is withdrawn is withdrawn, not left out");
+    assert_eq!(swept.collect::<Vec<_>>(), [0, 0], "withdrawn routes are withdrawn, not left out");
 }

@@ -160,11 +160,11 @@ fn a_second_restart_loses_only_what_the_rfc_requires() {
         all.run(secs(10));
         let life = &all.nodes[&1].events[mark..];
         let up = life.iter().any(|event| matches!(event, Event::PeerUp { .. }));
-        let told = life.iter().any(|event| matches!(event, Event::EndOfRib { .. }));
+        let complete = life.iter().any(|event| matches!(event, Event::EndOfRib { .. }));
         // RFC 4724 §4.2: paths that are still stale when the session is lost again MUST be removed,
         // and only those.
         let held = all.nodes[&1].fib.contains_key(&net("10.2.0.0/16"));
-        assert_eq!(held, !up || told, "{first_life:?}");
+        assert_eq!(held, !up || complete, "{first_life:?}");
         kept += usize::from(held);
         all.reboot(2);
         all.run(secs(30));
@@ -187,8 +187,8 @@ fn two_restarting_speakers_do_not_wait_for_each_other() {
         all.nodes[&host].events.contains(&Event::Converged { family: Family::Ipv4Unicast })
     };
     // Neither FIB ever lacks a route: stale routes are swept only after the other side's table
-    // arrived. Nobody waits for a peer that restarts itself, so the first decision follows the
-    // session at once.
+    // arrived. A speaker does not wait for a peer that restarts itself, so the first decision
+    // follows the session at once.
     all.must_hold.clear();
     let took = all.run_while_not("both converged", secs(30), |all| converged(all, 1) && converged(all, 2));
     assert!(took < secs(10), "{took:?}");
@@ -218,7 +218,7 @@ fn restart_and_forwarding_bits_follow_the_first_selection() {
     assert_eq!(restart(&all, first), (true, true));
     all.script_close(first);
     let second = all.script_accept();
-    assert_eq!(restart(&all, second), (true, true), "the attempt before came to nothing");
+    assert_eq!(restart(&all, second), (true, true), "the previous attempt failed");
     all.script_send(second, &encoded(&open()));
     all.script_send(second, &keepalive());
     all.script_send(second, &end_of_rib());
@@ -300,7 +300,7 @@ fn an_absent_peer_delays_selection_until_the_timer() {
     all.reboot(2);
     all.run(secs(59));
     let complete = |all: &Net| all.status(1, 2).families.iter().any(|family| family.end_of_rib_received);
-    assert_eq!(stale(&all, 1, 2), 0, "what is originated waits for nobody");
+    assert_eq!(stale(&all, 1, 2), 0, "originated routes do not wait");
     assert!(!complete(&all), "End-of-RIB waits for the peer that is away");
     all.run(secs(2));
     assert!(complete(&all));
@@ -457,7 +457,7 @@ fn each_family_is_retained_and_swept_separately() {
         assert_eq!(all.state(1, 2), State::Established);
         assert_eq!(kept(&all), expected);
         all.script_send(pipe, &end_of_rib_v6());
-        assert_eq!(kept(&all), (expected.0, false), "its paths did not come again");
+        assert_eq!(kept(&all), (expected.0, false), "its paths were not advertised again");
     }
 }
 
@@ -507,10 +507,10 @@ fn a_silent_stop_sends_nothing_and_rejects_connections() {
     assert_eq!(all.script_got(pipe).len(), before);
     let refused = all.script_connect();
     assert!(all.is_closed(refused));
-    let told = all.nodes[&1].events.iter().any(|event| matches!(event, Event::PeerDown { .. }));
-    assert!(!told, "nobody acts on the end of what continues");
+    let reported = all.nodes[&1].events.iter().any(|event| matches!(event, Event::PeerDown { .. }));
+    assert!(!reported, "the session will continue");
     let speaker = all.nodes[&1].speaker.as_ref().unwrap();
-    assert_eq!(speaker.poll_timeout(), None, "nothing is due any more");
+    assert_eq!(speaker.poll_timeout(), None, "no deadline is left");
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
 }
 

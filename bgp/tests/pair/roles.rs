@@ -9,7 +9,7 @@ use crate::net::{Net, encoded, keepalive, open, secs};
 
 /// Node 1 with a role against a script with these capabilities; returns the session's state and the
 /// NOTIFICATION.
-fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Option<Notification>) {
+fn meet(local: Option<Role>, strict: bool, advertised: &[Capability]) -> (State, Option<Notification>) {
     let mut all = Net::scripted(|peer| {
         peer.paths.local_role = local;
         peer.paths.local_role_strict = strict;
@@ -17,7 +17,7 @@ fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Optio
     all.boot(1);
     let pipe = all.script_accept();
     let mut open = open();
-    open.capabilities.extend(said.iter().cloned());
+    open.capabilities.extend(advertised.iter().cloned());
     all.script_send(pipe, &encoded(&open));
     all.script_send(pipe, &keepalive());
     all.run(secs(1));
@@ -44,7 +44,7 @@ fn missing_or_ambiguous_roles_depend_on_strict_mode() {
     let customer = Some(Role::Customer);
     let (provider, peer) = (Capability::Role(Role::Provider), Capability::Role(Role::Peer));
     let unknown = Capability::Unknown { code: 9, value: vec![7] };
-    for (local, strict, said, up) in [
+    for (local, strict, advertised, up) in [
         (customer, false, vec![], true),
         (customer, true, vec![], false),
         (customer, true, vec![provider.clone()], true),
@@ -54,8 +54,8 @@ fn missing_or_ambiguous_roles_depend_on_strict_mode() {
         (None, false, vec![provider], true),
         (None, false, vec![unknown], true),
     ] {
-        let (state, notification) = meet(local, strict, &said);
-        assert_eq!(state == State::Established, up, "{local:?} {strict} {said:?}");
+        let (state, notification) = meet(local, strict, &advertised);
+        assert_eq!(state == State::Established, up, "{local:?} {strict} {advertised:?}");
         assert_eq!(notification.is_some_and(|sent| (sent.code, sent.subcode) == (2, 11)), !up);
     }
 }

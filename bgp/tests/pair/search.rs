@@ -96,6 +96,6 @@ fn the_first_matches_are_shown_and_all_are_counted() {
     let mut search = Search::new(RouteFilter::default(), 1000);
     assert!(speaker.search(&mut search, 10));
     let part = speaker.found(&search);
-    assert!(!part.complete, "who ends early is told so");
+    assert!(!part.complete, "the result shows an early end");
     assert_eq!((part.looked_at, part.matched), (10, 10));
 }

@@ -45,8 +45,9 @@ fn the_hold_timer_detects_a_cut_cable_and_recovery_works() {
 #[test]
 fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
     let advertised = |all: &Net, prefix: &str| {
-        let told = |event: &&Event| matches!(event, Event::Advertised { prefix: p, .. } if *p == net(prefix));
-        all.nodes[&1].events.iter().filter(told).count()
+        let written =
+            |event: &&Event| matches!(event, Event::Advertised { prefix: p, .. } if *p == net(prefix));
+        all.nodes[&1].events.iter().filter(written).count()
     };
     let mut all = Net::pair();
     all.boot(1);
@@ -56,7 +57,7 @@ fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
         speaker.originate(net("10.1.0.7/32"), Default::default(), now);
     });
     all.run(secs(30));
-    assert_eq!(advertised(&all, "10.1.0.7/32"), 0, "nobody to tell");
+    assert_eq!(advertised(&all, "10.1.0.7/32"), 0, "no Established peer");
     all.boot(2);
     all.run_until_up(2, 1);
     all.run(secs(1));
@@ -109,8 +110,8 @@ fn an_operator_sees_the_session_and_its_routes() {
     assert_eq!((route.as_path.as_str(), route.origin, route.best), ("65001", Origin::Igp, true));
     assert_eq!(route.communities, [community]);
     assert_eq!(route.next_hop.unwrap().to_string(), "10.0.0.1");
-    let told = all.nodes[&1].speaker.as_ref().unwrap().advertised(crate::net::ip(2)).unwrap();
-    assert_eq!(told.iter().map(|route| route.prefix).collect::<Vec<_>>(), [net("10.1.0.0/16")]);
+    let advertised = all.nodes[&1].speaker.as_ref().unwrap().advertised(crate::net::ip(2)).unwrap();
+    assert_eq!(advertised.iter().map(|route| route.prefix).collect::<Vec<_>>(), [net("10.1.0.0/16")]);
     let routes = speaker.routes();
     let peers: Vec<_> = routes.iter().map(|route| (route.prefix, route.peer)).collect();
     assert_eq!(peers, [(net("10.1.0.0/16"), Some(crate::net::ip(1).into())), (net("10.2.0.0/16"), None)]);

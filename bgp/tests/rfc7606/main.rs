@@ -88,8 +88,8 @@ fn notification(octets: &[u8]) -> Option<Notification> {
 }
 
 fn assert_fault(row: &Row, faults: &[String], name: &str, done: &str) {
-    let told = faults.iter().any(|fault| fault.starts_with(name) && fault.ends_with(done));
-    assert!(told, "{}: no word of {name} {done}: {faults:?}", row.what);
+    let reported = faults.iter().any(|fault| fault.starts_with(name) && fault.ends_with(done));
+    assert!(reported, "{}: no report of {name} {done}: {faults:?}", row.what);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn the_engine_implements_rfc_7606() {
         let established = speaker.peers(now)[0].state == State::Established;
         match row.outcome {
             ExpectedHandling::Reset(subcode) => {
-                let said = notification(&last_words.expect(&row.what)).expect(&row.what);
-                assert_eq!((said.code, said.subcode), (3, subcode), "{}", row.what);
+                let sent = notification(&last_words.expect(&row.what)).expect(&row.what);
+                assert_eq!((sent.code, sent.subcode), (3, subcode), "{}", row.what);
                 assert!(!established && after.is_none(), "{}", row.what);
             }
             ExpectedHandling::Withdraw(name) => {
@@ -160,13 +160,13 @@ async fn the_shell_implements_rfc_7606_over_tcp() {
         socket.bind(SocketAddr::new(them, 0)).unwrap();
         let mut stream = soon(socket.connect(node.handle.listening()[0])).await.unwrap();
         stream.write_all(&opening(row)).await.unwrap();
-        until(&node, row, "the route of before", |path| path.is_some_and(|path| path.ends_with(" 1"))).await;
+        until(&node, row, "the earlier route", |path| path.is_some_and(|path| path.ends_with(" 1"))).await;
 
         stream.write_all(&faulty(row)).await.unwrap();
         match row.outcome {
             ExpectedHandling::Reset(subcode) => {
-                let said = notification(&read_to_end(&mut stream).await).expect(&row.what);
-                assert_eq!((said.code, said.subcode), (3, subcode), "{}", row.what);
+                let sent = notification(&read_to_end(&mut stream).await).expect(&row.what);
+                assert_eq!((sent.code, sent.subcode), (3, subcode), "{}", row.what);
                 until(&node, row, "no route", |path| path.is_none()).await;
                 continue;
             }

@@ -164,7 +164,7 @@ impl Bench {
         });
     }
 
-    /// Handles an announcement or withdrawal of a path from a peer with ADD-PATH.
+    /// Handles an advertised or withdrawn path of a peer with ADD-PATH.
     pub(crate) fn feed_path(
         &mut self,
         number: u32,
@@ -193,7 +193,7 @@ impl Bench {
         self.rib.handle_update(PeerId(number), &update);
     }
 
-    /// Announces a route if it fits into a message of 4096 octets; returns whether it does.
+    /// Advertises a route if it fits into a message of 4096 octets; returns whether it does.
     pub(crate) fn try_announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) -> bool {
         let prefix = net(prefix);
         let mut block = Vec::new();
@@ -241,7 +241,7 @@ impl Bench {
             let mut writes = 0;
             while self.write(number, budget) {
                 writes += 1;
-                assert!(writes < 10_000, "there is no end to what peer {number} is told");
+                assert!(writes < 10_000, "the output to peer {number} does not end");
             }
         }
         while self.rib.has_route_changes() {
@@ -265,7 +265,7 @@ impl Bench {
     }
 
     /// The prefixes advertised to peer `number`, in order, after writing all pending routes.
-    pub(crate) fn told(&mut self, number: u32) -> Vec<String> {
+    pub(crate) fn advertised(&mut self, number: u32) -> Vec<String> {
         self.flush();
         self.receivers[&number].routes.keys().map(ToString::to_string).collect()
     }
@@ -342,13 +342,16 @@ impl Receiver {
                     self.withdrawn += 1;
                     if let Some(identifier) = identifier {
                         let gone = self.paths.remove(&(prefix, identifier));
-                        assert!(gone.is_some(), "withdrawn without having been told: {prefix} {identifier}");
+                        assert!(
+                            gone.is_some(),
+                            "withdrawn without having been advertised: {prefix} {identifier}"
+                        );
                         continue;
                     }
                     self.refreshing.values_mut().for_each(|left| left.retain(|left| *left != prefix));
                     assert!(
                         self.routes.remove(&prefix).is_some(),
-                        "withdrawn without having been told: {prefix}"
+                        "withdrawn without having been advertised: {prefix}"
                     );
                 }
             }
@@ -366,8 +369,8 @@ impl Receiver {
             }
             if let Some(family) = update.end_of_rib {
                 self.end_of_rib.push(family);
-                let told = self.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
-                self.initial.insert(family, told);
+                let routes = self.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
+                self.initial.insert(family, routes);
             }
         }
         assert!(octets.is_empty(), "only whole messages are written");
@@ -380,12 +383,15 @@ impl Receiver {
         match marker.subtype {
             RouteRefresh::BEGIN => {
                 assert!(self.end_of_rib.contains(&family), "BoRR before End-of-RIB");
-                let told = self.routes.keys().copied().filter(|prefix| Family::of(prefix) == family);
-                assert!(self.refreshing.insert(family, told.collect()).is_none(), "a refresh within another");
+                let routes = self.routes.keys().copied().filter(|prefix| Family::of(prefix) == family);
+                assert!(
+                    self.refreshing.insert(family, routes.collect()).is_none(),
+                    "a refresh within another"
+                );
             }
             RouteRefresh::END => {
                 let left = self.refreshing.remove(&family).expect("EoRR comes after BoRR");
-                assert!(left.is_empty(), "not told again: {left:?}");
+                assert!(left.is_empty(), "not advertised again: {left:?}");
             }
             subtype => panic!("subtype {subtype}"),
         }

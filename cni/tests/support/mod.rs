@@ -103,9 +103,9 @@ impl Agent {
         self.received.recv_timeout(Duration::from_secs(10)).expect("a request")
     }
 
-    pub(crate) fn was_not_asked(&self) {
+    pub(crate) fn was_not_contacted(&self) {
         let received = self.received.recv_timeout(Duration::from_millis(100));
-        assert!(received.is_err(), "the agent was asked");
+        assert!(received.is_err(), "the agent received a request");
     }
 
     /// A network configuration for this agent with additional keys (`null` removes one).

@@ -7,12 +7,14 @@
 //! IPInstances: every look-up has an index, which each change updates.
 
 mod interner;
+pub mod pod;
 mod row;
 mod table;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
@@ -36,6 +38,14 @@ pub struct Cluster {
     pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     instances_of_pod: HashMap<Key, Vec<Key>>,
+}
+
+/// Access to the rows of the watches.
+pub trait ClusterReader: Send + Sync + 'static {
+    /// Reads the rows. Keep it short: the watches wait meanwhile.
+    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
+    /// Changes with each change of a Network, Subnet or namespace.
+    fn changes(&self) -> watch::Receiver<u64>;
 }
 
 impl Cluster {

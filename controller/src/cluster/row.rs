@@ -17,7 +17,7 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
 
 use super::interner::Interner;
-use crate::watch::pod::Pod;
+use crate::cluster::pod::Pod;
 
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -88,12 +88,12 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         self.rows.iter()
     }
 
-    /// How many.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

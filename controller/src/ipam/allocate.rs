@@ -70,7 +70,7 @@ pub enum AllocateError {
     /// The network has no subnet to choose from.
     #[error(
         "network {network} has no {family} subnet that is not private: add a Subnet, name a private one in \
-         networking.alibaba.com/specified-subnet, or ask for another family in networking.alibaba.com/ip-family"
+         networking.alibaba.com/specified-subnet, or request another family in networking.alibaba.com/ip-family"
     )]
     NoSubnet {
         /// The network.
@@ -109,7 +109,7 @@ pub enum AllocateError {
         family: IpFamily,
     },
     /// Addresses are named, but none of this family.
-    #[error("of family {family} the pod is to have, and {addresses} names none: write it as v4/v6")]
+    #[error("the pod needs an address of family {family}, and {addresses} names none: write it as v4/v6")]
     FamilyNotNamed {
         /// `IPv4` or `IPv6`.
         family: IpFamily,

@@ -22,7 +22,7 @@ struct Key {
     mac: Mac,
 }
 
-/// How many addresses have each MAC address, by network.
+/// The number of addresses with each MAC address, by network.
 #[derive(Debug, Default)]
 pub(super) struct Macs(FxHashMap<Key, u8>);
 

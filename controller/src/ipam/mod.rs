@@ -168,7 +168,7 @@ struct NetworkAllocations {
     current: [Option<Arc<str>>; 2],
 }
 
-/// Where the row of an address is.
+/// The place of an address's row.
 #[derive(Clone, Copy, Debug)]
 enum RowLocation {
     /// In a subnet, at an index of its range.
@@ -205,7 +205,7 @@ pub enum SubnetError {
     Pool(#[from] PoolError),
     /// Its range overlaps another subnet's.
     #[error(
-        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: nothing is given from it until one of \
+        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: no address is allocated from it until one of \
          them is removed or set apart by start and end"
     )]
     Overlap {
@@ -225,9 +225,9 @@ impl Ipam {
     /// newer and stay.
     pub fn resume_network(&mut self, network: &str, v4: Option<&str>, v6: Option<&str>) {
         let allocations = self.network_allocations(network);
-        for (current, said) in allocations.current.iter_mut().zip([v4, v6]) {
+        for (current, stored) in allocations.current.iter_mut().zip([v4, v6]) {
             if current.is_none() {
-                *current = said.filter(|name| !name.is_empty()).map(Arc::from);
+                *current = stored.filter(|name| !name.is_empty()).map(Arc::from);
             }
         }
     }

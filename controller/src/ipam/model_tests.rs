@@ -78,7 +78,7 @@ impl Truth {
     fn granted(&mut self, granted: &AllocatedAddresses, namespace: usize) -> Result<(), TestCaseError> {
         for assigned in &granted.addresses {
             let address = assigned.address.addr();
-            prop_assert!(!self.given.contains_key(&address), "{} was given to another already", address);
+            prop_assert!(!self.given.contains_key(&address), "{} is allocated already", address);
             let had: Vec<_> = self.instances.iter().filter(|((of, _), _)| *of == address).collect();
             if assigned.rebind {
                 prop_assert_eq!(had, [(&(address, namespace), &true)]);
@@ -163,7 +163,7 @@ proptest! {
                     let found = truth.instances.keys().find(|(of, _)| *of == address).copied();
                     if let Some((_, namespace)) = found {
                         truth.instances.insert((address, namespace), true);
-                        let _told = adopt(&mut ipam, address, namespace, true);
+                        let _conflict = adopt(&mut ipam, address, namespace, true);
                     }
                 }
                 Move::Delete(index) => {
@@ -188,20 +188,20 @@ proptest! {
             let v6 = universe.iter().filter(|address| address.is_ipv6() && truth.is_had(**address)).count();
             prop_assert_eq!(ipam.network_usage("n").v6.used as usize, v6);
         }
-        let told: BTreeSet<IpAddr> = ipam.conflicts().map(|conflict| conflict.address).collect();
+        let reported: BTreeSet<IpAddr> = ipam.conflicts().map(|conflict| conflict.address).collect();
         let twice: BTreeSet<IpAddr> = universe.iter().copied().filter(|address| {
             let holders: BTreeSet<usize> = truth.instances.keys().filter(|(of, _)| of == address).map(|(_, namespace)| *namespace)
                 .chain(truth.given.get(address).map(|(namespace, _)| *namespace)).collect();
             holders.len() > 1
         }).collect();
-        prop_assert_eq!(told, twice);
+        prop_assert_eq!(reported, twice);
         // The next leader builds the same state, in any order of events.
         for (address, (namespace, _)) in std::mem::take(&mut truth.given) {
             ipam.refuse(address, NAMESPACES[namespace]);
         }
         let mut next = Ipam::default();
         for ((address, namespace), kept) in &truth.instances {
-            let _told = adopt(&mut next, *address, *namespace, *kept);
+            let _conflict = adopt(&mut next, *address, *namespace, *kept);
         }
         specs().into_iter().for_each(|spec| next.set_subnet(spec, None).unwrap());
         for subnet in ["s1", "s2", "s3", "s6"] {

@@ -53,7 +53,7 @@ fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: InstanceState) -
 }
 
 #[test]
-fn address_goes_through_its_life_cycle() {
+fn an_address_passes_every_state() {
     let mut ipam = ipam();
     let address = ip("10.0.0.1");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.1"]);
@@ -72,7 +72,7 @@ fn address_goes_through_its_life_cycle() {
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Deleting).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::Releasing)));
     ipam.gone(address, "shop");
-    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another's is not this one");
+    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another namespace is not this one");
     ipam.gone(address, "web");
     assert_eq!(ipam.holder(address), None);
     assert_eq!(ipam.usage("a").unwrap().used, 0);
@@ -112,7 +112,7 @@ fn dual_stack_allocates_both_families_or_neither() {
     assert_eq!(granted.mac, [2, 0x12, 0x34, 0, 0, 7]);
     assert_eq!(granted.addresses[0].address.to_string(), "10.0.0.1/24");
     assert_eq!(granted.addresses[1].address.to_string(), "fd00::1/120");
-    assert_eq!(ipam.allocate(&both, 7).unwrap().mac, [2, 0x12, 0x34, 0, 0, 8], "no two alike");
+    assert_eq!(ipam.allocate(&both, 7).unwrap().mac, [2, 0x12, 0x34, 0, 0, 8], "unique");
     let before = ipam.network_usage("n");
     assert!(matches!(ipam.allocate(&both, 7), Err(AllocateError::Exhausted { family: IpFamily::V6, .. })));
     assert_eq!(ipam.network_usage("n"), before);
@@ -162,7 +162,7 @@ fn named_addresses_may_be_reserved_or_retained() {
     assert_eq!((granted.mac, granted.addresses[0].rebind), ([2, 0, 0, 0, 0, 9], true));
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Rebinding)));
     adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Kept).unwrap();
-    assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err(), "an echo from before does not give it twice");
+    assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err(), "a late event does not allocate it twice");
     ipam.refuse(RESERVED, "web");
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
 
@@ -176,7 +176,7 @@ fn named_addresses_may_be_reserved_or_retained() {
     for (request, text) in [
         (
             AddressRequest { addresses: &[RESERVED], ..both },
-            "of family IPv6 the pod is to have, and 10.0.0.2 names none",
+            "the pod needs an address of family IPv6, and 10.0.0.2 names none",
         ),
         (named(&[SIX]), "fd00::2 is not what a pod of family IPv4 can have"),
         (AddressRequest { addresses: &[SIX, SIX], ..both }, "name at most one for each family"),

@@ -50,14 +50,14 @@ impl Server {
         let whole =
             |value: Value| Full::from(value.to_string()).map_err(|never| match never {}).boxed_unsync();
         if method == "GET" && query.contains("watch=true") {
-            let (tell, told) = mpsc::unbounded_channel::<Value>();
+            let (sender, changes) = mpsc::unbounded_channel::<Value>();
             if !query.contains(&format!("resourceVersion={}", self.version)) {
-                let _ = tell.send(json!({"type": "MODIFIED", "object": self.lease}));
+                let _ = sender.send(json!({"type": "MODIFIED", "object": self.lease}));
             }
-            self.watch = Some(tell);
-            let lines = stream::unfold(told, |mut told| async {
-                let line = format!("{}\n", told.recv().await?);
-                Some((Ok::<_, std::io::Error>(Frame::data(Bytes::from(line))), told))
+            self.watch = Some(sender);
+            let lines = stream::unfold(changes, |mut changes| async {
+                let line = format!("{}\n", changes.recv().await?);
+                Some((Ok::<_, std::io::Error>(Frame::data(Bytes::from(line))), changes))
             });
             return (200, StreamBody::new(lines).boxed_unsync());
         }
@@ -131,6 +131,10 @@ async fn writes_of_the_previous_term_are_waited_for() {
 async fn concurrent_candidate_may_win() {
     let rival = Server { rival: Some("other"), ..Server::held_by("me") };
     let (seconds, lease) = elected(rival, 0).await;
-    assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (15, &json!(5)), "it was the other's by then");
+    assert_eq!(
+        (seconds, &lease["spec"]["leaseTransitions"]),
+        (15, &json!(5)),
+        "the other candidate held it by then"
+    );
     assert_eq!(lease["spec"]["holderIdentity"], "me");
 }

@@ -88,7 +88,7 @@ mod tests {
         tokio::time::advance(9 * second).await;
         assert!(fence.holds());
         tokio::time::advance(second).await;
-        assert!(!fence.holds(), "nobody has to tell it");
+        assert!(!fence.holds(), "it expires by itself");
         fence.extend(Instant::now() + 10 * second);
         assert!(fence.holds());
         let writing = fence.begin_write().expect("it holds");

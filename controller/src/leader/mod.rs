@@ -65,14 +65,15 @@ use crate::watch::delays::Delays;
 /// sent nothing since.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How the leader is elected.
+/// Settings of the leader election.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// Name of the Lease by which the leader is elected
+    /// Name of the Lease for leader election
     #[arg(long = "lease-name", default_value = "trunkline-controller")]
     pub name: String,
 
-    /// A leader that has not renewed its Lease for this long, in seconds, 3 to 600, is replaced; it renews each two fifteenths of it, and
+    /// Duration of the Lease, in seconds, 3 to 600; another replica replaces a leader that has not
+    /// renewed it for this time. The leader renews it every two fifteenths of the duration, and
     /// stops writing after two thirds
     #[arg(long = "lease-duration-seconds", default_value_t = 15, value_parser = clap::value_parser!(u16).range(3..=600))]
     pub duration_seconds: u16,
@@ -307,8 +308,8 @@ impl Election<'_> {
     async fn release(&self, held: Held) {
         let sent = Instant::now();
         match self.write(sent, &self.claim.releasing(&held.lease, Timestamp::now())).await {
-            Ok(_) => tracing::info!(lease = self.claim.name, "the Lease is given up"),
-            Err(error) => tracing::warn!(lease = self.claim.name, %error, "the Lease was not given up"),
+            Ok(_) => tracing::info!(lease = self.claim.name, "the Lease is released"),
+            Err(error) => tracing::warn!(lease = self.claim.name, %error, "the Lease was not released"),
         }
     }
 }

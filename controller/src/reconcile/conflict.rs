@@ -56,7 +56,7 @@ pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
             }
             continue;
         }
-        tracing::warn!(%address, keeps = %other, refused = %side.instance.key, "an address was given twice");
+        tracing::warn!(%address, keeps = %other, refused = %side.instance.key, "two IPInstances have one address");
         if let Some((pod, uid)) = &side.pod {
             let text = format!("address {address} belongs to IPInstance {other}: this pod gets another one");
             context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);

@@ -48,7 +48,7 @@ pub enum Decision {
     Assign(AssignDecision),
 }
 
-/// How to allocate a pod's addresses.
+/// The allocation for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssignDecision {
     /// The pod's node.

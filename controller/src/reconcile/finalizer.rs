@@ -52,7 +52,7 @@ where
         Err(error) if is_elsewhere(&error) => Ok(()),
         // The watch reports the deletion: this answer is the object's last state, not its end.
         answer => written(answer, || {
-            format!("the finalizer {} of {} {name} was not taken off", seen.finalizer, K::kind(&()))
+            format!("the finalizer {} of {} {name} was not removed", seen.finalizer, K::kind(&()))
         }),
     }
 }

@@ -78,7 +78,7 @@ pub enum ReconcileError {
         source: WriteError,
     },
     /// The IPInstance of an allocated address is another pod's.
-    #[error("IPInstance {0} is there already and another pod's")]
+    #[error("IPInstance {0} exists and belongs to another pod")]
     Foreign(Key),
     /// The term has ended.
     #[error("the term of this replica has ended")]

@@ -186,7 +186,7 @@ impl ControllerState {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
         };
-        let (addresses, family, asked) = match &decision.selector {
+        let (addresses, family, requested) = match &decision.selector {
             AddressSelector::Any => (&[][..], selection.family, selection.family),
             AddressSelector::Kept { addresses, family, .. } => (&addresses[..], *family, of(addresses)),
             AddressSelector::Named(addresses) | AddressSelector::Recover(addresses) => {
@@ -197,7 +197,7 @@ impl ControllerState {
         let request = AddressRequest {
             namespace: &key.namespace,
             network: network.name(),
-            family: asked,
+            family: requested,
             subnets: &selection.subnets,
             addresses,
             own,
@@ -209,7 +209,7 @@ impl ControllerState {
             match recover::check(&pod, &selection, network.name(), known) {
                 Ok(()) => {}
                 Err(NotRecovered::Foreign) => {
-                    tracing::debug!(pod = %key, ?addresses, "another plugin's pod is left alone: no Subnet has its addresses");
+                    tracing::debug!(pod = %key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
                     return Ok(Plan::Nothing);
                 }
                 Err(NotRecovered::Refused(report)) => return Err(self.wait(key, report.into())),

@@ -238,7 +238,7 @@ fn waiting_pod_gets_the_next_free_address() {
     let before = queues.pods.depth();
     state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
     assert!(queues.pods.depth() >= before);
-    assert!(!state.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and waits no more");
+    assert!(!state.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and no longer waits");
     let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
 }
@@ -270,8 +270,8 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let mut state = state();
     state.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
     let silent = |state: &ControllerState| state.term.as_ref().unwrap().silent.get("x").cloned();
-    let said = silent(&state).unwrap().to_string();
-    assert!(said.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{said}");
+    let fault = silent(&state).unwrap().to_string();
+    assert!(fault.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{fault}");
     for name in ["a", "b", "c"] {
         let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
         answered(&mut state, name, &given);
@@ -279,7 +279,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     assert!(plan(&mut state, "d", pod("n1", "ReplicaSet", &[])).is_err());
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
-    assert!(state.term.as_ref().unwrap().waiting.is_empty(), "who waited is looked at again");
+    assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
     let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is in use still");
 }

@@ -22,11 +22,11 @@ use trunkline_daemon::errors::chain;
 
 use super::plan::{AssignPlan, Existing, Plan};
 use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
+use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
 use crate::state::PendingCreate;
-use crate::watch::pod::Pod;
 
 /// The layout of IPInstances: hybridnet's third, which Trunkline shares.
 const VERSION: &str = "v1.2";
@@ -76,7 +76,7 @@ fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[
     // Events of a deleted pod would have no reader.
     if pod.is_some() {
         let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
-        context.events.normal(about(key, pod), reason::RELEASED, format!("gave back {names}"));
+        context.events.normal(about(key, pod), reason::RELEASED, format!("released {names}"));
     }
 }
 
@@ -104,12 +104,12 @@ async fn leave(
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
         let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
-        tracing::debug!(pod = %key, addresses = names, "addresses are kept");
+        tracing::debug!(pod = %key, addresses = names, "addresses are retained");
         if pod.is_some() {
             context.events.normal(
                 about(key, pod),
                 reason::RESERVED,
-                format!("keeps {names} for the next pod of its name"),
+                format!("retains {names} for the next pod of its name"),
             );
         }
     }
@@ -155,7 +155,7 @@ async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileRes
         "$deleteFromPrimitiveList/finalizers": [finalizer::IP_ALLOCATED],
     }});
     let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await;
-    written(answer, || format!("the finalizer of pod {key} was not taken off"))
+    written(answer, || format!("the finalizer of pod {key} was not removed"))
 }
 
 async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> ReconcileResult {
@@ -204,7 +204,7 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
     context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
-    tracing::debug!(pod = %key, ?addresses, "addresses are given");
+    tracing::debug!(pod = %key, ?addresses, "addresses are allocated");
     let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
     if context.calico {

@@ -259,7 +259,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     assert_eq!(here.state(), Some(State::InUse));
     here.queued();
     assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
-    assert_eq!(here.queued(), 1, "its pod is looked at again");
+    assert_eq!(here.queued(), 1, "its pod is queued again");
     here.sent();
     assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);

@@ -19,7 +19,6 @@
 //! not have arrived yet ([`Relist`]).
 
 pub mod delays;
-pub mod pod;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -38,10 +37,10 @@ use tokio::time::sleep;
 use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
+use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
 use delays::Delays;
-use pod::Pod;
 
 /// A watched kind, and the effect of its events on the shared state.
 pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
@@ -117,7 +116,7 @@ pub async fn follow<K: Watched>(
                     if now < seen {
                         tracing::warn!(
                             kind = %K::kind(&()), now, seen,
-                            "the API server is behind what was seen of it (etcd was restored): everything is listed anew"
+                            "the API server is behind its earlier state (etcd was restored): listing all objects again"
                         );
                         latest = 0;
                         break;
@@ -143,7 +142,7 @@ pub async fn follow<K: Watched>(
                     shared.metrics().watch_failed(&K::kind(&()));
                     if before.is_none() {
                         before = Some(latest);
-                        tracing::warn!(kind = %K::kind(&()), %error, "a watch broke off: what is known stays, and it is tried again");
+                        tracing::warn!(kind = %K::kind(&()), %error, "a watch ended: the known state stays, retrying");
                         asking.set(OptionFuture::from(Some(position(api.clone()))));
                     }
                 }
@@ -192,7 +191,7 @@ where
 /// Logs the unreadable fields of an object, once for each write of it.
 fn name_faults<S: Kind>(object: &Lenient<S>) {
     for fault in object.faults() {
-        tracing::warn!(%fault, "an object is not read as a whole");
+        tracing::warn!(%fault, "an object has unreadable fields");
     }
 }
 

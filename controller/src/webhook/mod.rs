@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kube::Client;
-use tokio::sync::watch;
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -38,34 +37,26 @@ use trunkline_daemon::connections::ConnectionLimiter;
 pub use certificates::Source;
 pub use metrics::Metrics;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterReader;
 use crate::selection::Policy;
-
-/// Access to the rows of the watches.
-pub trait ClusterReader: Send + Sync + 'static {
-    /// Reads the rows. Keep it short: the watches wait meanwhile.
-    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
-    /// Changes with each change of a Network, Subnet or namespace.
-    fn changes(&self) -> watch::Receiver<u64>;
-}
 
 /// The webhook's flags.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Webhook")]
 pub struct Flags {
-    /// Whether admission requests are answered
+    /// Whether to answer admission requests
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
     pub webhook: bool,
 
-    /// Where the API server's admission requests are answered
+    /// Address for admission requests of the API server
     #[arg(long, default_value = "0.0.0.0:9443")]
     pub webhook_listen: SocketAddr,
 
-    /// Service by which the API server finds the webhook; its names are in the certificate
+    /// Service by which the API server reaches the webhook; its names are in the certificate
     #[arg(long, default_value = "trunkline-webhook")]
     pub webhook_service: String,
 
-    /// More names or addresses by which the API server finds the webhook, separated by commas
+    /// Further names or addresses by which the API server reaches the webhook, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub webhook_names: Vec<String>,
 
@@ -73,21 +64,24 @@ pub struct Flags {
     #[arg(long, default_value = "trunkline-webhook")]
     pub webhook_secret: String,
 
-    /// How long a certificate of the webhook is good for, in seconds, 10 to 315360000; after two thirds of it the next one is made
+    /// Lifetime of a webhook certificate, in seconds, 10 to 315360000; the next one is issued after
+    /// two thirds of it
     #[arg(long, default_value_t = 90 * 86_400, value_parser = clap::value_parser!(u32).range(10..=10 * 365 * 86_400))]
     pub webhook_cert_lifetime_seconds: u32,
 
-    /// How long the API servers are told to trust the webhook's next CA before what it signed is served, in seconds, 1 to 2592000
+    /// Time between the API servers' trust in the next CA and the use of its certificate, in
+    /// seconds, 1 to 2592000
     #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=30 * 86_400))]
     pub webhook_cert_overlap_seconds: u32,
 
-    /// Folder with tls.crt and tls.key, instead of a certificate of the webhook's own making; read again when it changes. The caBundle of
-    /// the webhook configurations is then somebody else's to write
+    /// Folder with tls.crt and tls.key, instead of a self-issued certificate; read again when it
+    /// changes. Another program must then write the caBundle of the webhook configurations
     #[arg(long)]
     pub webhook_cert_dir: Option<PathBuf>,
 
-    /// File with the CA (PEM) of the API server's client certificate: clients without a certificate of it are served nothing. The API
-    /// server has none unless its AdmissionConfiguration names one (docs/install.md)
+    /// File with the CA (PEM) of the API server's client certificate: clients without a certificate
+    /// of this CA are rejected. The API server has no client certificate unless its
+    /// AdmissionConfiguration names one (docs/install.md)
     #[arg(long, value_name = "FILE")]
     pub webhook_client_ca: Option<PathBuf>,
 }
@@ -101,7 +95,7 @@ impl Flags {
             for certificate in CertificateDer::pem_file_iter(file)? {
                 roots.add(certificate?)?;
             }
-            anyhow::ensure!(!roots.is_empty(), "no certificate is in it");
+            anyhow::ensure!(!roots.is_empty(), "the file has no certificate");
             Ok(roots)
         };
         let what =

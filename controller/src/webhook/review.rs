@@ -29,12 +29,12 @@ use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
 use trunkline_daemon::logging::shown;
 
-use super::ClusterReader;
 use super::facts::ApiReader;
 use super::log_limit::LogLimit;
 use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
 use super::rules::{RuleResult, ipinstance, network, nodeinfo, pod, subnet};
+use crate::cluster::ClusterReader;
 use crate::selection::Policy;
 
 /// The kind of request.
@@ -58,7 +58,7 @@ impl ReviewKind {
 pub(super) enum ReviewError {
     #[error("the body is no AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
     Unreadable(String),
-    #[error("what the rules need could not be read from the API server: {0}")]
+    #[error("data for the rules could not be read from the API server: {0}")]
     ApiServer(#[from] kube::Error),
     #[error("the answer could not be written: {0}")]
     Unwritable(String),

@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline_daemon::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
 
-use super::ClusterReader;
 use super::certificates::Served;
 use super::review::{ReviewKind, Reviewer};
+use crate::cluster::ClusterReader;
 
 /// An API server opens a connection for each concurrent request, by default at most 600 of these.
 pub(super) const LIMITS: Limits = Limits {

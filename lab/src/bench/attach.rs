@@ -81,7 +81,7 @@ pub(crate) struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench attach")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2", "containernetworking-plugins"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing it up", || Fabric::up(place, "attach", &product))?;
     let (result, tor_times) = fabric.watched(measure)?;
@@ -185,8 +185,8 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
 
     let mut us = Side { plugin: "trunkline-cni", ..Side::default() };
     let mut them = Side { plugin: "ptp + host-local", ..Side::default() };
-    let (our_adds, their_adds, told) = step("ADD, one at a time, taking turns", || {
-        let (mut our_adds, mut their_adds, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    let (our_adds, their_adds, started_adds) = step("ADD, one at a time, taking turns", || {
+        let (mut our_adds, mut their_adds, mut started_adds) = (Vec::new(), Vec::new(), Vec::new());
         for (i, (our_pod, their_pod)) in our_pods.iter().zip(&their_pods).enumerate() {
             crate::interrupt::check()?;
             for turn in 0..2 {
@@ -198,15 +198,19 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
                 our_adds.push(ms(answer.took));
                 let started = answer.started;
                 let addresses = cni::addresses(&answer.result()?)?;
-                told.push((started, IpNet::from(*addresses.first().context("no address")?)));
+                started_adds.push((started, IpNet::from(*addresses.first().context("no address")?)));
             }
         }
-        Ok((our_adds, their_adds, told))
+        Ok((our_adds, their_adds, started_adds))
     })?;
     let until = |monitor: &RouteMonitor| -> Result<Vec<f64>> {
-        let prefixes: Vec<IpNet> = told.iter().map(|(_, prefix)| *prefix).collect();
+        let prefixes: Vec<IpNet> = started_adds.iter().map(|(_, prefix)| *prefix).collect();
         let there = monitor.wait(&prefixes, true, PATIENCE)?;
-        Ok(there.iter().zip(&told).map(|(at, (start, _))| ms(at.saturating_duration_since(*start))).collect())
+        Ok(there
+            .iter()
+            .zip(&started_adds)
+            .map(|(at, (start, _))| ms(at.saturating_duration_since(*start)))
+            .collect())
     };
     let (tor_times, frr_times) = (until(&bird)?, until(&frr)?);
     for (side, adds) in [(&mut us, &our_adds), (&mut them, &their_adds)] {

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bound, report, warn_if_busy};
 use crate::fabric::Place;
+use crate::product::cargo_with_log as cargo;
 use crate::progress::{step, table};
 use crate::stats::round;
-use crate::tests::checks::cargo;
 
 /// Name of a load in the bench, with its number of messages and prefixes.
 const LOADS: [(&str, u32, u32); 2] = [("1x500", 1, 500), ("20x1-5", 20, 60)];

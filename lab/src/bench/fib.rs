@@ -40,7 +40,7 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench fib")?;
     packages::need(packages::ALWAYS.into_iter().chain(["bird2"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing fib up", || Fabric::up(place, "fib", &product))?;
     let figures = fabric.watched(measure)?;

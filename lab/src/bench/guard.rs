@@ -1,8 +1,9 @@
-//! What the guard and the marks of translated connections cost: a node of this commit beside a node of the commit before them (`--before`,
-//! a folder with its programs), or beside one with the guard switched off.
+//! The cost of the guard and of the marks of translated connections: a node of this commit against
+//! a node of an earlier commit (`--before`, a folder with its programs), or against a node with the
+//! guard switched off.
 //!
-//! Both nodes are up at the same time, each between its own routers, and take turns, measurement by measurement. Traffic goes from a pod to
-//! a pod of the same node: no wire in between hides what a packet costs the node.
+//! Both nodes run at the same time, each between its own routers, and measurements alternate
+//! between them. Traffic passes between pods of the same node: no wire hides the cost of a packet.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ pub(crate) struct With {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figures {
     pub bench: &'static str,
-    /// What "before" is.
+    /// The kind of reference.
     pub before: String,
     pub with: Vec<With>,
     pub bounds: Vec<Bound>,
@@ -65,7 +66,7 @@ pub(crate) struct Figures {
 pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<bool> {
     packages::need_root("cargo lab bench guard")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let tagged = |tag: &str| Place {
         tag: Some(format!("{}{tag}", place.tag.clone().unwrap_or_default())),

@@ -70,9 +70,9 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench l2")?;
     packages::need(packages::ALWAYS.into_iter().chain(["iperf3", "containernetworking-plugins"]))?;
-    product::build(place)?;
+    product::build(place, product::Profile::Release)?;
     warn_if_busy();
-    let lab = std::env::current_exe()?;
+    let lab = uml::own_program(place)?;
     let mut command =
         vec![lab.to_str().context("the lab's path is not text")?, "user-mode-kernel", "bench-l2"];
     command.extend(json.then_some("--json"));
@@ -247,8 +247,8 @@ fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
         })?;
         let seconds = SECONDS.to_string();
         let text = run(&mut inside(from, &["--json", "--time", &seconds, "--client", address]))?;
-        let told: Value = serde_json::from_str(&text)?;
-        let rate = told["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
+        let report: Value = serde_json::from_str(&text)?;
+        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
         ensure!(rate > 0.0, "iperf3 printed {text}");
         Ok(round(rate / 1e6))
     })();

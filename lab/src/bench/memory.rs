@@ -38,7 +38,7 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench memory")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing one-rack up", || Fabric::up(place, "one-rack", &product))?;
     let figures = fabric.watched(measure)?;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_met_by_a_measured_value_that_is_not_above_it() {
+    fn only_a_measured_value_up_to_the_bound_meets_it() {
         assert!(Bound::at_most("b", 0.4, 0.4).met);
         assert!(!Bound::at_most("b", 0.41, 0.4).met);
         assert!(!Bound::at_most("b", 0.0, 0.4).met);

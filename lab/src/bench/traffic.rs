@@ -1,6 +1,8 @@
-//! Traffic between two pods in slices so short that two nodes can take turns: whatever slows the machine down slows both.
+//! Traffic between two pods in short slices, alternating between two nodes: a slow phase of the
+//! machine affects both.
 //!
-//! Each thread stays on one processor: where the scheduler puts it would change the rate more than what is measured.
+//! Each thread is bound to one processor: the scheduler's choice would affect the rate more than
+//! the measured change.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -71,7 +73,8 @@ impl<'a> Traffic<'a> {
         })
     }
 
-    /// Connections per second, one after another: each is opened, accepted and closed by a reset. A port in TIME_WAIT would be missing soon.
+    /// Connections per second, one after another: each is opened, accepted and closed by a reset.
+    /// With TIME_WAIT the ports would soon be exhausted.
     pub(super) fn connections(&self) -> Result<f64> {
         self.from.within(|| {
             stay_on(Processor::First)?;
@@ -79,7 +82,8 @@ impl<'a> Traffic<'a> {
             while start.elapsed() < SLICE {
                 let stream = TcpStream::connect(self.to)?;
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-                // Accepted by the same thread: no wake-up of another one is measured, and the queue is never full.
+                // The same thread accepts: no wake-up of another thread is measured, and the queue
+                // is never full.
                 let accepted = self.listener.accept()?;
                 drop(stream);
                 drop(accepted);
@@ -90,7 +94,7 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// What two nodes did in turns.
+/// Results of two nodes in alternation.
 pub(super) struct Paired {
     pub(super) medians: [f64; 2],
     /// The median of the second's through the first's, pair by pair.

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::docker::docker;
 use crate::fabric::Place;
 use crate::packages;
 use crate::progress::{say, step};
@@ -50,8 +51,7 @@ pub(crate) fn build<'a>(
         step(&format!("image {name}"), || {
             // Packages are installed over the machine's own network: no other one may reach a
             // mirror.
-            let mut build =
-                cmd("docker", ["build", "--quiet", "--network", "host", "--target", image.stage()]);
+            let mut build = docker(["build", "--quiet", "--network", "host", "--target", image.stage()]);
             build.args(["--build-arg", &format!("BASE={base}"), "--tag", name, "--file"]);
             run(build.arg(context.join("Containerfile")).arg(&context)).map(drop)
         })?;
@@ -63,14 +63,17 @@ pub(crate) fn build<'a>(
 fn base(place: &Place) -> Result<String> {
     let (system, suite) = release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())?;
     let own = format!("trunkline-lab/base:{suite}");
-    let is_there =
-        |name: &str| run(&mut cmd("docker", ["image", "inspect", "--format", "{{.Id}}", name])).is_ok();
+    let is_there = |name: &str| run(&mut docker(["image", "inspect", "--format", "{{.Id}}", name])).is_ok();
     let official =
         if system == "debian" { format!("debian:{suite}-slim") } else { format!("ubuntu:{suite}") };
     if let Some(there) = [&official, &own].into_iter().find(|name| is_there(name)) {
         return Ok(there.clone());
     }
-    let pull = || run(&mut cmd("timeout", ["120", "docker", "pull", "--quiet", &official]));
+    let pull = || {
+        let mut pull = cmd("timeout", ["120", "docker", "pull", "--quiet", &official]);
+        super::docker::direct(&mut pull);
+        run(&mut pull)
+    };
     match pull() {
         Ok(_) => return Ok(official),
         Err(e) => say(&format!("  {official} cannot be pulled, so debootstrap makes a base: {e:#}")),
@@ -110,7 +113,7 @@ fn import(root: &Path, name: &str) -> Result<()> {
         .spawn()
         .context("tar")?;
     let tree = tar.stdout.take().context("tar's output")?;
-    let imported = cmd("docker", ["import", "-", name]).stdin(tree).stdout(Stdio::null()).status();
+    let imported = docker(["import", "-", name]).stdin(tree).stdout(Stdio::null()).status();
     let packed = tar.wait()?;
     let imported = imported.context("docker")?;
     ensure!(packed.success() && imported.success(), "tar ended with {packed}, docker import with {imported}");
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_base_is_of_the_machines_release() {
+    fn the_base_image_has_the_machines_release() {
         let debian =
             release("NAME=\"Debian GNU/Linux\"\nVERSION_CODENAME=bookworm\nID=debian\n").expect("a release");
         assert_eq!(debian, ("debian".to_owned(), "bookworm".to_owned()));

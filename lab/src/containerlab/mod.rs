@@ -19,6 +19,7 @@
 //! - containerlab itself creates a management network (unused: every node has `network-mode: none`)
 //!   and turns the machine's own `rp_filter` off.
 
+pub(crate) mod docker;
 pub(crate) mod images;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use self::docker::docker;
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
 use crate::netns::Namespace;
@@ -34,19 +36,14 @@ use crate::progress::say;
 use crate::shell::{cmd, run};
 use crate::topology::Topology;
 
-/// The reason for which containerlab cannot be used here, if any.
+/// The reason for which containerlab cannot be used here, if any. Its module replaces others, so
+/// `go install` refuses it, and Debian has no package.
 pub(crate) fn missing() -> Option<String> {
-    let first_line = |e: anyhow::Error| format!("{e:#}").lines().next().unwrap_or_default().to_owned();
-    if let Err(e) = run(&mut cmd("docker", ["info", "--format", "{{.ServerVersion}}"])) {
-        return Some(format!("Docker does not answer: {}", first_line(e)));
-    }
-    if let Err(e) = run(&mut cmd("containerlab", ["version"])) {
-        return Some(format!(
-            "containerlab is not there (https://containerlab.dev/install): {}",
-            first_line(e)
-        ));
-    }
-    None
+    let error = run(&mut cmd("containerlab", ["version"])).err()?;
+    Some(format!(
+        "containerlab cannot be run ({}); install it: https://containerlab.dev/install",
+        docker::first_line(&error)
+    ))
 }
 
 /// Deploys a topology with existing images. A drop, Ctrl-C or a panic destroys it.
@@ -59,7 +56,7 @@ pub(crate) fn deploy(place: &Place, name: &str) -> Result<Fabric> {
     }
     ensure!(
         containers_of(&place, &topology)?.is_empty(),
-        "a lab called {} is deployed already; `containerlab destroy --name {0}` ends it, --tag gives this one another name",
+        "a lab called {} is deployed already; `containerlab destroy --name {0}` removes it, --tag changes the name of this one",
         lab_name(&place, &topology)
     );
     let mut fabric = Fabric::begin(&place, topology, destroy)?;
@@ -77,7 +74,7 @@ pub(crate) fn containers(place: &Place, topology: &Topology) -> Result<Vec<Strin
 
 fn containers_of(place: &Place, topology: &Topology) -> Result<Vec<String>> {
     let label = format!("label=containerlab={}", lab_name(place, topology));
-    let names = run(&mut cmd("docker", ["ps", "--all", "--format", "{{.Names}}", "--filter", &label]))?;
+    let names = run(&mut docker(["ps", "--all", "--format", "{{.Names}}", "--filter", &label]))?;
     Ok(names.lines().map(str::to_owned).collect())
 }
 
@@ -92,7 +89,7 @@ fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
     let mut hosts = BTreeMap::new();
     for node in fabric.topology.nodes.keys() {
         let container = format!("clab-{lab}-{node}");
-        let pid = run(&mut cmd("docker", ["inspect", "--format", "{{.State.Pid}}", &container]))?;
+        let pid = run(&mut docker(["inspect", "--format", "{{.State.Pid}}", &container]))?;
         let pid: u32 =
             pid.trim().parse().with_context(|| format!("the first process of {container}: {pid:?}"))?;
         ensure!(
@@ -146,5 +143,6 @@ fn containerlab(place: &Place, topology: &Topology, verb: &str) -> Command {
     let folder = place.folder(&topology.name);
     let mut command = cmd("containerlab", [verb, "--name", &lab_name(place, topology), "--topo"]);
     command.arg(topology_file(&folder, &topology.name)).env("CLAB_LABDIR_BASE", &folder);
+    docker::direct(&mut command);
     command
 }

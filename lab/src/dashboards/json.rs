@@ -30,7 +30,7 @@ fn model(dashboard: &Dashboard) -> Value {
     let runbooks = "docs/alerts.md";
     variables.push(json!({
         "type": "textbox", "name": "runbooks", "label": "Runbooks at", "query": runbooks,
-        "description": "Where docs/alerts.md is in your house.",
+        "description": "The address of your copy of docs/alerts.md.",
         "current": {"text": runbooks, "value": runbooks, "selected": true},
         "options": [{"text": runbooks, "value": runbooks, "selected": true}],
     }));

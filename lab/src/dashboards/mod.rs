@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_say_what_they_show_and_name_only_what_is_there() {
+    fn panels_have_descriptions_and_existing_targets() {
         let dashboards = all();
         let names: BTreeSet<&str> = dashboards.iter().map(|dashboard| dashboard.name).collect();
         let place = Place::find(None).unwrap();

@@ -7,27 +7,27 @@ pub(super) fn dashboard() -> Dashboard {
     Dashboard {
         name: "node",
         title: "Trunkline: node",
-        description: "One node: its sessions, what its kernel has, its pods, and how fast it converges.",
+        description: "One node: sessions, kernel, pods, and convergence times.",
         variables: &[],
         rows: vec![
             Row {
                 title: "Now",
                 panels: vec![
                     Panel::new(Stat, "Ready", "short", "attach", &[("min(trunkline_ready{instance=~\"$node\"})", "ready")],
-                        "Whether pods can be attached; `trunkline status` says what is missing.")
+                        "yes: pods can be attached. no: `trunkline status` lists what is missing.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAgentNotReady"),
-                    Panel::new(Stat, "Up for", "s", "fleet", &[("min(trunkline_uptime_seconds{instance=~\"$node\"})", "up")],
-                        "Since the agent started. A restart loses no packet."),
+                    Panel::new(Stat, "Uptime", "s", "fleet", &[("min(trunkline_uptime_seconds{instance=~\"$node\"})", "up")],
+                        "The time since the agent's start. A restart loses no packet."),
                     Panel::new(Stat, "Manifests in force", "short", "attach", &[("min(trunkline_manifests_in_force{instance=~\"$node\"})", "in force")],
-                        "no: the manifests as they are now are refused, and an earlier state runs.")
+                        "no: the current manifests are refused, and earlier ones are in force.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineManifestsRefused"),
                     Panel::new(Stat, "Store usable", "short", "addresses", &[("min(trunkline_store_usable{instance=~\"$node\"})", "usable")],
-                        "no: no address is given out, because the store is full, damaged or unreachable.")
+                        "no: the agent allocates no address, because the store is full, damaged or unreachable.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineStoreUnusable"),
                     Panel::new(Stat, "Pods", "short", "attach", &[("sum(trunkline_attachments{instance=~\"$node\"})", "attached")],
-                        "Attached pods' interfaces."),
+                        "Interfaces of attached pods."),
                     Panel::new(Stat, "Unrecorded pods", "short", "attach", &[("sum(trunkline_unrecorded_pods{instance=~\"$node\"})", "unrecorded")],
-                        "Pods in the kernel that no record knows, because the store was lost; they keep running.")
+                        "Pods in the kernel without a record, because the store was lost; they keep running.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineAttachFailing"),
                 ],
             },
@@ -38,76 +38,76 @@ pub(super) fn dashboard() -> Dashboard {
                         "Each peer and the state of its session (RFC 4271).")
                         .words(SESSION).bad(Bounds::Below(6.0)).alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Sessions Established", "short", "peer", &[("trunkline_bgp_established_peers{instance=~\"$node\"}", "{{instance}}")],
-                        "How many sessions are Established; 0 while the speaker does not run.")
+                        "Number of Established sessions; 0 while the speaker does not run.")
                         .bad(Bounds::Below(1.0)).alert("TrunklineNodeIsolated"),
-                    Panel::new(Series, "Packets by alternate paths", "pps", "peer",
+                    Panel::new(Series, "Packets on alternate paths", "pps", "peer",
                         &[("sum by (action) (rate(trunkline_alternate_path_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{action}}")],
-                        "What a router sent this node for a pod of another node: forwarded to another router (the first one does not know the pod), or dropped (no router does).")
+                        "Packets from a router for pods of other nodes: forwarded to another router (the first one lacks the pod's route), or dropped (no router has it).")
                         .alert("TrunklineAlternatePaths"),
-                    Panel::new(Series, "Packets that no router knows the pod of", "pps", "addresses",
+                    Panel::new(Series, "Packets without a route", "pps", "addresses",
                         &[("sum by (instance) (rate(trunkline_alternate_path_packets_total{action=\"dropped\",instance=~\"$node\"}[$__rate_interval]))", "{{instance}}")],
-                        "Packets that two routers sent to a node without the pod: no pod has the address, or no router has its route.")
+                        "Packets that two routers sent to nodes without the pod: no pod has the address, or no router has its route.")
                         .alert("TrunklineAlternatePathDrops"),
                     Panel::new(Series, "Packets for no pod here", "pps", "addresses",
                         &[("sum by (network, subnet) (rate(trunkline_subnet_unassigned_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{network}} {{subnet}}")],
-                        "Packets from the fabric for an address of a subnet that no pod of this node has, dropped because there is no other router to forward them to.")
+                        "Packets from the fabric for addresses of a subnet without a pod on this node, dropped because there is no other router to forward them to.")
                         .alert("TrunklineUnassignedPackets"),
-                    Panel::new(Stat, "Speaker runs", "short", "peer", &[("min(trunkline_bgp_speaker_running{instance=~\"$node\"})", "runs")],
+                    Panel::new(Stat, "Speaker running", "short", "peer", &[("min(trunkline_bgp_speaker_running{instance=~\"$node\"})", "runs")],
                         "no: the node has no BGP session; `trunkline status` has the reason.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineSpeakerNotRunning").width(6),
-                    Panel::new(Stat, "Accepts connections", "short", "peer", &[("min(trunkline_bgp_listening{instance=~\"$node\"})", "accepts")],
-                        "no: the agent cannot listen at one of its addresses; sessions that this node opens run all the same.")
+                    Panel::new(Stat, "Listening", "short", "peer", &[("min(trunkline_bgp_listening{instance=~\"$node\"})", "accepts")],
+                        "no: the agent cannot listen at one of its addresses; sessions that this node opens are not affected.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineBgpNotListening").width(6),
                     Panel::new(Table, "Causes", "short", "peer", &[("trunkline_bgp_peer_down_reason{instance=~\"$node\"}", "cause")],
-                        "The kind of cause of each session that is not Established: docs/alerts.md says what to do about each.").alert("TrunklinePeerDown").width(12),
+                        "The kind of cause of each session that is not Established; docs/alerts.md has the remedies.").alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Prefixes accepted", "short", "peer",
                         &[("sum by (peer, family) (trunkline_bgp_peer_prefixes{kind=\"accepted\",instance=~\"$node\"})", "{{peer}} {{family}}")],
-                        "What each peer told and import policy let through.").alert("TrunklinePrefixLimitNear"),
+                        "Prefixes of each peer that import policy accepts.").alert("TrunklinePrefixLimitNear"),
                     Panel::new(Series, "Prefixes advertised", "short", "peer",
                         &[("sum by (peer, family) (trunkline_bgp_peer_prefixes{kind=\"advertised\",instance=~\"$node\"})", "{{peer}} {{family}}")],
-                        "What each peer was told: the node's pods and subnets."),
+                        "Prefixes advertised to each peer: the node's pods and subnets."),
                     Panel::new(Series, "BFD", "short", "peer", &[("trunkline_bfd_session_up{instance=~\"$node\"}", "{{peer}}")],
                         "1 while the BFD session with a peer is Up.").bad(Bounds::Below(1.0)).alert("TrunklineBfdFlapping"),
                     Panel::new(Series, "Connections refused", "short", "peer",
                         &[("increase(trunkline_bgp_refused_connections_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
-                        "Connections to port 179 from nobody that is configured, closed at once, in each interval."),
+                        "Connections to port 179 from addresses without a configured peer, closed at once, per interval."),
                     Panel::new(Series, "BFD packets refused", "short", "peer",
                         &[("sum by (reason) (increase(trunkline_bfd_refused_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{reason}}")],
-                        "BFD packets of no session, by reason, in each interval; `socket`: dropped in the kernel, before they wake the agent."),
+                        "BFD packets without a session, by reason, per interval; `socket`: dropped in the kernel, before they wake the agent."),
                 ],
             },
             Row {
                 title: "Kernel",
                 panels: vec![
                     Panel::new(Series, "Routes", "short", "peer", &[("trunkline_kernel_routes{instance=~\"$node\"}", "{{state}}")],
-                        "Own routes: wanted, installed, and stale ones of the agent's last run.").alert("TrunklineRoutesNotInStep"),
+                        "Trunkline's routes: planned, installed, and stale ones of the agent's last run.").alert("TrunklineRoutesNotInStep"),
                     Panel::new(Series, "Repairs", "short", "attach",
                         &[("increase(trunkline_kernel_repairs_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
-                        "What somebody else removed or changed and the agent put back, in each interval.")
+                        "Objects that another program removed or changed and the agent repaired, per interval.")
                         .alert("TrunklineKernelChangedByOthers"),
                     Panel::new(Series, "Errors", "short", "peer",
                         &[("sum by (reason) (increase(trunkline_kernel_errors_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
-                        "What the kernel refused, by reason, in each interval.").alert("TrunklineRoutesNotInStep"),
+                        "Requests that the kernel refused, by reason, per interval.").alert("TrunklineRoutesNotInStep"),
                     Panel::new(Series, "From the loss of a peer to the kernel", "s", "peer",
                         &[("histogram_quantile(0.99, sum by (le) (increase(trunkline_convergence_peer_loss_to_kernel_seconds_bucket{instance=~\"$node\"}[$__rate_interval])))", "99 %")],
-                        "Until the kernel has what follows from a lost session, the 99th percentile of each interval in which one was lost.")
+                        "The time from the loss of a session until the kernel has the new routes, 99th percentile of each interval with a loss.")
                         .alert("TrunklinePeerFlapping"),
                 ],
             },
             Row {
                 title: "Probes",
                 panels: vec![
-                    Panel::new(Series, "Faults that probes show", "short", "peer",
+                    Panel::new(Series, "Probe faults", "short", "peer",
                         &[("sum by (peer, fault) (trunkline_probe_fault{instance=~\"$node\"})", "{{peer}} {{fault}}")],
-                        "1 or more: probes by the router show a fault in one or both families; docs/probes.md has what each means.")
+                        "1 or more: probes through the router show a fault in one or both families; docs/probes.md explains each.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineProbeFault"),
                     Panel::new(Series, "Probes lost", "short", "peer",
                         &[("sum by (peer, check) (increase(trunkline_probe_lost_total{instance=~\"$node\"}[$__rate_interval]))", "{{peer}} {{check}}")],
-                        "Probes that did not come back within a second, in each interval. `peer` alone is no fault: the router does not answer itself.")
+                        "Probes that did not return within a second, per interval. `peer` alone is no fault: some routers do not answer echoes.")
                         .alert("TrunklineProbeFault"),
                     Panel::new(Stat, "Duplicate BGP identifiers", "short", "peer",
                         &[("sum(trunkline_bgp_duplicate_identifiers{instance=~\"$node\"})", "duplicates")],
-                        "BGP identifiers that two routers have.").bad(Bounds::Above(1.0)).alert("TrunklineDuplicateIdentifier"),
+                        "BGP identifiers with more than one router.").bad(Bounds::Above(1.0)).alert("TrunklineDuplicateIdentifier"),
                 ],
             },
             Row {
@@ -118,7 +118,7 @@ pub(super) fn dashboard() -> Dashboard {
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineGuardNotInForce"),
                     Panel::new(Series, "Dropped packets", "pps", "attach",
                         &[("sum by (reason) (rate(trunkline_guard_dropped_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
-                        "Packets per second that pods or foreign hosts sent and may not send, by reason.")
+                        "Forbidden packets of pods and foreign hosts per second, by reason.")
                         .alert("TrunklineGuardDrops"),
                 ],
             },
@@ -126,9 +126,9 @@ pub(super) fn dashboard() -> Dashboard {
                 title: "Pods",
                 panels: vec![
                     Panel::new(Series, "Pods by network", "short", "attach", &[("trunkline_network_attachments{instance=~\"$node\"}", "{{network}}")],
-                        "Attached pods' interfaces in each network."),
+                        "Interfaces of attached pods in each network."),
                     Panel::new(Series, "Networks refused", "short", "attach", &[("sum by (network) (trunkline_network_refused{instance=~\"$node\"})", "{{network}}")],
-                        "1 for a network that the node does not serve; `trunkline status` says why.")
+                        "1 for a network that the node does not serve; `trunkline status` has the reason.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineAttachFailing"),
                 ],
             },

@@ -1,4 +1,5 @@
-//! Steps of the tour on one link between a node and a ToR: the cable is cut, the link falls silent, the ToR refuses the pods' routes.
+//! Steps of the tour on one link between a node and a ToR: the cable is cut, the link falls silent,
+//! the ToR rejects the pods' routes.
 
 use anyhow::Result;
 
@@ -7,8 +8,8 @@ use crate::link_faults::{CABLE_CUT, FaultImpact, Loss, PODS_REFUSED, PodEndpoint
 use crate::progress::step_with;
 
 impl Tour<'_> {
-    /// Faults of node1a's link to tor1b, each ended before the next. Pods of the rack's own network are attached for them: only their own
-    /// ToRs know each of those.
+    /// Faults of node1a's link to tor1b, one after the other. They need pods of the rack's own network:
+    /// only the rack's ToRs have a route to each of these.
     pub(super) fn link_faults(&mut self) -> Result<()> {
         let work = || {
             let rack = |node| PodEndpoint::attach(self.fabric, node, "rack", "rack");

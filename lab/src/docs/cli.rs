@@ -14,11 +14,11 @@ use super::table::cell;
 const HEAD: &str = "\
 # Command lines
 
-<!-- Written by `cargo lab docs` from the command lines' own definitions (agent/src/cli, controller/src/config.rs, cni/src/lib.rs): edit those. -->
+<!-- Written by `cargo lab docs` from the command lines' own definitions (cli/src/commands.rs, controller/src/config.rs, cni/src/lib.rs): edit those. -->
 
-Every command has `--help` (`-h` is shorter), and each program `--version` (`-V`). What the operator's commands answer, and their JSON:
-[commands.md](commands.md). Man pages and completions for bash, zsh and fish, made of the same definitions, are in the Debian package; elsewhere
-`trunkline completions` prints the latter.
+Every command has `--help` (`-h` is shorter), and each program `--version` (`-V`). [commands.md](commands.md) describes the output of the operator's
+commands and their JSON. The Debian package has man pages and completions for bash, zsh and fish from the same definitions; elsewhere
+`trunkline completions` prints the completions.
 ";
 
 /// The page.
@@ -38,7 +38,7 @@ pub(super) fn page() -> String {
 
 /// The agent's whole command line.
 pub(super) fn agent() -> Command {
-    whole(trunkline_agent::cli::Cli::command())
+    whole(trunkline_cli::commands::Cli::command())
 }
 
 fn controller() -> Command {
@@ -75,7 +75,7 @@ fn section(text: &mut String, command: &Command, level: usize) {
         if let Some(heading) = heading {
             let _ = write!(text, "\n**{heading}**\n");
         }
-        let _ = write!(text, "\n| argument | default | what it says |\n|---|---|---|\n");
+        let _ = write!(text, "\n| argument | default | description |\n|---|---|---|\n");
         for argument in rows {
             let says = says(argument);
             let _ = writeln!(text, "| {} | {} | {} |", written(argument), default(argument), cell(&says));
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_argument_is_there_as_it_is_written() {
+    fn each_kind_of_argument_has_its_syntax() {
         let page = page();
         for (section, row) in [
             ("trunkline peers", "| `[ADDRESS]` |  | Only this peer"),
             ("trunkline peers soft-refresh", "| `<PEER>` |  | The peer"),
             ("trunkline events", "| `-f`, `--follow` |  | Stay"),
             ("trunkline status", "| `-o`, `--output <OUTPUT>` | `table` | How to print"),
-            ("trunkline-controller", "| `--pod-workers <POD_WORKERS>` | `64` | Pods worked on"),
+            ("trunkline-controller", "| `--pod-workers <POD_WORKERS>` | `64` | Number of pods"),
             ("trunkline-controller", "| `--identity <IDENTITY>` |  | This replica"),
             ("trunkline-controller", "**Webhook**"),
             ("trunkline-cni", "CNI versions: "),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_this_machine_is_on_the_page() {
+    fn the_page_has_no_data_of_this_machine() {
         let page = page();
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let name = format!("{}-{}", name.trim(), std::process::id());

@@ -13,15 +13,15 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from agent/src/config.rs: edit that. -->
 
-`/etc/trunkline/agent.yaml`, or what `trunkline agent --config` names; YAML, read once at the start. Every field may be left out, and an empty file is
-a good one; a field that is not known, or a value that is out of range, is refused with its name and what to write (`trunkline agent --check` says so
-without starting anything). **required** means: where the section around it is written. [agent.example.yaml](agent.example.yaml) has every field with more words. Networks, subnets and peers are
+The file is `/etc/trunkline/agent.yaml`, or the argument of `trunkline agent --config`. It is YAML, and the agent reads it only at its start. Every field is optional, and an empty file is
+valid. The agent refuses an unknown field, or a value out of range, and names the field and the fix; `trunkline agent --check` does the same
+without a start. **required** means: required if its section exists. [agent.example.yaml](agent.example.yaml) explains every field. Networks, subnets and peers are
 [resources](crds.md), not configuration.
 
-Editors check the file against [agent.schema.json](agent.schema.json), those with the YAML language server by a first line
+Editors can check the file against [agent.schema.json](agent.schema.json). With the YAML language server add this first line:
 `# yaml-language-server: $schema=/usr/share/doc/trunkline/agent.schema.json`.
 
-| field | type | default | what it says |
+| field | type | default | description |
 |---|---|---|---|
 ";
 
@@ -53,7 +53,7 @@ mod tests {
     use super::page;
 
     #[test]
-    fn fields_of_each_kind_are_there() {
+    fn fields_of_each_kind_are_listed() {
         let page = page();
         for row in [
             "| `bmp.statsSeconds` | integer, 0 to 3600 | `60` |",

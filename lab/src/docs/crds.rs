@@ -14,13 +14,13 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from api/src/resources, api/src/policy.rs and api/src/kube/rules.rs: edit those. -->
 
-Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with fields of Trunkline's own beside them. In a cluster they are custom
-resources ([deploy/crds](../deploy/crds)); on a host of its own, Networks, Subnets and NodeInfos are files in the folder of manifests
-([examples](manifests/), [configuration](config.md)). What the API server refuses below, `trunkline agent` refuses in files as well (but for what is said of changes).
+Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with additional fields of Trunkline. In a cluster they are custom
+resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks, Subnets and NodeInfos are files in the folder of manifests
+([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
 
-In the tables `[]` is any element of a list and `.*` any key of a map; **required** means: where the object around it is there. A field without a default may
-be left out: its text says what that means, and a boolean is then `false` unless the text says otherwise. `kubectl explain network.spec.config` has the same words. What
-needs a look at other objects (prefixes that overlap, a network that is not there, what is still in use) the webhook refuses, each with the fix in its message.
+In the tables `[]` is any element of a list and `.*` any key of a map. **required** means: required if the object around it exists. A field without a default is
+optional: its text describes the effect, and a missing boolean is `false` unless the text has another default. `kubectl explain network.spec.config` prints the same texts. The
+webhook checks rules about other objects (overlapping prefixes, a missing network, objects in use); each message has the fix.
 ";
 
 /// The page.
@@ -55,7 +55,7 @@ fn table(text: &mut String, kind: &str, part: &str, schema: &Value) {
     let about = cell(schema["description"].as_str().unwrap_or_default());
     let _ = write!(
         text,
-        "\n### {kind}: {part}\n\n{about}\n\n| field | type | default | what it says |\n|---|---|---|---|\n"
+        "\n### {kind}: {part}\n\n{about}\n\n| field | type | default | description |\n|---|---|---|---|\n"
     );
     for field in fields(part, schema) {
         let default = if field.required { "**required**" } else { &field.default };
@@ -77,7 +77,7 @@ fn refusals(text: &mut String, kind: &str) {
     }
     let _ = write!(
         text,
-        "\n### {kind}: what the API server refuses\n\nThe message, and the condition (CEL, of `self`, the object at that place) that must hold for it not to be given.\n\n"
+        "\n### {kind}: rules of the API server\n\nEach row has a message and its condition. The API server refuses an object with the message if the condition is false (CEL; `self` is the object at that place).\n\n"
     );
     for rule in rules {
         let cel = rule.cel.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -98,7 +98,7 @@ mod tests {
             "| `spec.nodeSelector` | map of strings",
             "| `status.peers[].state` |",
             "| `spec.address.ip` |",
-            "### Subnet: what the API server refuses",
+            "### Subnet: rules of the API server",
         ] {
             assert!(page.contains(row), "{row} is not on the page");
         }

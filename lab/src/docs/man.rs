@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_mangen::Man;
-use trunkline_agent::cli::completions::{Shell, script};
+use trunkline_cli::completions::{Shell, script};
 
 use super::cli;
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_that_groff_reads_without_a_warning() {
+    fn every_command_has_a_man_page_without_groff_warnings() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("man")).unwrap();
         std::fs::write(folder.path().join("man/trunkline-gone.1"), "").unwrap();

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_bounds_and_defaults_are_said_in_words() {
+    fn types_bounds_and_defaults_become_text() {
         for (schema, kind, default) in [
             (
                 json!({"type": "integer", "minimum": 1, "maximum": 64, "default": 16}),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 
-use super::router::{Path, Router, SECOND, Session, TOLD, Way, kill, log_of, numbers, write};
+use super::router::{Path, Router, SECOND, Session, THEIRS, Way, kill, log_of, numbers, write};
 use crate::host::Host;
 
 pub(super) struct Bird;
@@ -32,10 +32,10 @@ fn config(session: &Session) -> String {
          protocol static told6 {{ ipv6; route {} blackhole; }}\n\
          protocol bgp trunkline {{\n {ends};\n hold time {hold};\n keepalive time {};\n \
          connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages {};\n",
-        TOLD[0],
+        THEIRS[0],
         // An internal peer's routes have their next hop behind the router in the middle.
         if internal { " route 10.2.0.0/24 via 10.3.0.254;" } else { "" },
-        TOLD[1],
+        THEIRS[1],
         (hold / 3).max(1),
         on(session.extended_messages),
     );
@@ -111,7 +111,7 @@ impl Router for Bird {
         // It prints the version on standard error.
         let out = std::process::Command::new("/usr/sbin/bird").arg("--version").output()?;
         let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
-        text.split_whitespace().last().map(str::to_owned).context("bird --version says nothing")
+        text.split_whitespace().last().map(str::to_owned).context("bird --version prints nothing")
     }
 
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()> {
@@ -168,7 +168,7 @@ impl Router for Bird {
         Ok(text.lines().rev().find_map(|line| numbers(line).first().copied()).unwrap_or(0) as usize)
     }
 
-    fn tell(&self, host: &Host, number: u8) -> Result<()> {
+    fn advertise(&self, host: &Host, number: u8) -> Result<()> {
         let all: String =
             (0..=number).map(|number| format!("route 10.78.{number}.0/24 blackhole;\n")).collect();
         write(host, "/etc/bird/more.conf", &all)?;

@@ -13,7 +13,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Stop;
 use trunkline_bgp::types::{Asn, Family};
 
-use super::router::{OURS, Path, Router, Session, TOLD, Way, parse, wait_established, wait_paths};
+use super::router::{OURS, Path, Router, Session, THEIRS, Way, parse, wait_established, wait_paths};
 use super::us::{PATIENCE, Us, speaker};
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
@@ -28,7 +28,7 @@ pub(super) struct Cell<'a> {
 }
 
 pub(super) fn prefix(place: usize, ours: bool) -> IpNet {
-    parse(if ours { OURS[place] } else { TOLD[place] })
+    parse(if ours { OURS[place] } else { THEIRS[place] })
 }
 
 impl Cell<'_> {
@@ -88,7 +88,7 @@ impl Cell<'_> {
         let us = self.both(&session)?;
         let status = us.peer(session.way.router())?.session.context("no session")?;
         let found = status.capabilities_received.iter().find(|it| it.contains(capability));
-        ensure!(found.is_none(), "it has what it is said to lack: {found:?}");
+        ensure!(found.is_none(), "it has a feature that the row declares missing: {found:?}");
         us.stop(goodbye());
         Ok(())
     }
@@ -133,14 +133,14 @@ impl Cell<'_> {
     /// Checks that each side has the other's prefixes, with their next hops.
     pub(super) fn exchanged(&self, us: &Us, session: &Session) -> Result<()> {
         for place in session.families() {
-            let told =
-                us.wait_route(session.way.router(), &prefix(place, false), "told", |route| !route.stale)?;
-            ensure!(told.as_path == session.router_as.to_string(), "{told:?}");
+            let received =
+                us.wait_route(session.way.router(), &prefix(place, false), "received", |route| !route.stale)?;
+            ensure!(received.as_path == session.router_as.to_string(), "{received:?}");
             wait_for("the router's route to be used", PATIENCE, || {
                 let used = us.fib(&prefix(place, false));
-                Ok(Seen::when(!used.is_empty(), || format!("{told:?}")))
+                Ok(Seen::when(!used.is_empty(), || format!("{received:?}")))
             })?;
-            self.has(&prefix(place, true), "told by this side", |paths| {
+            self.has(&prefix(place, true), "advertised by this side", |paths| {
                 paths.iter().any(|path| path.as_path == [session.our_as] && !path.stale)
             })?;
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 
-use super::router::{Path, Router, SECOND, Session, TOLD, kill, numbers, write};
+use super::router::{Path, Router, SECOND, Session, THEIRS, kill, numbers, write};
 use crate::daemons::{start_frr, vtysh, vtysh_json};
 use crate::host::Host;
 use crate::shell::{cmd, run};
@@ -75,7 +75,7 @@ fn config(session: &Session) -> String {
             continue;
         }
         line(format!("address-family {family} unicast"));
-        line(format!(" network {}", TOLD[place]));
+        line(format!(" network {}", THEIRS[place]));
         line(format!(" neighbor {us} activate"));
         session.max_prefixes.iter().for_each(|most| line(format!(" neighbor {us} maximum-prefix {most}")));
         if session.add_path {
@@ -104,7 +104,7 @@ impl Router for Frr {
 
     fn version(&self) -> Result<String> {
         let text = run(&mut cmd("/usr/lib/frr/bgpd", ["--version"]))?;
-        text.split_whitespace().nth(2).map(str::to_owned).context("bgpd --version says nothing")
+        text.split_whitespace().nth(2).map(str::to_owned).context("bgpd --version prints nothing")
     }
 
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()> {
@@ -146,7 +146,7 @@ impl Router for Frr {
         Ok(family["acceptedPrefixCounter"].as_u64().unwrap_or_default() as usize)
     }
 
-    fn tell(&self, host: &Host, number: u8) -> Result<()> {
+    fn advertise(&self, host: &Host, number: u8) -> Result<()> {
         let network = format!("network 10.78.{number}.0/24");
         let commands = ["configure", &bgp_node(host)?, "address-family ipv4 unicast", &network];
         vtysh(host, &commands).map(drop)

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::router::{Path, Router, SECOND, Session, TOLD, Way, kill, log_of, write};
+use super::router::{Path, Router, SECOND, Session, THEIRS, Way, kill, log_of, write};
 use super::us::PATIENCE;
 use crate::host::Host;
 use crate::shell::{Seen, cmd, run, wait_for};
@@ -94,7 +94,7 @@ impl Router for GoBgp {
 
     fn version(&self) -> Result<String> {
         let text = run(&mut cmd("gobgpd", ["--version"]))?;
-        text.split_whitespace().last().map(str::to_owned).context("gobgpd --version says nothing")
+        text.split_whitespace().last().map(str::to_owned).context("gobgpd --version prints nothing")
     }
 
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()> {
@@ -114,7 +114,7 @@ impl Router for GoBgp {
             }))
         })?;
         for place in session.families() {
-            host.run("gobgp", ["global", "rib", "add", "-a", ["ipv4", "ipv6"][place], TOLD[place]])?;
+            host.run("gobgp", ["global", "rib", "add", "-a", ["ipv4", "ipv6"][place], THEIRS[place]])?;
         }
         Ok(())
     }
@@ -162,12 +162,12 @@ impl Router for GoBgp {
         Ok(table.as_object().map(|table| table.len()).unwrap_or_default())
     }
 
-    fn tell(&self, host: &Host, number: u8) -> Result<()> {
+    fn advertise(&self, host: &Host, number: u8) -> Result<()> {
         host.run("gobgp", ["global", "rib", "add", "-a", "ipv4", &format!("10.78.{number}.0/24")]).map(drop)
     }
 
     fn ask_refresh(&self, _host: &Host, _peer: IpAddr) -> Result<()> {
-        bail!("it keeps what it heard, and looks at that again")
+        bail!("it uses its stored paths instead of a ROUTE-REFRESH")
     }
 
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()> {

@@ -152,8 +152,8 @@ fn table(rows: &[&Row], columns: &[Vec<CellResult>], versions: &[String]) -> Str
 
 fn document(table: &str) -> String {
     format!(
-        "# Interoperability\n\nWritten by `cargo lab test interop`: each cell is a session between Trunkline's speaker and the \
-         router's daemons as\nDebian packages them, configured for the row, and passes only if both sides say what they \
-         should ([rows.rs](../lab/src/interop/rows.rs)).\n\n{table}"
+        "# Interoperability\n\n`cargo lab test interop` writes this page. Each cell is a session between Trunkline's speaker and the \
+         router's daemons as\nDebian packages them, configured for the row. It passes only if both sides report the expected \
+         state ([rows.rs](../lab/src/interop/rows.rs)).\n\n{table}"
     )
 }

@@ -19,7 +19,7 @@ pub(super) const US: [&str; 3] = ["10.1.0.2", "fd00:1::2", "10.2.0.2"];
 pub(super) const SECOND: &str = "10.3.0.254";
 
 /// Prefixes that a router advertises.
-pub(super) const TOLD: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
+pub(super) const THEIRS: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
 /// Prefixes that this side advertises.
 pub(super) const OURS: [&str; 2] = ["10.66.0.0/16", "fd00:66::/32"];
 
@@ -146,7 +146,7 @@ pub(crate) trait Router: Sync {
     /// The number of IPv4 prefixes from a peer.
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize>;
     /// Advertises one more IPv4 prefix, derived from a number.
-    fn tell(&self, host: &Host, number: u8) -> Result<()>;
+    fn advertise(&self, host: &Host, number: u8) -> Result<()>;
     /// Requests the peer's routes again.
     fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<()>;
     /// Shuts the session down, with a reason for the peer's operator.

@@ -87,15 +87,15 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row { name: "AS numbers of four octets", rfc: "6793", lacks: &[], run: sessions::four_octets },
     Row {
-        name: "route refresh, asked of the router",
+        name: "route refresh, requested by this side",
         rfc: "2918",
         lacks: &[],
         run: |cell| sessions::refresh(cell, false),
     },
     Row {
-        name: "route refresh, asked by the router",
+        name: "route refresh, requested by the router",
         rfc: "2918",
-        lacks: &[lack("gobgp", "it keeps what it heard and never asks")],
+        lacks: &[lack("gobgp", "it stores paths and never sends a request")],
         run: |cell| sessions::refresh(cell, true),
     },
     Row {
@@ -149,7 +149,10 @@ pub(super) const ROWS: &[Row] = &[
         rfc: "8538",
         lacks: &[
             no_capability("bird", "no N bit in its capability", ", notification"),
-            lack("gobgp", "at its own Hold Timer it drops what a NOTIFICATION would let it keep"),
+            lack(
+                "gobgp",
+                "when its own Hold Timer expires it drops paths that it retains after a NOTIFICATION",
+            ),
         ],
         run: restart::after_hold_timer,
     },

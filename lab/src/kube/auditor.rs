@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_two_namespaces_is_noted_and_one_after_the_other_is_not() {
+    fn an_address_in_two_namespaces_at_once_is_recorded() {
         let mut state = State::default();
         state.apply(key("a", "10-0-0-1"), held("10.0.0.1", "one"));
         state.remove(&key("a", "10-0-0-1"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_away_what_it_does_not_show_before_it_is_held_against_the_rest() {
+    fn a_list_removes_missing_objects_before_the_comparison() {
         let mut state = State::default();
         state.apply(key("a", "1"), held("10.0.0.1", "one"));
         state.apply(key("a", "2"), held("10.0.0.2", "two"));

@@ -195,7 +195,7 @@ impl Replicas {
     pub(crate) fn end(&mut self, cluster: &Cluster, leader: Leader) -> Result<()> {
         let Leader { holder, which, .. } = leader;
         let status = self.all[which].daemon.stop()?;
-        ensure!(status.success(), "{} was asked to end, and ended with {status}", self.all[which].identity);
+        ensure!(status.success(), "{} had to end, and ended with {status}", self.all[which].identity);
         self.killed = Some(holder);
         wait_for("another controller to lead", PATIENCE, || {
             Ok(Seen::when(self.leader(cluster)?.is_some(), || "none does".to_owned()))

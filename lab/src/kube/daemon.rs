@@ -176,7 +176,7 @@ mod tests {
     use crate::shell::cmd;
 
     #[test]
-    fn a_daemon_ends_with_its_value_and_its_log_stays() {
+    fn a_daemon_ends_with_its_value_and_keeps_its_log() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = cmd("sh", ["-c", "echo here; exec sleep 1000"]);
         command.env_clear().env("PATH", "/usr/bin:/bin");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_lab_left_is_ended_and_a_stranger_with_its_number_is_not() {
+    fn a_killed_labs_daemon_is_ended_but_no_foreign_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut left = cmd("sleep", ["1000"]).spawn().expect("sleep");
         let pid = Pid::from_child(&left);

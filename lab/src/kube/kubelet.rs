@@ -77,7 +77,7 @@ struct Running {
     pod: Pod,
     state: State,
     /// The last status sent to the API server.
-    told: Value,
+    reported: Value,
 }
 
 enum State {
@@ -182,7 +182,7 @@ impl<'a> Kubelet<'a> {
                 continue;
             }
             let before = self.pods.remove(&uid);
-            let told = before.as_ref().map_or(Value::Null, |running| running.told.clone());
+            let reported = before.as_ref().map_or(Value::Null, |running| running.reported.clone());
             let state = match before.map(|running| running.state) {
                 None | Some(State::Failed(_)) => {
                     self.start(pod).unwrap_or_else(|e| State::Failed(format!("{e:#}")))
@@ -190,7 +190,7 @@ impl<'a> Kubelet<'a> {
                 Some(State::Container { started, restarts }) => self.watch(pod, started, restarts)?,
                 Some(other) => other,
             };
-            let mut running = Running { pod: pod.clone(), state, told };
+            let mut running = Running { pod: pod.clone(), state, reported };
             self.report(&mut running)?;
             self.pods.insert(uid, running);
         }
@@ -211,7 +211,7 @@ impl<'a> Kubelet<'a> {
             let image = container.image.as_deref().unwrap_or_default();
             ensure!(
                 image.contains("hybridnet"),
-                "image {image} is not there; what was built is {}",
+                "image {image} does not exist; the built image is {}",
                 self.image.name
             );
             return self.stand_in(name(pod));
@@ -514,7 +514,7 @@ impl<'a> Kubelet<'a> {
             "containerStatuses": [{ "name": running.pod.spec.as_ref().map(|spec| &spec.containers[0].name), "image": "", "imageID": "",
                 "ready": ready, "restartCount": restarts, "state": state }],
         } });
-        if status == running.told {
+        if status == running.reported {
             return Ok(());
         }
         let pod = &running.pod;
@@ -526,7 +526,7 @@ impl<'a> Kubelet<'a> {
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             other => drop(other?),
         }
-        running.told = status;
+        running.reported = status;
         Ok(())
     }
 
@@ -574,7 +574,7 @@ impl<'a> Kubelet<'a> {
         )
     }
 
-    /// Shell: a case that runs "$@" on this node. `reboot` is left to [`Self::reboot_if_told`].
+    /// Shell: a case that runs "$@" on this node. `reboot` is left to [`Self::reboot_if_requested`].
     pub(super) fn ssh_script(&self) -> String {
         let shell = shell_line(&self.host.command("sh", ["-c"]));
         let reboot = self.reboot_file().display().to_string();
@@ -586,7 +586,7 @@ impl<'a> Kubelet<'a> {
     }
 
     /// Reboots the node if a shell on it requested that.
-    pub(super) fn reboot_if_told(&mut self) -> Result<()> {
+    pub(super) fn reboot_if_requested(&mut self) -> Result<()> {
         if std::fs::remove_file(self.reboot_file()).is_err() {
             return Ok(());
         }

@@ -120,7 +120,7 @@ impl Cluster {
         std::fs::create_dir_all(&place.state)?;
         let lock = File::create(folder.with_extension("lock"))?;
         if lock.try_lock().is_err() {
-            bail!("a cluster in {} is up already; --tag gives this one another folder", folder.display());
+            bail!("a cluster in {} is up already; --tag changes the folder of this one", folder.display());
         }
         if folder.exists() {
             daemon::end_left_over(&folder)?;

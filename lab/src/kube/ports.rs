@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_port_is_claimed_twice_although_nobody_listens_on_it() {
+    fn no_port_is_claimed_twice_even_without_a_listener() {
         let (a, b) = (Port::claim().expect("a port"), Port::claim().expect("another"));
         assert_ne!(a.number(), b.number());
         let number = a.number();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_listens_on_is_passed_over() {
+    fn a_port_with_a_listener_is_skipped() {
         let probe = Port::claim().expect("a port");
         let number = probe.number();
         drop(probe);

@@ -195,7 +195,7 @@ impl Accounts {
             .map(|right| (*right).clone())
             .collect();
         if !idle.is_empty() {
-            bail!("the chart grants what nobody used: {}", list(&idle));
+            bail!("the chart grants unused rights: {}", list(&idle));
         }
         let used = granted.iter().filter(|right| allowed.contains(**right)).count();
         Ok(format!("{used} of {} granted rights used, nothing refused", granted.len()))
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_is_read_from_the_audit_log() {
+    fn requests_are_read_from_the_audit_log() {
         let line = |user: &str, verb: &str, object: Value, code: u16| -> Line {
             serde_json::from_value(json!({
                 "verb": verb, "user": { "username": user }, "objectRef": object, "responseStatus": { "code": code },
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_every_verb_of_every_resource() {
+    fn a_rule_grants_each_verb_on_each_resource() {
         let rule =
             json!({ "apiGroups": ["", "g"], "resources": ["a", "b/status"], "verbs": ["get", "patch"] });
         let rule: PolicyRule = serde_json::from_value(rule).expect("a rule");

@@ -159,7 +159,7 @@ impl Workload {
 impl<'a> Nodes<'a> {
     fn look(&self) -> Result<()> {
         for kubelet in self.kubelets().values_mut() {
-            kubelet.reboot_if_told()?;
+            kubelet.reboot_if_requested()?;
         }
         let client = self.cluster.client();
         let everything = ListParams::default();

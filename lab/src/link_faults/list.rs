@@ -30,7 +30,7 @@ pub(crate) const SILENT: Fault = Fault {
     cost: Cost::UntilDetected,
 };
 
-/// Drops what comes in by a link, and changes nothing else.
+/// Drops packets that arrive on a link, and changes nothing else.
 const SILENCE_ROUTER: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth3 priority -500; policy drop; }; }'";
 const SILENCE_NODE: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth2 priority -500; policy drop; }; }'";
 const END_SILENCE: &str = "nft delete table netdev silence";
@@ -88,7 +88,8 @@ const WRONG_PASSWORD: Fault = Fault {
     cost: Cost::UntilDetected,
 };
 
-/// The router names another AS than the manifest. The setting belongs to the peer group: node1b loses this router, too.
+/// The router has another AS than the manifest. The setting belongs to the peer group, so node1b loses
+/// this router too.
 const WRONG_AS: Fault = Fault {
     name: "wrong AS from the ToR",
     begin: &[Shell(
@@ -104,7 +105,7 @@ const WRONG_AS: Fault = Fault {
 };
 
 const FROZEN: Fault = Fault {
-    name: "ToR's daemons stand still",
+    name: "ToR's daemons are suspended",
     begin: &[Shell("tor1b", "kill -STOP $(cat /run/frr/bgpd.pid /run/frr/bfdd.pid)")],
     end: &[Shell("tor1b", "kill -CONT $(cat /run/frr/bgpd.pid /run/frr/bfdd.pid)")],
     notice: FaultSignal::SessionOrAlternate,
@@ -186,7 +187,7 @@ const FORWARDING_OFF: Fault = Fault {
 };
 
 const FORWARD_DROP: Fault = Fault {
-    name: "a firewall on the node drops what is forwarded",
+    name: "a firewall on the node drops forwarded packets",
     begin: &[Shell(
         "node1a",
         "nft 'table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }'",

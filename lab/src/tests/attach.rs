@@ -33,12 +33,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/named-address",
-        about: "a named address is given, and to one container only",
+        about: "a named address is allocated, and to one container only",
         run: named_address,
     },
     Test {
         name: "attach/check-gc-status",
-        about: "CHECK, GC and STATUS say and do what the specification asks",
+        about: "CHECK, GC and STATUS follow the specification",
         run: check_gc_status,
     },
     Test {
@@ -63,10 +63,10 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/not-ready",
-        about: "a pod whose route nobody took is not ready, and the error says why",
+        about: "a pod without an advertised route is not ready, and the error has the reason",
         run: not_ready,
     },
-    Test { name: "attach/nat", about: "NAT outgoing where the subnet asks for it", run: nat },
+    Test { name: "attach/nat", about: "outgoing NAT if the subnet has it", run: nat },
 ];
 
 fn add_twice(context: &Context) -> Result<Verdict> {
@@ -168,7 +168,7 @@ fn check_gc_status(context: &Context) -> Result<Verdict> {
         let mut check = conf.clone();
         check["prevResult"] = attached.result.clone();
         check["prevResult"]["cniVersion"] = json!("1.1.0");
-        cni::run(bed.fabric, "CHECK", &check, &kept)?.result().context("CHECK of what is well")?;
+        cni::run(bed.fabric, "CHECK", &check, &kept)?.result().context("CHECK of a complete pod")?;
         kept.ns.ip(["route", "flush", "default"])?;
         let error = cni::run(bed.fabric, "CHECK", &check, &kept)?
             .error()
@@ -184,7 +184,7 @@ fn check_gc_status(context: &Context) -> Result<Verdict> {
         client::end_agent(bed.node()?, Signal::TERM)?;
         let status =
             cni::run(bed.fabric, "STATUS", &conf, &kept)?.error().context("STATUS without an agent")?;
-        ensure!(status.code == 50, "STATUS without an agent is {status}, 50 is asked for");
+        ensure!(status.code == 50, "STATUS without an agent is {status}, 50 is expected");
         passed(error.to_string())
     })
 }
@@ -201,16 +201,16 @@ fn versions(context: &Context) -> Result<Verdict> {
             conf["cniVersion"] = json!(version);
             let pod = bed.pod(&format!("v{}", version.replace('.', "")))?;
             let result = cni::add(bed.fabric, &conf, &pod)?.result;
-            ensure!(result["cniVersion"] == version, "asked for {version}: {result}");
+            ensure!(result["cniVersion"] == version, "requested {version}: {result}");
             // 0.4.0 has a version in each address, later ones do not.
             let has = result["ips"][0].get("version").is_some();
-            ensure!(has == (version == "0.4.0"), "asked for {version}: {result}");
+            ensure!(has == (version == "0.4.0"), "requested {version}: {result}");
             cni::del(bed.fabric, &conf, &pod)?;
         }
         let mut conf = cni::trunkline(None);
         conf["cniVersion"] = json!("9.9.9");
         let error = cni::run(bed.fabric, "ADD", &conf, &probe)?.error()?;
-        ensure!(error.code == 1, "an unknown version is {error}; 1 is asked for");
+        ensure!(error.code == 1, "an unknown version is {error}; 1 is expected");
         passed("0.4.0, 1.0.0, 1.1.0")
     })
 }
@@ -239,7 +239,7 @@ fn chain(context: &Context) -> Result<Verdict> {
         // Through the node's port, from the ToR.
         let _server = Greeter::listen(&pod.ns, 80)?;
         let seen = greeted(&bed.host("tor1")?.ns, "10.1.0.11:8080".parse()?).context("the mapped port")?;
-        ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod was asked by {seen}");
+        ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod saw {seen}");
         cni::run_chain(bed.fabric, "DEL", &chain, &pod)?;
 
         // After another plugin: its result is kept.
@@ -301,7 +301,7 @@ fn second_agent(context: &Context) -> Result<Verdict> {
             !second.status.success() && second.status.code() != Some(124),
             "the second agent ran: {said}"
         );
-        ensure!(said.contains("already") || said.contains("another"), "it does not say why: {said}");
+        ensure!(said.contains("already") || said.contains("another"), "it has no reason: {said}");
         ensure!(client::agent(node)? == first, "the first agent was replaced");
         let peers = client::peers(node)?;
         ensure!(peers.iter().all(|p| p.is_established() && p.flaps == 0), "{peers:?}");

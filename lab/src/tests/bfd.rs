@@ -31,12 +31,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "bfd/peer-says",
-        about: "what FRR says by BFD: Down ends the session, AdminDown does not",
+        about: "FRR signals by BFD: Down ends the session, AdminDown does not",
         run: the_peer_says,
     },
     Test {
         name: "bfd/restart",
-        about: "BFD ends with the agent, and graceful restart goes on: no packet lost, FRR and BIRD",
+        about: "BFD ends with the agent, and graceful restart continues: no packet lost, FRR and BIRD",
         run: restart,
     },
     Test {
@@ -134,8 +134,9 @@ fn falls_silent(bed: &Bed<'_>, router: &str) -> Result<()> {
             .filter(|address| {
                 let ((peer, bfd), (before, bfd_before)) = (&now[*address], &before[*address]);
                 // The Hold Time cannot be the cause: it is 90 s.
-                let told = peer.notification_sent.as_ref().is_some_and(|said| said.text.contains("BFD Down"));
-                !(bfd.detections > bfd_before.detections && peer.flaps > before.flaps && told)
+                let notified =
+                    peer.notification_sent.as_ref().is_some_and(|said| said.text.contains("BFD Down"));
+                !(bfd.detections > bfd_before.detections && peer.flaps > before.flaps && notified)
             })
             .collect();
         Ok(Seen::when(missing.is_empty(), || format!("not with {missing:?}")))
@@ -178,7 +179,10 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
             Ok(Seen::when(good, || format!("{peer:?}")))
         })?;
         let (_, bfd) = all(bed)?[&inside].clone();
-        ensure!(bfd.detections == bfd_before.detections, "this side has heard FRR all the time: {bfd:?}");
+        ensure!(
+            bfd.detections == bfd_before.detections,
+            "this side received packets from FRR all the time: {bfd:?}"
+        );
         ensure!(
             bfd.diagnostic == BfdDiagnostic::Text("Neighbor Signaled Session Down".to_owned()),
             "{bfd:?}"
@@ -271,7 +275,7 @@ fn load(context: &Context) -> Result<Verdict> {
             ready(bed)?;
         }
         Ok(Verdict::Skipped(format!(
-            "in each of {LOADS} loads this machine stood still for more than {TOLERABLE:?}: nobody keeps sessions of 10 ms x 3 on it"
+            "in each of {LOADS} loads this machine was suspended for more than {TOLERABLE:?}: no program can keep sessions of 10 ms x 3 on it"
         )))
     })
 }

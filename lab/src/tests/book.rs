@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{Context, Verdict, passed};
 
 /// Pages outside of docs/ whose links are checked too.
-const BESIDE: [&str; 2] = ["README.md", "CHANGELOG.md"];
+const BESIDE: [&str; 3] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"];
 
 pub(super) fn book(context: &Context) -> Result<Verdict> {
     let root = &context.place.repository;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_has_no_fault() {
+    fn a_correct_book_has_no_fault() {
         let good = pages(&[
             ("docs/SUMMARY.md", "- [A](a.md)\n"),
             (

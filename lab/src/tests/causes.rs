@@ -1,5 +1,6 @@
-//! Each way to lose the session with one ToR shows its cause, and goes on showing it: `peers`, `peers ADDRESS`, `doctor`, the events and the
-//! metrics have the same words. An attempt to connect that fails later does not replace the cause. docs/faults.md has what is printed here.
+//! Each kind of loss of a session with a ToR shows its cause, and keeps showing it: `peers`,
+//! `peers ADDRESS`, `doctor`, the events and the metrics have the same text. A later failed attempt
+//! to connect does not replace the cause. docs/faults.md has these texts.
 
 use anyhow::{Context as _, Result, ensure};
 use trunkline_api::control::{CauseKind, Peer};
@@ -20,21 +21,95 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "causes/fresh-start",
-        about: "a fresh lab shows no old error, whatever failed before the first session",
+        about: "a fresh lab shows no error from before the first session",
         run: fresh_start,
     },
 ];
 
-const NODE: &str = "node1a";
-const TOR: &str = "tor1b";
-const PEER: &str = "10.12.0.1";
 /// For so long after the loss the cause must still be shown: longer than an attempt to connect.
 const LATER: u64 = 12;
 
+/// A session of a node with a ToR.
+struct Session {
+    node: &'static str,
+    tor: &'static str,
+    /// The node's interface.
+    uplink: &'static str,
+    /// The ToR's interface.
+    port: &'static str,
+    /// The node's address and AS.
+    own: (&'static str, &'static str),
+    /// The ToR's.
+    peer: (&'static str, &'static str),
+    password: &'static str,
+}
+
+const ONE_A: Session = Session {
+    node: "node1a",
+    tor: "tor1b",
+    uplink: "eth2",
+    port: "eth3",
+    own: ("10.12.0.11", "65101"),
+    peer: ("10.12.0.1", "65012"),
+    password: "rack1-lab-secret",
+};
+const ONE_B: Session = Session {
+    node: "node1b",
+    tor: "tor1a",
+    uplink: "eth1",
+    port: "eth4",
+    own: ("10.11.0.12", "65101"),
+    peer: ("10.11.0.1", "65011"),
+    password: "rack1-lab-secret",
+};
+const TWO_A: Session = Session {
+    node: "node2a",
+    tor: "tor2a",
+    uplink: "eth1",
+    port: "eth3",
+    own: ("10.21.0.21", "4200000102"),
+    peer: ("10.21.0.1", "65021"),
+    password: "rack2-lab-secret",
+};
+const TWO_B: Session = Session {
+    node: "node2b",
+    tor: "tor2b",
+    uplink: "eth2",
+    port: "eth4",
+    own: ("10.22.0.22", "4200000102"),
+    peer: ("10.22.0.1", "65022"),
+    password: "rack2-lab-secret",
+};
+
+impl Session {
+    /// Fills in this session's names and addresses.
+    fn fill(&self, text: &str) -> String {
+        [
+            ("{uplink}", self.uplink),
+            ("{port}", self.port),
+            ("{own}", self.own.0),
+            ("{own-as}", self.own.1),
+            ("{peer}", self.peer.0),
+            ("{peer-as}", self.peer.1),
+            ("{password}", self.password),
+        ]
+        .iter()
+        .fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+}
+
+/// The side of a session that runs a command.
+#[derive(Clone, Copy)]
+enum At {
+    Node,
+    Tor,
+}
+
+/// A fault of one session. Texts name the session's values in braces.
 struct Fault {
     name: &'static str,
-    begin: &'static [(&'static str, &'static str)],
-    end: &'static [(&'static str, &'static str)],
+    begin: &'static [(At, &'static str)],
+    end: &'static [(At, &'static str)],
     kind: CauseKind,
     /// In the cause.
     words: &'static str,
@@ -42,179 +117,223 @@ struct Fault {
     advice: &'static str,
 }
 
-const FAULTS: &[Fault] = &[
-    Fault {
-        name: "cable cut",
-        begin: &[(TOR, "ip link set eth3 down")],
-        end: &[(TOR, "ip link set eth3 up")],
-        kind: CauseKind::Carrier,
-        words: "eth2 has no carrier",
-        advice: "check the cable of eth2 and the router's port",
-    },
-    Fault {
-        name: "link up and silent",
-        begin: &[(TOR, SILENCE), (NODE, SILENCE_NODE)],
-        end: &[(TOR, "nft delete table netdev silence"), (NODE, "nft delete table netdev silence")],
-        kind: CauseKind::Bfd,
-        words: "BFD session down: Control Detection Time Expired",
-        advice: "run `ping 10.12.0.1`. No answer: the link or the router is dead",
-    },
-    Fault {
-        name: "wrong password on the ToR",
-        begin: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'neighbor 10.12.0.11 password wrong'",
-        )],
-        end: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'neighbor 10.12.0.11 password rack1-lab-secret'",
-        )],
-        kind: CauseKind::Passwords,
-        words: "the passwords differ: the kernel refused ",
-        advice: "compare the password of 10.12.0.1 with the router's",
-    },
-    Fault {
-        name: "prefix limit of the ToR",
-        begin: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'address-family ipv4 unicast' \
-             -c 'neighbor 10.12.0.11 maximum-prefix 1'",
-        )],
-        end: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'address-family ipv4 unicast' \
-             -c 'no neighbor 10.12.0.11 maximum-prefix 1' && vtysh -c 'clear bgp 10.12.0.11'",
-        )],
-        kind: CauseKind::PrefixLimit,
-        words: "Cease/Maximum Number of Prefixes Reached",
-        advice: "raise the limit for this node on the router",
-    },
-    Fault {
-        name: "wrong AS on the ToR",
-        begin: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'neighbor 10.12.0.11 local-as 65999 no-prepend replace-as'",
-        )],
-        end: &[(
-            TOR,
-            "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'no neighbor 10.12.0.11 local-as'",
-        )],
-        kind: CauseKind::WrongAs,
-        words: "the peer is in AS 65999, the configuration says 65012",
-        advice: "correct asn of this peer in the Network, or the AS of the router",
-    },
-    Fault {
-        name: "bgpd killed",
-        begin: &[(TOR, "kill -KILL $(cat /run/frr/bgpd.pid)")],
-        end: &[(
-            TOR,
-            ". /etc/frr/daemons; /usr/lib/frr/bgpd -d ${bgpd_options:--A 127.0.0.1} --log file:/var/log/frr/bgpd.log && vtysh -b",
-        )],
-        // A kernel does not reset a signed connection to a port where nobody listens: each attempt gets no answer.
-        kind: CauseKind::Closed,
-        words: "connection lost: the peer closed the TCP connection",
-        advice: "the router's BGP process ended, by a restart, a stop or a crash",
-    },
-    Fault {
-        name: "neighbour removed on the ToR",
-        begin: &[(TOR, "vtysh -c 'configure terminal' -c 'router bgp 65012' -c 'no neighbor 10.12.0.11'")],
-        end: &[(TOR, "vtysh -b")],
-        kind: CauseKind::Deconfigured,
-        words: "Cease/Peer De-configured",
-        advice: "configure this node as a neighbour on the router again, with remote-as 65101",
-    },
+/// Faults side by side, each of another node and another ToR. No node loses both of its sessions: its
+/// kernel counts segments with a wrong TCP-MD5 signature for all of them together.
+const PHASES: [&[(Session, Fault)]; 2] = [
+    &[(ONE_A, CABLE), (ONE_B, PASSWORD), (TWO_A, LIMIT), (TWO_B, SILENT)],
+    // The killed process has sessions with both nodes of rack 2.
+    &[(ONE_A, WRONG_AS), (ONE_B, REMOVED), (TWO_B, KILLED)],
 ];
 
-const SILENCE: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth3 priority -500; policy drop; }; }'";
-const SILENCE_NODE: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth2 priority -500; policy drop; }; }'";
+const CABLE: Fault = Fault {
+    name: "cable cut",
+    begin: &[(At::Tor, "ip link set {port} down")],
+    end: &[(At::Tor, "ip link set {port} up")],
+    kind: CauseKind::Carrier,
+    words: "{uplink} has no carrier",
+    advice: "check the cable of {uplink} and the router's port",
+};
+
+const SILENT: Fault = Fault {
+    name: "link up and silent",
+    begin: &[
+        (
+            At::Tor,
+            "nft 'table netdev silence { chain ingress { type filter hook ingress device {port} priority -500; policy drop; }; }'",
+        ),
+        (
+            At::Node,
+            "nft 'table netdev silence { chain ingress { type filter hook ingress device {uplink} priority -500; policy drop; }; }'",
+        ),
+    ],
+    end: &[(At::Tor, "nft delete table netdev silence"), (At::Node, "nft delete table netdev silence")],
+    kind: CauseKind::Bfd,
+    words: "BFD session down: Control Detection Time Expired",
+    advice: "run `ping {peer}`. No answer: the link or the router is dead",
+};
+
+const PASSWORD: Fault = Fault {
+    name: "wrong password on the ToR",
+    begin: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'neighbor {own} password wrong'",
+    )],
+    end: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'neighbor {own} password {password}'",
+    )],
+    kind: CauseKind::Passwords,
+    words: "the passwords differ: the kernel refused ",
+    advice: "compare the password of {peer} with the router's",
+};
+
+const LIMIT: Fault = Fault {
+    name: "prefix limit of the ToR",
+    begin: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'address-family ipv4 unicast' \
+         -c 'neighbor {own} maximum-prefix 1'",
+    )],
+    end: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'address-family ipv4 unicast' \
+         -c 'no neighbor {own} maximum-prefix 1' && vtysh -c 'clear bgp {own}'",
+    )],
+    kind: CauseKind::PrefixLimit,
+    words: "Cease/Maximum Number of Prefixes Reached",
+    advice: "raise the limit for this node on the router",
+};
+
+const WRONG_AS: Fault = Fault {
+    name: "wrong AS on the ToR",
+    begin: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'neighbor {own} local-as 65999 no-prepend replace-as'",
+    )],
+    end: &[(
+        At::Tor,
+        "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'no neighbor {own} local-as'",
+    )],
+    kind: CauseKind::WrongAs,
+    words: "the peer is in AS 65999, the configuration says {peer-as}",
+    advice: "correct asn of this peer in the Network, or the AS of the router",
+};
+
+const KILLED: Fault = Fault {
+    name: "bgpd killed",
+    begin: &[(At::Tor, "kill -KILL $(cat /run/frr/bgpd.pid)")],
+    end: &[(
+        At::Tor,
+        ". /etc/frr/daemons; /usr/lib/frr/bgpd -d ${bgpd_options:--A 127.0.0.1} --log file:/var/log/frr/bgpd.log && vtysh -b",
+    )],
+    // A kernel without a listener does not reset a signed connection: each attempt gets no answer.
+    kind: CauseKind::Closed,
+    words: "connection lost: the peer closed the TCP connection",
+    advice: "the router's BGP process ended, by a restart, a stop or a crash",
+};
+
+const REMOVED: Fault = Fault {
+    name: "neighbour removed on the ToR",
+    begin: &[(At::Tor, "vtysh -c 'configure terminal' -c 'router bgp {peer-as}' -c 'no neighbor {own}'")],
+    end: &[(At::Tor, "vtysh -b")],
+    kind: CauseKind::Deconfigured,
+    words: "Cease/Peer De-configured",
+    advice: "configure this node as a neighbour on the router again, with remote-as {own-as}",
+};
 
 fn session_loss(context: &Context) -> Result<Verdict> {
     lab(context, "two-racks", |bed| {
-        let node = bed.host(NODE)?;
-        settled(bed)?;
+        for (session, _) in PHASES[0] {
+            settled(bed, session)?;
+        }
         // More prefixes than the ToR's limit.
-        let pod = Sandbox::create(bed.fabric, NODE, "pod")?;
-        cni::add(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
+        let pod = Sandbox::create(bed.fabric, TWO_A.node, "pod")?;
+        cni::add(bed.fabric, &cni::trunkline(Some("rack2")), &pod)?;
         let mut lines = Vec::new();
-        for fault in FAULTS {
-            // A session that lasted sets the waits between attempts back to the shortest.
-            wait_for("the session to last", PATIENCE, || {
-                let peer = peer(node)?;
-                let lasts = peer.down_seconds.is_none() && peer.state_seconds > 10;
-                Ok(Seen::when(lasts, || format!("{} for {} s", peer.state, peer.state_seconds)))
+        for phase in PHASES {
+            std::thread::scope(|scope| -> Result<()> {
+                let threads: Vec<_> =
+                    phase.iter().map(|(session, fault)| scope.spawn(|| lose(bed, session, fault))).collect();
+                // All of them end before the first error is returned.
+                let ended: Vec<_> = threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect();
+                for (line, (session, fault)) in ended.into_iter().zip(phase) {
+                    lines.push(line.with_context(|| format!("{} of {}", fault.name, session.node))?);
+                }
+                Ok(())
             })?;
-            let flaps = peer(node)?.flaps;
-            shell(bed, fault.begin).with_context(|| fault.name.to_owned())?;
-            wait_shown(node, fault, flaps)?;
-            wait_for(&format!("{LATER} s without a session: {}", fault.name), PATIENCE, || {
-                let seconds = peer(node)?.down_seconds;
-                Ok(Seen::when(seconds.is_some_and(|seconds| seconds >= LATER), || format!("{seconds:?}")))
-            })?;
-            shown(node, fault).with_context(|| format!("{LATER} s later: {}", fault.name))?;
-            let line = row(node)?;
-            say(&format!("      {}: {line}", fault.name));
-            lines.push(format!("{}: {line}", fault.name));
-            say(&node.sh("trunkline peers 10.12.0.1 | grep -A1 -e ^cause -e '^last '; trunkline doctor | grep -A1 10.12.0.1 || :")?);
-            shell(bed, fault.end).with_context(|| fault.name.to_owned())?;
-            settled(bed).with_context(|| format!("after {}", fault.name))?;
-            ensure!(row(node)?.contains("was down: "), "the cause is not kept: {}", row(node)?);
         }
         passed(lines.join("; "))
     })
 }
 
-fn shell(bed: &Bed<'_>, commands: &[(&str, &str)]) -> Result<()> {
-    for (place, command) in commands {
-        bed.host(place)?.sh(command)?;
+/// One fault from its beginning until the session is up again; returns the peer's line during it.
+fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
+    let node = bed.host(session.node)?;
+    // A session that lasted sets the waits between attempts back to the shortest.
+    wait_for("the session to last", PATIENCE, || {
+        let peer = peer(node, session)?;
+        let lasts = peer.down_seconds.is_none() && peer.state_seconds > 10;
+        Ok(Seen::when(lasts, || format!("{} for {} s", peer.state, peer.state_seconds)))
+    })?;
+    let flaps = peer(node, session)?.flaps;
+    shell(bed, session, fault.begin)?;
+    wait_for("the cause to be shown", PATIENCE, || {
+        if peer(node, session)?.flaps == flaps {
+            return Ok(Seen::NotYet("the session stands".to_owned()));
+        }
+        let seen = shown(node, session, fault);
+        Ok(Seen::when(seen.is_ok(), || seen.err().map(|error| format!("{error:#}")).unwrap_or_default()))
+    })?;
+    wait_for(&format!("{LATER} s without a session"), PATIENCE, || {
+        let seconds = peer(node, session)?.down_seconds;
+        Ok(Seen::when(seconds.is_some_and(|seconds| seconds >= LATER), || format!("{seconds:?}")))
+    })?;
+    shown(node, session, fault).with_context(|| format!("{LATER} s later"))?;
+    let line = format!("{}: {}", fault.name, row(node, session)?);
+    let more = session.fill(
+        "trunkline peers {peer} | grep -A1 -e ^cause -e '^last '; trunkline doctor | grep -A1 {peer} || :",
+    );
+    say(&format!("      {line}\n{}", node.sh(&more)?));
+    shell(bed, session, fault.end)?;
+    settled(bed, session).context("after the fault")?;
+    let after = row(node, session)?;
+    ensure!(after.contains("was down: "), "the cause is not kept: {after}");
+    Ok(line)
+}
+
+fn shell(bed: &Bed<'_>, session: &Session, commands: &[(At, &str)]) -> Result<()> {
+    for (at, command) in commands {
+        let host = match at {
+            At::Node => session.node,
+            At::Tor => session.tor,
+        };
+        bed.host(host)?.sh(&session.fill(command))?;
     }
     Ok(())
 }
 
-fn settled(bed: &Bed<'_>) -> Result<()> {
-    client::wait_established(bed.host(NODE)?, PATIENCE)?;
-    client::wait_bfd(bed.host(NODE)?, PATIENCE)?;
-    routers::wait_sessions(bed.fabric, TOR, PATIENCE).map(drop)
+fn settled(bed: &Bed<'_>, session: &Session) -> Result<()> {
+    let node = bed.host(session.node)?;
+    client::wait_established(node, PATIENCE)?;
+    client::wait_bfd(node, PATIENCE)?;
+    routers::wait_sessions(bed.fabric, session.tor, PATIENCE).map(drop)
 }
 
-fn peer(node: &Host) -> Result<Peer> {
-    let mut peers: Vec<Peer> = client::ask(node, &["peers", PEER])?;
-    peers.pop().with_context(|| format!("no peer {PEER}"))
+fn peer(node: &Host, session: &Session) -> Result<Peer> {
+    let address = session.peer.0;
+    let mut peers: Vec<Peer> = client::ask(node, &["peers", address])?;
+    peers.pop().with_context(|| format!("no peer {address}"))
 }
 
 /// The peer's line of `trunkline peers`.
-fn row(node: &Host) -> Result<String> {
+fn row(node: &Host, session: &Session) -> Result<String> {
     let table = node.run("trunkline", ["peers"])?;
-    let line = table.lines().find(|line| line.starts_with(PEER));
-    line.map(str::to_owned).with_context(|| format!("no line of {PEER} in\n{table}"))
-}
-
-fn wait_shown(node: &Host, fault: &Fault, flaps: u64) -> Result<()> {
-    wait_for(&format!("the cause to be shown: {}", fault.name), PATIENCE, || {
-        if peer(node)?.flaps == flaps {
-            return Ok(Seen::NotYet("the session stands".to_owned()));
-        }
-        let seen = shown(node, fault);
-        Ok(Seen::when(seen.is_ok(), || seen.err().map(|error| format!("{error:#}")).unwrap_or_default()))
-    })
+    let line = table.lines().find(|line| line.starts_with(session.peer.0));
+    line.map(str::to_owned).with_context(|| format!("no line of {} in\n{table}", session.peer.0))
 }
 
 /// Every view has the cause's words, and those that advise the same advice.
-fn shown(node: &Host, fault: &Fault) -> Result<()> {
-    let Fault { kind, words, advice, .. } = fault;
-    let peer = peer(node)?;
+fn shown(node: &Host, session: &Session, fault: &Fault) -> Result<()> {
+    let (kind, address) = (fault.kind, session.peer.0);
+    let (words, advice) = (session.fill(fault.words), session.fill(fault.advice));
+    let peer = peer(node, session)?;
     let cause = peer.cause.with_context(|| format!("{} and no cause", peer.state))?;
-    ensure!(cause.kind == *kind, "{:?}, not {kind:?}: {}", cause.kind, cause.text);
-    ensure!(cause.advice.contains(advice), "advice: {}", cause.advice);
-    let line = row(node)?;
-    ensure!(line.contains(words), "`peers`: {line}");
-    let one = node.run("trunkline", ["peers", PEER])?;
-    ensure!(one.contains(words) && one.contains(advice), "`peers {PEER}`:\n{one}");
+    ensure!(cause.kind == kind, "{:?}, not {kind:?}: {}", cause.kind, cause.text);
+    ensure!(cause.advice.contains(&advice), "advice: {}", cause.advice);
+    let line = row(node, session)?;
+    ensure!(line.contains(&words), "`peers`: {line}");
+    let one = node.run("trunkline", ["peers", address])?;
+    ensure!(one.contains(&words) && one.contains(&advice), "`peers {address}`:\n{one}");
     let doctor = node.sh("trunkline doctor || :")?;
-    let mut findings = doctor.lines().skip_while(|line| !line.contains(&format!("with peer {PEER}")));
+    let mut findings = doctor.lines().skip_while(|line| !line.contains(&format!("with peer {address}")));
     let (text, fix) = (findings.next().unwrap_or_default(), findings.next().unwrap_or_default());
-    ensure!(text.contains(words) && fix.contains(advice), "`doctor`:\n{doctor}");
+    ensure!(text.contains(&words) && fix.contains(&advice), "`doctor`:\n{doctor}");
     let metrics = client::metrics(node)?;
-    let series = format!("trunkline_bgp_peer_down_reason{{peer=\"{PEER}\",reason=\"{}\"}} 1", kind.label());
+    let series =
+        format!("trunkline_bgp_peer_down_reason{{peer=\"{address}\",reason=\"{}\"}} 1", kind.label());
     ensure!(metrics.contains(&series), "no {series}");
     Ok(())
 }
@@ -225,7 +344,8 @@ fn fresh_start(context: &Context) -> Result<Verdict> {
             let host = bed.host(node)?;
             client::wait_established(host, PATIENCE)?;
             for peer in client::peers(host)? {
-                // FRR 8.4 replaces its BFD session when BGP becomes Established, and may end BGP for that: then there is a loss to show.
+                // FRR 8.4 replaces its BFD session when BGP becomes Established, and may end BGP
+                // for that. Then a loss is shown.
                 let shown = peer.last_error.as_ref().filter(|_| peer.flaps == 0);
                 ensure!(shown.is_none(), "{node}: {}: {shown:?}", peer.name());
                 ensure!(peer.last_attempt.is_none() && peer.cause.is_none(), "{node}: {peer:?}");

@@ -1,13 +1,14 @@
 //! Checks of the source: formatting, lints, documentation, licences, allowed dependencies, unit
 //! tests, and the size of the plugin.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::{Context, Test, Verdict, passed};
 use crate::fabric::Place;
-use crate::product;
+use crate::product::cargo_with_log as cargo;
 
 pub(super) const TESTS: &[Test] = &[
     Test { name: "check/fmt", about: "the source is formatted", run: fmt },
@@ -25,35 +26,24 @@ pub(super) const TESTS: &[Test] = &[
         about: "the engine of bgp/ builds without tokio in its tree",
         run: no_tokio,
     },
+    Test {
+        name: "check/boundaries",
+        about: "datapath/ has neither Kubernetes nor BGP nor HTTP in its tree",
+        run: boundaries,
+    },
+    Test {
+        name: "check/small-lab",
+        about: "the lab of the demo builds without kube and without the product's libraries",
+        run: small_lab,
+    },
     Test { name: "check/unit", about: "unit, property and kernel tests of all crates", run: unit },
-    Test { name: "check/fuzz", about: "a minute of each fuzz target finds nothing", run: fuzz },
+    Test {
+        name: "check/fuzz",
+        about: "the corpus and a short run of each fuzz target find nothing",
+        run: fuzz,
+    },
     Test { name: "check/plugin-size", about: "the CNI plugin is under 2 MB", run: plugin_size },
 ];
-
-/// Runs cargo in the repository; its output goes to a log file, and the end of it into the error.
-pub(crate) fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
-    let folder = place.state.join("test");
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{name}.log"));
-    let log = std::fs::File::create(&path)?;
-    let status = product::cargo()
-        .args(args)
-        .env("CARGO_TERM_COLOR", "never")
-        .envs(env.iter().copied())
-        .current_dir(&place.repository)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .status()
-        .context("cargo cannot be started")?;
-    let text = std::fs::read_to_string(&path)?;
-    if !status.success() {
-        let lines: Vec<&str> = text.lines().collect();
-        let end = lines[lines.len().saturating_sub(40)..].join("\n");
-        bail!("cargo {} failed ({status}); the whole of it: {}\n{end}", args.join(" "), path.display());
-    }
-    Ok(text)
-}
 
 fn fmt(context: &Context) -> Result<Verdict> {
     cargo(&context.place, "fmt", &["fmt", "--all", "--check"], &[])?;
@@ -117,6 +107,38 @@ fn no_tokio(context: &Context) -> Result<Verdict> {
     passed(format!("{} crates in its tree", tree.lines().filter(|l| !l.contains("(*)")).count()))
 }
 
+fn boundaries(context: &Context) -> Result<Verdict> {
+    let package = ["tree", "-e", "normal", "--prefix", "none", "--package", "trunkline-datapath"];
+    let tree = cargo(&context.place, "boundaries", &package, &[])?;
+    ensure!(tree.contains("trunkline-datapath"), "cargo tree shows no trunkline-datapath: {tree}");
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    for barred in ["kube", "kube-client", "k8s-openapi", "hyper", "trunkline-bgp", "trunkline-daemon"] {
+        ensure!(!names.contains(barred), "datapath/ depends on {barred}");
+    }
+    passed(format!("{} crates in its tree", names.len()))
+}
+
+fn small_lab(context: &Context) -> Result<Verdict> {
+    let small = ["--package", "lab", "--no-default-features"];
+    let tree = cargo(&context.place, "small-tree", &[&["tree", "-e", "normal"], &small[..]].concat(), &[])?;
+    ensure!(tree.contains("lab v"), "cargo tree shows no lab: {tree}");
+    for barred in [
+        "kube v",
+        "k8s-openapi v",
+        "trunkline v",
+        "trunkline-agent v",
+        "trunkline-datapath v",
+        "trunkline-bgp v",
+        "trunkline-controller v",
+    ] {
+        let line = tree.lines().find(|l| l.contains(barred));
+        ensure!(line.is_none(), "the lab without its suite depends on {barred}: {line:?}");
+    }
+    let lints = ["--all-targets", "--", "-D", "warnings"];
+    cargo(&context.place, "small-lab", &[&["clippy"], &small[..], &lints[..]].concat(), &[])?;
+    passed(format!("{} crates in its tree", tree.lines().filter(|l| !l.contains("(*)")).count()))
+}
+
 pub(super) fn build_unit(place: &Place) -> Result<()> {
     cargo(place, "unit-build", &["test", "--workspace", "--no-run"], &[])?;
     Ok(())
@@ -143,9 +165,14 @@ fn unit(context: &Context) -> Result<Verdict> {
     ))
 }
 
+/// Seconds for each fuzz target: in the suite, and in a round of a soak.
+const FUZZ: u64 = 20;
+const FUZZ_LONG: u64 = 720;
+
 fn fuzz(context: &Context) -> Result<Verdict> {
     let binary = crate::fuzz::build(&context.place)?;
-    let results = crate::fuzz::fuzz(&context.place, &binary, &crate::fuzz::TARGETS, 60)?;
+    let seconds = if context.long { FUZZ_LONG } else { FUZZ };
+    let results = crate::fuzz::fuzz(&context.place, &binary, &crate::fuzz::TARGETS, seconds)?;
     for result in &results {
         ensure!(result.failure.is_none(), "{result}");
     }

@@ -32,12 +32,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "crash/store-corrupt",
-        about: "a corrupt store gives out nothing, and what runs goes on",
+        about: "with a corrupt store no address is allocated, and running pods continue",
         run: store_corrupt,
     },
     Test {
         name: "crash/disk-full",
-        about: "a full disk gives out nothing, and what runs goes on",
+        about: "with a full disk no address is allocated, and running pods continue",
         run: disk_full,
     },
 ];
@@ -195,7 +195,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         client::start_agent(node)?;
         bed.established()?;
         let kept = node.sh("ip route show 198.51.100.0/24; ip rule show pref 900")?;
-        ensure!(kept.lines().count() == 2, "what is not ours was touched: {kept}");
+        ensure!(kept.lines().count() == 2, "foreign objects were changed: {kept}");
 
         // A link cannot be restored from outside the pod: it is reported.
         let link = bed.links()?.first().cloned().context("the pod's link")?;
@@ -217,7 +217,7 @@ fn gives_out_nothing(bed: &Bed<'_>, witness: &cni::Attached, words: &[&str], nam
     let error = cni::run(bed.fabric, "ADD", &cni::trunkline(Some("rack1")), &pod)?.error()?;
     ensure!(
         words.iter().any(|w| error.text.to_lowercase().contains(w)),
-        "the error says none of {words:?}: {error}"
+        "the error has none of {words:?}: {error}"
     );
     bed.tor_has_only("tor1", &witness.addresses)?;
     Ok(error.to_string())

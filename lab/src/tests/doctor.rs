@@ -14,7 +14,7 @@ use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "doctor/broken-hosts",
-    about: "ten hosts broken one way each: the doctor names each fault, what to do and how bad it is, and is silent when it is mended",
+    about: "ten hosts with one fault each: the doctor names fault, severity and remedy, and nothing after the repair",
     run: broken_hosts,
 }];
 
@@ -74,7 +74,7 @@ const FAULTS: &[Fault] = &[
         mend: line!("ip link set eth2 mtu 1500"),
     },
     Fault {
-        name: "a firewall that drops what is forwarded",
+        name: "a firewall that drops forwarded packets",
         check: "firewall",
         word: "inet strict forward",
         code: 1,
@@ -84,7 +84,7 @@ const FAULTS: &[Fault] = &[
         mend: line!("nft delete table inet strict"),
     },
     Fault {
-        name: "another network's configuration stands first",
+        name: "another network's configuration comes first",
         check: "cni-configuration",
         word: "00-other.conflist",
         code: 2,
@@ -219,7 +219,7 @@ fn broken_hosts(context: &Context) -> Result<Verdict> {
                 Ok(Seen::when(fix && code == fault.code, || format!("{code}: {findings:?}")))
             })?;
             (fault.mend)(bed).with_context(|| fault.name)?;
-            well(bed, &format!("once it is mended that {}", fault.name))?;
+            well(bed, &format!("after the repair: {}", fault.name))?;
         }
         passed(format!("{} faults", FAULTS.len()))
     })

@@ -22,12 +22,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/path",
-        about: "trunkline pods POD --path DST says which way packets go: out, to another pod, and back",
+        about: "trunkline pods POD --path DST shows the path of packets: out, to another pod, and back",
         run: path,
     },
     Test {
         name: "attach/two-interfaces",
-        about: "a pod with interfaces in two Networks: each reached at its address, each listed, checked and deleted by itself",
+        about: "a pod with interfaces in two Networks: each is reachable at its address, and is listed, checked and deleted separately",
         run: two_interfaces,
     },
 ];
@@ -120,7 +120,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
             let said = cni::run(bed.fabric, "CHECK", &check, &pod)?.outcome;
             Ok(Seen::when(said.is_ok(), || format!("{said:?}")))
         })?;
-        holds("taken away and put back")?;
+        holds("removed and restored")?;
         client::end_agent(bed.node()?, Signal::KILL)?;
         bed.node()?.sh(&taken)?;
         client::start_agent(bed.node()?)?;
@@ -163,7 +163,8 @@ fn path(context: &Context) -> Result<Verdict> {
         let inside = client::path(bed.node()?, "lab/node1-asks", other.addresses[0])?;
         ensure!(inside.end.starts_with("into pod lab/node1-asked by tl"), "{inside:?}");
         let text = bed.node()?.run("trunkline", ["pods", "node1-asks", "--path", "192.0.2.10"])?;
-        for words in ["in the pod", "lookup 39999", "no route", "decides", "the way back", "is advertised to"]
+        for words in
+            ["in the pod", "lookup 39999", "no route", "decides", "the return path", "is advertised to"]
         {
             ensure!(text.contains(words), "it does not say {words:?}: {text}");
         }

@@ -13,12 +13,12 @@ use crate::cni::{self, Sandbox};
 use crate::fabric::Fabric;
 use crate::netns::Namespace;
 use crate::shell::{Seen, wait_for};
-use crate::{client, demo, routers};
+use crate::{client, demo, pods, routers};
 
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "lab/up-and-down",
-        about: "a topology comes up, and nothing of it is left after it went down",
+        about: "a topology comes up with pods attached by hand, and leaves nothing behind when it goes down",
         run: up_and_down,
     },
     Test { name: "fabric/demo", about: "every promise of the demo holds", run: the_demo },
@@ -44,10 +44,45 @@ fn up_and_down(context: &Context) -> Result<Verdict> {
     ensure!(pids.len() > names.len(), "no daemons run: {pids:?}");
     let second = Fabric::up(&context.place, "faults", &product).err().map(|e| format!("{e:#}"));
     ensure!(second.as_ref().is_some_and(|e| e.contains("is up already")), "a second up: {second:?}");
+    let by_hand = pods_by_hand(&Fabric::open(&context.place, "faults")?)?;
     drop(fabric);
-    let left: Vec<_> = names.iter().chain([&pod.ns]).filter(|n| n.exists()).collect();
+    let left: Vec<_> = names.iter().chain([&pod.ns]).chain(&by_hand).filter(|n| n.exists()).collect();
     ensure!(left.is_empty(), "left: {left:?}");
-    passed(format!("{} namespaces, {} processes", names.len(), pids.len()))
+    passed(format!("{} namespaces, {} processes, {} pods by hand", names.len(), pids.len(), by_hand.len()))
+}
+
+/// The steps of `cargo lab up --pods` and `cargo lab pod`; returns the namespaces of pods that stay.
+fn pods_by_hand(fabric: &Fabric) -> Result<Vec<Namespace>> {
+    let attached = || -> Result<Vec<String>> {
+        let pods = client::pods(fabric.host("node1")?)?;
+        Ok(pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect())
+    };
+    let refused = |done: Result<()>, wanted: &[&str]| -> Result<()> {
+        let error = done.err().map(|e| format!("{e:#}")).unwrap_or_default();
+        ensure!(wanted.iter().all(|words| error.contains(words)), "{error:?} lacks one of {wanted:?}");
+        Ok(())
+    };
+    let rows = pods::add_everywhere(fabric, 2)?;
+    ensure!(rows.len() == 3 && rows[1][2].starts_with("10.201.0."), "{rows:?}");
+    let web = pods::add(fabric, "node1", "web", Some("rack1"))?;
+    ensure!(attached()? == ["lab/pod1", "lab/pod2", "lab/web"], "{:?}", attached()?);
+    let ns = Namespace::named(&fabric.pod_namespace("node1", "web"));
+    let shown = ns.ip(["addr", "show", "eth0"])?;
+    ensure!(web.iter().all(|address| shown.contains(&address.to_string())), "{web:?} {shown}");
+
+    refused(
+        pods::add(fabric, "node1", "web", None).map(drop),
+        &["already", "cargo lab pod del faults node1 web"],
+    )?;
+    refused(pods::add(fabric, "node1", "db", Some("rack9")).map(drop), &["network rack9", "rack1"])?;
+    refused(pods::add(fabric, "good", "db", None).map(drop), &["runs no agent", "node1"])?;
+    refused(pods::add(fabric, "node1", "Db", None).map(drop), &["lower-case letters"])?;
+    pods::del(fabric, "node1", "web")?;
+    refused(pods::del(fabric, "node1", "web"), &["pod1, pod2", "cargo lab pod add faults node1 web"])?;
+    ensure!(attached()? == ["lab/pod1", "lab/pod2"] && !ns.exists(), "{:?}", attached()?);
+    let stay = ["pod1", "pod2"].map(|pod| Namespace::named(&fabric.pod_namespace("node1", pod)));
+    ensure!(stay.iter().all(Namespace::exists), "{stay:?}");
+    Ok(stay.to_vec())
 }
 
 fn the_demo(context: &Context) -> Result<Verdict> {
@@ -137,7 +172,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         // Their received prefixes.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
-        let heard = |stale_too: bool| -> Result<()> {
+        let received = |stale_too: bool| -> Result<()> {
             for address in &attached.addresses {
                 let prefix = IpNet::from(*address).to_string();
                 let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -151,11 +186,11 @@ fn interop(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         };
-        heard(false)?;
+        received(false)?;
         let advertised = client::advertised(node, "10.1.0.1".parse()?)?;
         for address in &attached.addresses {
             let route = advertised.iter().find(|r| r.prefix == IpNet::from(*address));
-            let route = route.with_context(|| format!("{address} is not among what BIRD was told"))?;
+            let route = route.with_context(|| format!("{address} is not advertised to BIRD"))?;
             ensure!(route.communities.iter().any(|c| c.eq_ignore_ascii_case("no-export")), "{route:?}");
         }
         // BIRD has a route to the pod; its traffic survives a SIGKILL of the agent, as both routers
@@ -163,10 +198,10 @@ fn interop(context: &Context) -> Result<Verdict> {
         let pings = bed.pings("bird", &attached.addresses)?;
         client::end_agent(node, Signal::KILL)?;
         pings.wait_sent(200, PATIENCE)?;
-        heard(true).context("while the agent is away")?;
+        received(true).context("while the agent is away")?;
         client::start_agent(node)?;
         bed.established()?;
-        heard(false)?;
+        received(false)?;
         let pings = lost_nothing(pings)?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
         wait_for("both to withdraw the pod", PATIENCE, || {

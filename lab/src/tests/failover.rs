@@ -1,7 +1,9 @@
-//! One link, router or node at a time fails, with traffic on every way: the pods stay reachable while the fault stands.
+//! One link, router or node at a time fails, with traffic on every path: the pods stay reachable
+//! during the fault.
 //!
-//! The rack's ToRs have no session between them. Pods of the rack's own Subnet are known to their own ToRs alone, so these tests look at
-//! what [alternate paths and disaggregation](../../../docs/data-path.md) are for. [`crate::link_faults`] has the faults.
+//! The rack's ToRs have no session between them, and only they have routes to pods of the rack's
+//! own Subnet. So these tests check [alternate paths and
+//! disaggregation](../../../docs/data-path.md). [`crate::link_faults`] has the faults.
 
 use anyhow::{Result, ensure};
 
@@ -19,17 +21,17 @@ mod uplinks;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "failover/one-link",
-        about: "each fault between one node and one ToR: pods of both kinds are reached while it stands, from the rack and from elsewhere, in both directions",
+        about: "each fault between one node and one ToR: pods of both kinds stay reachable, from the rack and from elsewhere, in both directions",
         run: |context| each(context, &LINK_FAULTS),
     },
     Test {
         name: "failover/one-router",
-        about: "a ToR's daemons stand still, are killed or restarted: pods of both kinds are reached meanwhile, in both directions",
+        about: "a ToR's daemons are suspended, killed or restarted: pods of both kinds stay reachable, in both directions",
         run: |context| each(context, &ROUTER_FAULTS),
     },
     Test {
         name: "failover/one-node",
-        about: "faults on the node itself: what they cost pods of both kinds, in both directions, and what `trunkline doctor` finds",
+        about: "faults on the node itself: loss for pods of both kinds, in both directions, and the findings of `trunkline doctor`",
         run: |context| each(context, &NODE_FAULTS),
     },
     Test {
@@ -39,7 +41,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "failover/uplinks",
-        about: "a ToR loses both uplinks and withdraws its default route: the nodes stop sending by it, in both families, also over a SIGKILL of the agent; with the last ToR's uplinks gone the configured next hops stay",
+        about: "a ToR loses both uplinks and withdraws its default route: the nodes stop using it, in both families, also over a SIGKILL of the agent; with the last ToR's uplinks gone the configured next hops stay",
         run: uplinks::uplinks,
     },
 ];
@@ -83,7 +85,7 @@ fn each(context: &Context, faults: &[Fault]) -> Result<Verdict> {
         for fault in faults {
             let before = forwarded(bed.fabric)?;
             lines.push(suffer(bed, fault, &inside, &others)?);
-            // The session stands, so the ToR has no other way to the pods.
+            // The session is up, so the ToR has no other path to the pods.
             let helped = forwarded(bed.fabric)? > before;
             ensure!(helped || fault.name != PODS_REFUSED.name, "no alternate path was taken: {}", fault.name);
         }

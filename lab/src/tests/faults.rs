@@ -32,7 +32,7 @@ pub(super) const TESTS: &[Test] = &[
         about: "a peer that falls silent is noticed in its hold time",
         run: hold_timer,
     },
-    Test { name: "faults/stranger", about: "who is no peer gets no session", run: stranger },
+    Test { name: "faults/stranger", about: "an address that is no peer gets no session", run: stranger },
 ];
 
 const GOOD: &str = "10.1.0.1";
@@ -79,33 +79,33 @@ fn garbage(context: &Context) -> Result<Verdict> {
         listener.set_nonblocking(true)?;
         let stopped = Arc::clone(&stop);
         let server = std::thread::spawn(move || {
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             while !stopped.load(Ordering::SeqCst) {
                 let Ok((mut connection, _)) = listener.accept() else {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 };
-                let told = connection
+                let sent = connection
                     .set_nonblocking(false)
                     .and_then(|()| connection.set_read_timeout(Some(Duration::from_secs(2))))
                     .and_then(|()| {
                         connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\nthis is not the BGP you want")
                     });
                 let mut all = Vec::new();
-                if told.is_ok() && connection.read_to_end(&mut all).is_ok() {
-                    heard.push(all);
+                if sent.is_ok() && connection.read_to_end(&mut all).is_ok() {
+                    received.push(all);
                 }
             }
-            heard
+            received
         });
         let error = bed.wait_peer_error("10.4.0.1", &["synchroni", "marker"]);
         stop.store(true, Ordering::SeqCst);
-        let heard = server.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+        let received = server.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
         let error = error?;
         // The agent's last message: NOTIFICATION (3), Message Header Error (1), Connection Not
         // Synchronized (1).
         let notified = |all: &Vec<u8>| all.windows(5).any(|w| w == [0, 21, 3, 1, 1]);
-        ensure!(heard.iter().any(notified), "no NOTIFICATION 1/1 among {} connections", heard.len());
+        ensure!(received.iter().any(notified), "no NOTIFICATION 1/1 among {} connections", received.len());
         good_is_well(bed)?;
         passed(error)
     })
@@ -116,7 +116,7 @@ fn prefix_limit(context: &Context) -> Result<Verdict> {
         let error = bed.wait_peer_error("10.5.0.1", &["prefix"])?;
         // FRR receives it as Cease/Maximum Number of Prefixes Reached (RFC 4486).
         let many = bed.host("many")?;
-        wait_for("the peer to hear why", PATIENCE, || {
+        wait_for("the peer to receive the reason", PATIENCE, || {
             let neighbour = routers::neighbour(many, "10.5.0.11")?;
             let reason = neighbour["lastNotificationReason"].to_string();
             Ok(Seen::when(reason.contains("Maximum Number of Prefixes"), || reason))

@@ -22,7 +22,7 @@ use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "flaps/two-hundred",
-    about: "200 peers flap for a minute: memory comes back, no session that should be up is down",
+    about: "200 peers flap for a minute: memory is freed, and no other session goes down",
     run: two_hundred,
 }];
 

@@ -35,7 +35,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "guard/stays",
-        about: "the guard holds while the agent is killed, comes back when others flush it, and refuses pods when it cannot be loaded",
+        about: "the guard stays while the agent is killed, is restored after a flush, and no pod is attached if it cannot be loaded",
         run: stays,
     },
     Test {
@@ -312,14 +312,14 @@ fn stays(context: &Context) -> Result<Verdict> {
         client::start_agent(node)?;
         bed.established()?;
         held("after the restart")?;
-        ensure!(handles(&tables()?) == before, "the restart loaded the tables anew");
+        ensure!(handles(&tables()?) == before, "the restart loaded the tables again");
 
         let mut repairs = 0;
         for command in [
             "flush ruleset",
             "delete table inet trunkline-guard",
             "delete table arp trunkline-guard",
-            "flush chain inet trunkline-guard pods",
+            "flush chain inet trunkline-guard prerouting",
             "flush set arp trunkline-guard own",
         ] {
             node.sh(&format!("nft {command}"))?;
@@ -481,7 +481,7 @@ fn router_pod(context: &Context) -> Result<Verdict> {
                 let arrived = scene.arrives(&node.ns, PORT, &forged, to)?;
                 ensure!(
                     arrived == expected.contains(&source),
-                    "{when}, what the pod sent from {source} {}",
+                    "{when}, packets of the pod from {source} {}",
                     if arrived { "arrived" } else { "did not arrive" }
                 );
             }

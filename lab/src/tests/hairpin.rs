@@ -21,7 +21,7 @@ use crate::shell::{Seen, wait_for};
 /// In the usual kernel.
 pub(super) const TESTS: &[Test] = &[Test {
     name: "hybrid/hairpin",
-    about: "hairpin over BGP: pods of one node by the ToR and back; the node itself, Services, Service-to-self, NodePort stay right",
+    about: "hairpin over BGP: packets between pods of one node pass the ToR; the node itself, Services, Service-to-self, NodePort work",
     run: over_bgp,
 }];
 
@@ -93,7 +93,7 @@ impl Outside<'_> {
         for address in self.a.addresses.iter().chain(&self.b.addresses) {
             let (from, to, port) = (format!(" {address} > "), format!("> {address}:"), format!("{address}."));
             let found = lines.iter().find(|line| [&from, &to, &port].iter().any(|word| line.contains(*word)));
-            ensure!(found.is_none(), "{what} passed outside: {found:?}");
+            ensure!(found.is_none(), "{what} left the node: {found:?}");
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
             filter: "icmp or icmp6[0] = 128 or icmp6[0] = 129 or (tcp and not port 179)",
         };
         let before = outside.seen(|| outside.pods_reach_each_other())?;
-        outside.nothing_of_pods(&before, "without hairpin, what pods of one node send each other")?;
+        outside.nothing_of_pods(&before, "without hairpin, packets between pods of one node")?;
 
         turn_on(bed)?;
         let pods = outside.seen(|| outside.pods_reach_each_other())?;
@@ -156,7 +156,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         let own: [IpAddr; 2] = ["10.1.0.11".parse()?, "fd00:1::11".parse()?];
         let ask = |from: &Party, to: &str, source: Option<IpAddr>| -> Result<()> {
             let seen = greeted(&from.ns, to.parse()?)?;
-            ensure!(source.is_none_or(|source| source == seen), "{}: {to} was asked by {seen}", from.name);
+            ensure!(source.is_none_or(|source| source == seen), "{}: {to} saw {seen}", from.name);
             Ok(())
         };
         let host = Party::host(node, &["10.1.0.11", "fd00:1::11"])?;
@@ -181,7 +181,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         })?;
-        outside.nothing_of_pods(&inside, "what is translated on the node, or is the node's own")?;
+        outside.nothing_of_pods(&inside, "packets that are translated on the node, or are the node's own")?;
 
         // From outside the pod sees the client's address. Its answer may leave through the other
         // ToR, so the address must be routed by both.
@@ -234,7 +234,7 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
             filter: "icmp or icmp6 or (vlan and (icmp or tcp or icmp6[0] = 128 or icmp6[0] = 129))",
         };
         let before = outside.seen(|| outside.pods_reach_each_other())?;
-        outside.nothing_of_pods(&before, "without hairpin, what pods of one node send each other")?;
+        outside.nothing_of_pods(&before, "without hairpin, packets between pods of one node")?;
 
         turn_on(bed)?;
         let pods = outside.seen(|| outside.pods_reach_each_other())?;
@@ -253,14 +253,14 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
             }
             for (service, v4) in [("10.96.0.5:80", true), ("[fd00:96::5]:80", false)] {
                 let seen = greeted(&a.ns, service.parse()?).context("a Service")?;
-                ensure!(seen == a.address(v4)?, "the Service's backend was asked by {seen}");
+                ensure!(seen == a.address(v4)?, "the Service's backend saw {seen}");
             }
             for service in ["10.96.0.4:80", "[fd00:96::4]:80"] {
                 greeted(&a.ns, service.parse()?).context("a Service that is the pod itself")?;
             }
             Ok(())
         })?;
-        outside.nothing_of_pods(&inside, "what is translated on the node, or is the node's own")?;
+        outside.nothing_of_pods(&inside, "packets that are translated on the node, or are the node's own")?;
         passed(format!("{} packets in VLAN 11 at the switch's port, of node and Services none", pods.len()))
     })
 }

@@ -25,12 +25,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "hybrid/nat",
-        about: "what overlay pods send is translated where asked and nowhere else; nodes are reached and answered by the tunnel",
+        about: "packets of overlay pods are translated as configured and nowhere else; nodes are reached and answer through the tunnel",
         run: nat,
     },
     Test {
         name: "hybrid/nodes",
-        about: "what leads to other nodes is exact: when one leaves, and when others meddle; restarts lose nothing",
+        about: "the routes to other nodes are exact after a node leaves and after foreign changes; restarts lose nothing",
         run: nodes,
     },
     Test {
@@ -273,7 +273,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         }
         let sent = lost_nothing(pings)?;
         let again = bed.node()?.sh(&format!("cat /sys/class/net/{DEVICE}/ifindex"))?;
-        ensure!(device == again, "the device was made anew");
+        ensure!(device == again, "the device was created again");
 
         // A node leaves, and returns.
         let manifest = Manifest::at(bed.fabric.file("hybrid/manifests/nodes.yaml"));
@@ -345,9 +345,9 @@ fn nodes(context: &Context) -> Result<Verdict> {
         let taken = device_fault(bed, "VNI 70 on UDP port 8472 is taken by other")?;
         bed.node()?.sh("ip -d link show other && ip link del other")?;
         ready(bed)?;
-        reached("nobody else has the VNI any more")?;
+        reached("the VNI is free again")?;
         passed(format!(
-            "0 of {sent} packets lost over three restarts; {} forwarding entries put right; {said}; {taken}",
+            "0 of {sent} packets lost over three restarts; {} forwarding entries repaired; {said}; {taken}",
             counted.forwarding_repairs
         ))
     })

@@ -1,12 +1,13 @@
 //! Parallel execution of tests. A lab mostly waits for routers and their timers, while compilers
 //! would keep every processor busy. So the tests run in three lanes at once:
 //!
-//! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order;
+//! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order,
+//!   then the unit tests;
 //! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at
 //!   a time, then those with a cluster;
-//! - **behind** them: pure computation, that is compilers and fuzzers. Programs of this lane have
-//!   the scheduler's idle policy: they only use free processor time, so no lab waits for a
-//!   processor because of them. When everything runs, this lane first builds the programs for the
+//! - **behind** them: pure computation, that is compilers, fuzzers and container images. Programs
+//!   of this lane have the scheduler's idle policy: they only use free processor time, so no lab
+//!   waits for a processor because of them. When everything runs, this lane first builds the programs for the
 //!   labs, in the order of their use; a lab that comes too early waits.
 //!
 //! A test in [`ALONE`] keeps the processors busy itself, so the other lane of labs waits for it.
@@ -17,18 +18,21 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::{Context, Test, TestResult, checks, in_user_mode_kernel, library, observability, time};
+use super::{Context, Test, TestResult, checks, in_user_mode_kernel, observability, time};
 use crate::kube::assets::Assets;
-use crate::progress::{be_quiet, say, tell};
+use crate::progress::{be_quiet, print_line, say};
 use crate::shell::give_way;
 use crate::{interrupt, uml};
 
 /// Tests that only compute.
-const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
+const BEHIND: [&str; 6] =
+    ["check/clippy", "check/docs", "check/no-tokio", "check/small-lab", "check/fuzz", "containerlab/images"];
 
 /// Tests that begin with cargo, which runs one build at a time: they come after most builds of the
-/// lane behind.
-const LATE: [&str; 2] = ["l2/kernel-tests", "check/unit"];
+/// lane behind. The first is at the end of the labs, the second between user-mode kernels and
+/// clusters.
+const LATE_LAB: &str = "check/unit";
+const LATE_WORLD: &str = "l2/kernel-tests";
 
 /// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
@@ -41,13 +45,12 @@ struct Preparation {
 }
 
 /// In the order of their use by labs; the product's includes the controller.
-const PREPARATIONS: [Preparation; 7] = [
+const PREPARATIONS: [Preparation; 6] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
         what: "the user-mode kernel",
         run: |context| uml::missing(&context.place)?.map_or(Ok(()), |why| bail!("{why}")),
     },
-    Preparation { what: "the library's example", run: |context| library::build_example(&context.place) },
     Preparation { what: "the unit tests", run: |context| checks::build_unit(&context.place) },
     Preparation {
         what: "the OpenTelemetry Collector",
@@ -63,8 +66,9 @@ const PREPARATIONS: [Preparation; 7] = [
 /// The lane of a test. A lane runs its tests in this order; equal ones in the list's order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
-    Labs,
-    /// A user-mode kernel, cargo, or a cluster.
+    /// A lab, or cargo.
+    Labs(u8),
+    /// A user-mode kernel, cargo and a user-mode kernel, or a cluster.
     Worlds(u8),
     Behind,
 }
@@ -72,10 +76,11 @@ enum Lane {
 fn lane(test: &Test) -> Lane {
     match test.name {
         name if BEHIND.contains(&name) => Lane::Behind,
-        name if LATE.contains(&name) => Lane::Worlds(1),
+        LATE_LAB => Lane::Labs(1),
+        LATE_WORLD => Lane::Worlds(1),
         name if name.starts_with("kube/") || name.starts_with("services/") => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
-        _ => Lane::Labs,
+        _ => Lane::Labs(0),
     }
 }
 
@@ -87,7 +92,7 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Test
     sorted.sort_by_key(|test| lane(test));
     for test in sorted {
         let number = match lane(test) {
-            Lane::Labs => 0,
+            Lane::Labs(_) => 0,
             Lane::Worlds(_) => 1,
             Lane::Behind => 2,
         };
@@ -157,21 +162,23 @@ impl Runner {
         if !tests.is_empty() || !preparations.is_empty() {
             // A failure only costs time.
             give_way().unwrap_or_else(|e| {
-                tell(&format!("  [behind] runs beside the labs with equal rights: {e:#}"))
+                print_line(&format!(
+                    "  [behind] runs at the same time as the labs with equal priority: {e:#}"
+                ))
             });
         }
         for Preparation { what, run } in preparations {
             interrupt::check()?;
             let start = Instant::now();
             let words = if run(context).is_ok() { "built" } else { "could not build" };
-            tell(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
+            print_line(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
         }
         let run = |test: &&'static Test| {
             interrupt::check()?;
             let number = self.next();
             let outcome = outcome(context, test);
             let (word, took) = (outcome.word(), time(outcome.took));
-            tell(&format!(
+            print_line(&format!(
                 "  [behind, {number}/{}] {}: {word} in {took}  {}",
                 self.all,
                 test.name,
@@ -197,11 +204,11 @@ fn outcome(context: &Context, test: &'static Test) -> TestResult {
 #[cfg(test)]
 mod tests {
     use super::super::all;
-    use super::{ALONE, BEHIND, LATE};
+    use super::{ALONE, BEHIND, LATE_LAB, LATE_WORLD};
 
     #[test]
-    fn lanes_are_made_for_tests_that_there_are() {
-        for name in ALONE.iter().chain(&BEHIND).chain(&LATE) {
+    fn lanes_name_existing_tests() {
+        for name in ALONE.iter().chain(&BEHIND).chain(&[LATE_LAB, LATE_WORLD]) {
             assert!(all().iter().any(|test| test.name == *name), "{name}");
         }
     }

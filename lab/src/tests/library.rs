@@ -16,10 +16,10 @@ use serde_json::Value;
 use trunkline_api::control::Route;
 
 use super::bed::lab;
-use super::checks::cargo;
 use super::{Context, Test, Verdict, passed};
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
+use crate::product::cargo_with_log as cargo;
 use crate::shell::{Seen, wait_for};
 use crate::{client, daemons, evidence, packages, routers};
 
@@ -32,7 +32,7 @@ pub(super) const TESTS: &[Test] = &[
     Test { name: "library/mrt", about: "bgpdump reads every path of `trunkline routes --mrt`", run: mrt },
     Test {
         name: "library/bmp",
-        about: "pmacct's BMP collector hears sessions, routes and their end as they are",
+        about: "pmacct's BMP collector receives sessions, routes and their end",
         run: bmp,
     },
 ];
@@ -40,12 +40,13 @@ pub(super) const TESTS: &[Test] = &[
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Builds the example, once.
+/// Builds the example, once. With the whole workspace, so that its dependencies have the features
+/// that they have in the unit tests.
 pub(super) fn build_example(place: &Place) -> Result<()> {
     static BUILT: Mutex<bool> = Mutex::new(false);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if !*built {
-        cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+        cargo(place, "example", &["build", "--workspace", "--example", "speaker"], &[])?;
         *built = true;
     }
     Ok(())
@@ -90,7 +91,7 @@ fn goodbye(frr: &Host, mut child: Child) -> Result<()> {
     let status = child.wait()?;
     ensure!(status.success(), "the example ended with {status}");
     let log = daemons::vtysh_json(frr, "show bgp neighbors 10.1.0.2 json")?["10.1.0.2"].to_string();
-    ensure!(log.contains("the example ends"), "FRR did not hear the goodbye: {log}");
+    ensure!(log.contains("the example ends"), "FRR did not receive the NOTIFICATION: {log}");
     Ok(())
 }
 
@@ -165,22 +166,22 @@ fn bmp(context: &Context) -> Result<Verdict> {
         })?;
         let _collector = node.daemon("pmbmpd.log", "pmbmpd", &["-f", "/run/pmbmpd.conf"], &[])?;
         let peers: BTreeSet<IpAddr> = client::peers(node)?.iter().map(|peer| peer.address).collect();
-        wait_for("the collector to have what the agent has", PATIENCE, || {
-            let (up, told) = collected(node)?;
+        wait_for("the collector to have the same sessions and prefixes as the agent", PATIENCE, || {
+            let (up, prefixes) = collected(node)?;
             let mut expected = BTreeSet::new();
             for peer in &peers {
                 expected.extend(client::received(node, *peer)?.iter().map(|route| (*peer, route.prefix)));
             }
-            Ok(Seen::when(up == peers && told == expected && !told.is_empty(), || {
-                format!("{up:?} {told:?}, the agent has {peers:?} {expected:?}")
+            Ok(Seen::when(up == peers && prefixes == expected && !prefixes.is_empty(), || {
+                format!("{up:?} {prefixes:?}, the agent has {peers:?} {expected:?}")
             }))
         })?;
         let (_, before) = collected(node)?;
         bed.host("tor1")?.sh("kill $(cat /run/frr/bgpd.pid)")?;
-        wait_for("the collector to hear that a ToR is gone", PATIENCE, || {
-            let (up, told) = collected(node)?;
-            Ok(Seen::when(up.len() + 1 == peers.len() && told.len() < before.len(), || {
-                format!("{up:?} {told:?}")
+        wait_for("the collector to receive the loss of a ToR", PATIENCE, || {
+            let (up, prefixes) = collected(node)?;
+            Ok(Seen::when(up.len() + 1 == peers.len() && prefixes.len() < before.len(), || {
+                format!("{up:?} {prefixes:?}")
             }))
         })?;
         passed(format!("{} routes of {} peers; before that: {refused}", before.len(), peers.len()))

@@ -12,7 +12,7 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "manifests/refused",
-        about: "bad manifests are refused by file and field, what ran goes on",
+        about: "bad manifests are refused with file and field, and the previous state stays",
         run: refused,
     },
     Test {
@@ -22,7 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "manifests/policy",
-        about: "import and export policies are edited live, FRR sees what they do, and --explain says why",
+        about: "import and export policies are edited live, FRR shows their effect, and --explain the reason",
         run: policy,
     },
     Test {
@@ -32,12 +32,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "manifests/subnet-edit",
-        about: "a subnet is added and taken away while pods run",
+        about: "a subnet is added and removed while pods run",
         run: subnet_edit,
     },
     Test {
         name: "manifests/unsupported",
-        about: "what is not supported is refused by name",
+        about: "unsupported features are refused by name",
         run: unsupported,
     },
 ];
@@ -338,10 +338,10 @@ fn wait_path(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result
 
 /// Waits until `--explain` shows all these words for the advertisement to a peer.
 fn wait_peer(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result<()> {
-    wait_for(&format!("what {peer} is told of {prefix} to be {says:?}"), PATIENCE, || {
+    wait_for(&format!("the advertisement of {prefix} to {peer} to be {says:?}"), PATIENCE, || {
         let peers = client::explain(bed.node()?, prefix)?.peers;
-        let peer = peers.iter().find(|told| told.peer == peer);
-        let text = peer.map(|told| format!("{} {}", told.standing, told.reason)).unwrap_or_default();
+        let peer = peers.iter().find(|other| other.peer == peer);
+        let text = peer.map(|peer| format!("{} {}", peer.standing, peer.reason)).unwrap_or_default();
         Ok(Seen::when(says.iter().all(|part| text.contains(part)), || text.clone()))
     })
 }

@@ -1,8 +1,10 @@
-//! `cargo lab test`: everything that must hold before a change goes in, from formatting to whole fabrics, as one list
-//! of named functions. A test passes, fails, or is skipped with its reason; nothing is skipped silently.
+//! `cargo lab test`: all conditions for a change, from formatting to whole fabrics, as one list of
+//! named functions. A test passes, fails, or is skipped with its reason; no test is skipped
+//! silently.
 //!
-//! Those of [`IN_USER_MODE_KERNEL`] run in one, each in a kernel booted for it: this process boots it, the same program
-//! inside runs the one test and prints its verdict. What runs beside what is in [`lanes`].
+//! Tests in [`IN_USER_MODE_KERNEL`] run in a user-mode kernel each: this process boots it, and the
+//! same program inside runs the one test and prints its verdict. [`lanes`] decides which tests run
+//! at the same time.
 
 mod attach;
 mod bed;
@@ -39,6 +41,7 @@ mod page;
 mod podman;
 mod probes;
 pub(crate) mod services;
+pub(crate) mod soak;
 mod start;
 mod support;
 mod tor;
@@ -52,14 +55,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
+use crate::product::Profile;
 use crate::progress::{say, seconds, table};
 use crate::uml::link::Link;
 use crate::{packages, product, uml};
 
-/// What a test that did not fail says.
+/// The result of a test that did not fail.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) enum Verdict {
-    /// With a few words on what was seen.
+    /// Passed, with a short text about the observations.
     Passed(String),
     Skipped(String),
 }
@@ -68,17 +72,19 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
     Ok(Verdict::Passed(words.into()))
 }
 
-/// What a test is given. Tests that run at the same time have one each, of the same programs.
+/// The context of a test. Tests that run at the same time have one each, of the same programs.
 pub(crate) struct Context {
     pub place: Place,
-    /// Of a test in a user-mode kernel that has a part outside: the file with what that part hands to it.
+    /// For a test in a user-mode kernel with a part outside: the file with that part's data.
     pub handed: Option<PathBuf>,
+    /// Whether tests with rounds run their long ones: see [`soak`].
+    pub long: bool,
     built: Arc<Built>,
 }
 
-/// What tests share.
+/// Shared by tests.
 struct Built {
-    /// All tests run, so the controller will be asked for too.
+    /// All tests run, so the controller is needed later.
     everything: bool,
     product: Once,
     controller: Once,
@@ -87,41 +93,47 @@ struct Built {
 impl Context {
     fn new(place: &Place, everything: bool) -> Self {
         let built = Built { everything, product: Once::default(), controller: Once::default() };
-        Self { place: place.clone(), handed: None, built: Arc::new(built) }
+        Self { place: place.clone(), handed: None, long: false, built: Arc::new(built) }
     }
 
-    /// The same for another lane, whose labs have other names with a tag more.
+    /// The same for another lane: its labs have other names, with one more tag.
     fn tagged(&self, more: Option<&str>) -> Self {
         let mut place = self.place.clone();
         if let Some(more) = more {
             place.tag = Some(place.tag.unwrap_or_default() + more);
         }
-        Self { place, handed: None, built: self.built.clone() }
+        Self { place, handed: None, long: self.long, built: self.built.clone() }
     }
 
-    /// The folder with the product's binaries, built when it is asked for the first time.
+    /// The folder with the product's binaries, built at the first request.
     pub(crate) fn product(&self) -> Result<PathBuf> {
         self.built.product.get("the product", || {
             if !self.built.everything {
-                return product::build(&self.place);
+                return product::build(&self.place, Profile::Quick);
             }
             let mut controller = self.built.controller.lock();
-            let (folder, program) = product::build_all(&self.place)?;
+            let (folder, program) = product::build_all(&self.place, Profile::Quick)?;
             *controller = Some(program);
             Ok(folder)
         })
     }
 
-    /// The controller's program, built when it is asked for the first time.
+    /// The number of rounds: the first in the suite, the second in a soak.
+    pub(crate) fn rounds(&self, suite: usize, soak: usize) -> usize {
+        if self.long { soak } else { suite }
+    }
+
+    /// The controller's program, built at the first request.
     pub(crate) fn controller(&self) -> Result<PathBuf> {
         if self.built.everything {
             self.product()?;
         }
-        self.built.controller.get("the controller", || product::build_controller(&self.place))
+        self.built.controller.get("the controller", || product::build_controller(&self.place, Profile::Quick))
     }
 }
 
-/// What is built once, by who comes first. A build that fails is tried again by the next.
+/// Programs that are built once, by the first request. After a failed build the next request tries
+/// again.
 #[derive(Default)]
 struct Once(Mutex<Option<PathBuf>>);
 
@@ -148,12 +160,12 @@ impl Once {
 /// One test.
 pub(crate) struct Test {
     pub name: &'static str,
-    /// What must hold, in one line.
+    /// The tested promise, in one line.
     pub about: &'static str,
     pub run: fn(&Context) -> Result<Verdict>,
 }
 
-/// Tests of what this machine's kernel may have no devices for.
+/// Tests that need devices which this machine's kernel may lack.
 const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     l2::TESTS,
     l2::wire::TESTS,
@@ -166,7 +178,7 @@ const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     observability::VLAN_TESTS,
 ];
 
-/// How long one of them may take.
+/// Time limit of each.
 const BOUND: Duration = Duration::from_secs(600);
 
 fn all() -> Vec<&'static Test> {
@@ -219,10 +231,11 @@ fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
     boot_for(context, test.name, None)
 }
 
-/// Boots a user-mode kernel that runs one test, with a link to the machine and a file if the test has a part outside.
+/// Boots a user-mode kernel that runs one test, with a link to the machine and a file if the test
+/// has a part outside.
 fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Result<Verdict> {
     context.product()?;
-    let lab = std::env::current_exe()?;
+    let lab = uml::own_program(&context.place)?;
     let lab = lab.to_str().context("the lab's path is not text")?;
     let mut command = vec![lab, "user-mode-kernel", "test", test];
     if let Some((_, file)) = handed {
@@ -240,7 +253,7 @@ pub(crate) fn run_inside(place: &Place, name: &str, handed: Option<PathBuf>) -> 
     let mut tests = in_user_mode_kernel().chain(services::INSIDE);
     let test = tests.find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context { handed, ..Context::new(place, false) };
-    // There is nothing to build with in there.
+    // The kernel inside has no compiler.
     context.built.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
     println!("{}", serde_json::to_string(&verdict)?);
@@ -253,16 +266,24 @@ pub(crate) fn list() {
     print!("{}", table(&rows));
 }
 
-/// Runs every test whose name contains one of the filters (all, if there are none). Returns whether none failed.
+/// Runs all tests with one of the filters in their name (all tests without filters). Returns
+/// whether none failed.
 pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     packages::need_root("cargo lab test")?;
-    let chosen: Vec<_> = all()
+    let chosen: Vec<&Test> = all()
         .into_iter()
         .filter(|t| filters.is_empty() || filters.iter().any(|f| t.name.contains(f.as_str())))
         .collect();
     if chosen.is_empty() {
         bail!("no test's name contains {}; `cargo lab test --list` names them all", filters.join(" or "));
     }
+    need_packages(&chosen)?;
+    let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
+    Ok(report(&outcomes))
+}
+
+/// Installs the Debian packages that these tests need.
+fn need_packages(chosen: &[&Test]) -> Result<()> {
     packages::need(packages::ALWAYS.into_iter().chain([
         "frr",
         "bird2",
@@ -276,7 +297,11 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     if chosen.iter().any(|t| t.name.starts_with("observability/")) {
         packages::need(observability::PACKAGES)?;
     }
-    let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
+    Ok(())
+}
+
+/// Prints a table of the results and the errors; returns whether no test failed.
+fn report(outcomes: &[TestResult]) -> bool {
     let rows: Vec<_> = outcomes
         .iter()
         .map(|o| vec![o.word().to_owned(), o.test.name.to_owned(), time(o.took), o.words()])
@@ -288,10 +313,10 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     }
     let (passed, failed) = (outcomes.iter().filter(|o| o.word() == "passed").count(), failed.count());
     println!("{passed} passed, {failed} failed, {} skipped", outcomes.len() - passed - failed);
-    Ok(failed == 0)
+    failed == 0
 }
 
-/// What came of a test.
+/// The outcome of a test.
 struct TestResult {
     test: &'static Test,
     took: Duration,
@@ -307,7 +332,7 @@ impl TestResult {
         }
     }
 
-    /// What it says, in one line.
+    /// Its text, in one line.
     fn words(&self) -> String {
         match &self.verdict {
             Ok(Verdict::Passed(words) | Verdict::Skipped(words)) => words.clone(),

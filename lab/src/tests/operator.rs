@@ -34,7 +34,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "operator/drain",
-        about: "a node with an address that another has too is drained without a lost packet, stays drained over a restart, and comes back",
+        about: "a node with an anycast address is drained without packet loss, stays drained after a restart, and returns",
         run: drain,
     },
 ];
@@ -55,17 +55,17 @@ fn sessions(context: &Context) -> Result<Verdict> {
         let refreshed = bed.peer(TOR)?.received;
         let done: PeerDone = client::ask(node, &["peers", "soft-refresh", TOR])?;
         ensure!(done.peer == TOR, "{done:?}");
-        wait_for("FRR to tell everything again", PATIENCE, || {
+        wait_for("FRR to advertise all routes again", PATIENCE, || {
             let received = bed.peer(TOR)?.received;
             // Its default routes, and the markers around them.
             let good = received.update > refreshed.update && received.route_refresh > refreshed.route_refresh;
             Ok(Seen::when(good, || format!("{received:?}, before {refreshed:?}")))
         })?;
-        let told = bed.peer(TOR)?.sent.update;
+        let sent_before = bed.peer(TOR)?.sent.update;
         client::ask::<PeerDone>(node, &["peers", "soft-refresh", TOR, "out"])?;
-        wait_for("this node to tell everything again", PATIENCE, || {
+        wait_for("this node to advertise all routes again", PATIENCE, || {
             let sent = bed.peer(TOR)?.sent.update;
-            Ok(Seen::when(sent > told, || format!("{sent} UPDATEs sent")))
+            Ok(Seen::when(sent > sent_before, || format!("{sent} UPDATEs sent")))
         })?;
         ensure!(bed.peer(TOR)?.flaps == 0, "a refresh has ended the session");
 
@@ -77,7 +77,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
             }))
         })?;
         let log = bed.host("tor1")?.sh("cat /var/log/frr/*.log")?;
-        ensure!(log.contains("new optics in 3/14"), "FRR's operator was not told");
+        ensure!(log.contains("new optics in 3/14"), "FRR's log lacks the message");
         let refused = node.run("trunkline", ["peers", "reset", "192.0.2.99"]).err().map(|e| format!("{e:#}"));
         ensure!(
             refused.as_ref().is_some_and(|e| e.contains("no peer 192.0.2.99 is configured")),
@@ -262,7 +262,7 @@ fn drain(context: &Context) -> Result<Verdict> {
         }
         lead_to(leaving_by, false)?;
         let log = bed.host("tor1a")?.sh("cat /var/log/frr/*.log")?;
-        ensure!(log.contains(text), "FRR's operator was not told");
+        ensure!(log.contains(text), "FRR's log lacks the message");
         let idle = |node: &Host| -> Result<bool> {
             let peers = client::peers(node)?;
             Ok(peers.len() == 2 && peers.iter().all(|p| p.shutdown && p.state == PeerState::Idle))
@@ -287,6 +287,6 @@ fn drain(context: &Context) -> Result<Verdict> {
         client::wait_established(leaving, PATIENCE)?;
         cni::add(bed.fabric, &cni::trunkline(Some("global")), &late)?;
         lead_to(leaving_by, true)?;
-        passed(format!("0 of {sent} lost, {} prefixes taken back and told again", status.prefixes))
+        passed(format!("0 of {sent} lost, {} prefixes withdrawn and advertised again", status.prefixes))
     })
 }

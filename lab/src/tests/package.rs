@@ -12,7 +12,7 @@ use crate::{deb, packages};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "package/deb",
-    about: "the Debian package has what it should, installs into a bare system, keeps its configuration and goes; its unit is sound",
+    about: "the Debian package is complete, installs into a bare system, keeps its configuration and can be removed; its unit is valid",
     run: package,
 }];
 
@@ -110,7 +110,7 @@ fn installed(place: &Place, file: &Path) -> Result<()> {
         "-c",
         "CNI_COMMAND=VERSION /usr/lib/cni/trunkline-cni <<E\n{\"cniVersion\": \"1.0.0\"}\nE",
     ])?;
-    ensure!(version.contains("1.1.0"), "the plugin says {version}");
+    ensure!(version.contains("1.1.0"), "the plugin prints {version}");
     inside(&["trunkline", "agent", "--check", "--config", "/etc/trunkline/agent.yaml"])
         .context("the agent.yaml that is shipped")?;
     let mode = inside(&["stat", "-c", "%a", "/etc/trunkline/manifests"])?;

@@ -1,5 +1,6 @@
-//! The page of an agent between two routers, looked at with a real browser: what is shown, what changes while one looks, what a peer's
-//! words may do there, and what a thousand clients cost. The pictures stay in `target/lab/page`.
+//! The page of an agent between two routers, in a real browser: its contents, its live changes,
+//! hostile texts of a peer, and the cost of a thousand clients. The pictures are kept in
+//! `target/lab/page`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -20,7 +21,7 @@ use crate::{client, packages};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "page/browser",
-        about: "a browser is shown peers, routes and pods, and what changes, live",
+        about: "a browser shows peers, routes and pods, and live changes",
         run: browser,
     },
     Test {
@@ -34,7 +35,7 @@ const PAGE: &str = "http://127.0.0.1:9473";
 const FRR: &str = "10.1.0.1";
 const BIRD: &str = "10.2.0.1";
 
-/// What an operator of the other side writes; in a page that took it for HTML it would run.
+/// A text from the peer's operator; a page that interpreted it as HTML would execute it.
 const HOSTILE: &str = "<img src=x onerror=window.hit=1><script>hit=1</script>";
 
 fn pictures(context: &Context) -> Result<PathBuf> {
@@ -80,13 +81,13 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.write("10.50.7.9")?;
         page.wait_text(".results", &["10.50.7.0/24", "in use"])?;
         page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.7.0/24').click()")?;
-        page.wait_text(".explanation", &["Pods' packets go by", FRR, "best", BIRD])?;
+        page.wait_text(".explanation", &["Next hops of pods' packets:", FRR, "best", BIRD])?;
         page.look("document.querySelector('input[type=search]').select()")?;
         page.write("10.50")?;
         // The forty, and the default route that covers them.
         page.wait_text(".summary", &["41 prefixes"])?;
         page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.12.0/24').click()")?;
-        page.wait_text(".explanation", &["Pods' packets go by"])?;
+        page.wait_text(".explanation", &["Next hops of pods' packets:"])?;
         page.picture(&folder.join("search.png"))?;
         page.look("document.querySelector('input[type=search]').select()")?;
         page.write("tor1")?;
@@ -133,7 +134,7 @@ fn browser(context: &Context) -> Result<Verdict> {
             page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
         ensure!(hit == "undefined0", "a peer's words became part of the page: {hit}");
 
-        // The agent goes, and comes back: the same page, without being loaded again.
+        // The agent stops and returns: the page continues without a reload.
         page.look("location.hash = '#/'")?;
         client::end_agent(bed.node()?, Signal::TERM)?;
         page.wait_text("#lost", &["No connection to the agent since"])?;
@@ -150,7 +151,7 @@ fn browser(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// What a client came to.
+/// The result of a client.
 #[derive(Default)]
 struct Tally {
     streams: usize,
@@ -169,6 +170,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
         let before = megabytes(agent, "status", "VmRSS")?;
+        let (watched, refused) = bed.node()?.within(streams)?;
         let (tally, healthy) = bed.node()?.within(|| {
             let paths = [
                 "/page/live",
@@ -204,8 +206,8 @@ fn clients(context: &Context) -> Result<Verdict> {
         })?;
         let peak = megabytes(agent, "status", "VmHWM")?;
         let Tally { streams, answers, turned_away, silent } = tally;
-        ensure!((1..=64).contains(&streams), "{streams} streams");
-        // Which of both meets a client over the limits depends on who comes first.
+        ensure!((1..=STREAMS).contains(&streams), "{streams} streams");
+        // The order of arrival decides which of both limits a client meets.
         ensure!(turned_away + silent > 0, "every client was served");
         let grown = peak - before;
         ensure!(grown < 64.0, "{CLIENTS} clients cost {grown:.1} MB");
@@ -221,10 +223,46 @@ fn clients(context: &Context) -> Result<Verdict> {
         let (_, pod) = bed.attached("after", "rack1")?;
         ensure!(!pod.addresses.is_empty());
         passed(format!(
-            "{streams} streams, {answers} answers, {turned_away} turned away, {silent} evicted or waiting; {before:.1} MB before, {peak:.1} MB at most; a probe among them took {} ms; no session lost",
+            "of {WATCHERS} streams {watched} served and {refused} turned away; among {CLIENTS} clients {streams} streams, {answers} answers, {turned_away} turned away, {silent} evicted or waiting; {before:.1} MB before, {peak:.1} MB at most; a probe among them took {} ms; no session lost",
             healthy.as_millis()
         ))
     })
+}
+
+/// Streams that are opened at once: below the limit of connections of one source.
+const WATCHERS: usize = 80;
+/// The agent's limit of streams.
+const STREAMS: usize = 64;
+
+/// Opens more streams than the agent serves. Returns the numbers of streams that it served and of
+/// those that it turned away; every one is answered.
+fn streams() -> Result<(usize, usize)> {
+    let open = || -> Result<TcpStream> {
+        let mut stream = crate::tests::hostile::connect("127.0.0.1:9473".parse()?)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET /page/live HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        Ok(stream)
+    };
+    let status = |stream: &mut TcpStream| -> Result<String> {
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).context("a stream without an answer")?;
+        Ok(String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let mut watchers = (0..WATCHERS).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    let answers = watchers.iter_mut().map(status).collect::<Result<Vec<_>>>()?;
+    let count = |code: &str| answers.iter().filter(|answer| *answer == code).count();
+    let (served, refused) = (count("200"), count("503"));
+    ensure!(
+        served <= STREAMS && refused >= WATCHERS - STREAMS && served + refused == WATCHERS,
+        "of {WATCHERS} streams {served} were served and {refused} turned away with 503: {answers:?}"
+    );
+    drop(watchers);
+    // The places of closed streams are free again.
+    wait_for("a place for a stream", PATIENCE, || {
+        let answer = status(&mut open()?)?;
+        Ok(Seen::when(answer == "200", || answer))
+    })?;
+    Ok((served, refused))
 }
 
 /// Asks `/healthz` until it is answered, as a kubelet does; how long that took.

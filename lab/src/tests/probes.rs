@@ -23,7 +23,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "probes/cost",
-        about: "what probes by two uplinks cost the agent, in processor time over 20 seconds with and without them",
+        about: "the cost of probes through two uplinks: processor time over 20 seconds with and without them",
         run: cost,
     },
 ];
@@ -51,7 +51,7 @@ fn faults(context: &Context) -> Result<Verdict> {
             named(bed, "MTU 1400 on the ToR", SMALL_MTU, ProbeFaultKind::Size)?,
             {
                 let lost = lost(&here, &there);
-                ensure!(!lost.is_empty(), "no flow of large packets goes by {TOR}");
+                ensure!(!lost.is_empty(), "no flow of large packets passes {TOR}");
                 format!("{} flows of large packets lost without failover", lost.len())
             },
             ended(bed, MTU)?,
@@ -138,13 +138,13 @@ fn named_when(
     })?;
     let took = began.elapsed();
     let peers = client::peers(node)?;
-    ensure!(peers.iter().all(|peer| peer.is_established()), "{what}: a session shows it");
-    let told = |event: &Event| {
+    ensure!(peers.iter().all(|peer| peer.is_established()), "{what}: a session shows the fault");
+    let recorded = |event: &Event| {
         event.number > before && event.kind == EventKind::ProbeFailing && event.peer.as_deref() == Some(PEER)
     };
-    ensure!(events(node)?.iter().any(told), "{what}: no event");
+    ensure!(events(node)?.iter().any(recorded), "{what}: no event");
     let doctor = node.sh("trunkline doctor || true")?;
-    ensure!(doctor.contains(&text), "{what}: doctor says {doctor}");
+    ensure!(doctor.contains(&text), "{what}: doctor prints {doctor}");
     let series = format!("peer=\"{PEER}\"");
     let is_there = |line: &str| {
         line.starts_with("trunkline_probe_fault{")
@@ -153,8 +153,8 @@ fn named_when(
             && line.ends_with(" 1")
     };
     ensure!(client::metrics(node)?.lines().any(is_there), "{what}: no metric");
-    say(&format!("      {what}: named after {} ms: {text}", took.as_millis()));
-    Ok(format!("{what}: named after {} ms: {text}", took.as_millis()))
+    say(&format!("      {what}: detected after {} ms: {text}", took.as_millis()));
+    Ok(format!("{what}: detected after {} ms: {text}", took.as_millis()))
 }
 
 /// Mends the ToR, and waits until no fault is left.
@@ -189,8 +189,8 @@ fn duplicate(bed: &Bed<'_>) -> Result<String> {
     })?;
     let took = began.elapsed();
     wait_for("its event", PATIENCE, || {
-        let told = events(node)?.iter().any(|event| event.kind == EventKind::DuplicateIdentifier);
-        Ok(Seen::when(told, || "none".to_owned()))
+        let recorded = events(node)?.iter().any(|event| event.kind == EventKind::DuplicateIdentifier);
+        Ok(Seen::when(recorded, || "none".to_owned()))
     })?;
     ensure!(node.sh("trunkline doctor || true")?.contains(&text), "doctor does not say: {text}");
     let metrics = client::metrics(node)?;
@@ -201,7 +201,7 @@ fn duplicate(bed: &Bed<'_>) -> Result<String> {
     })?;
     client::wait_established(node, PATIENCE)?;
     good(node)?;
-    let line = format!("duplicate router ID: named after {} ms: {text}", took.as_millis());
+    let line = format!("duplicate router ID: detected after {} ms: {text}", took.as_millis());
     say(&format!("      {line}"));
     Ok(line)
 }

@@ -18,7 +18,7 @@ use crate::shell::{cmd, run};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "operator/support-bundle",
-    about: "a bundle of a node with TCP-MD5 passwords holds what a ticket needs and no password; a stopped or killed agent costs its answers alone",
+    about: "a bundle of a node with TCP-MD5 passwords has all parts and no password; without a running agent only the agent's answers are missing",
     run: support_bundle,
 }];
 
@@ -70,7 +70,7 @@ const OF_THE_AGENT: &[&str] = &[
 struct Bundle {
     folder: PathBuf,
     /// The output during the collection.
-    told: String,
+    output_text: String,
     took: Duration,
 }
 
@@ -81,9 +81,9 @@ impl Bundle {
         let began = Instant::now();
         let output =
             node.command("trunkline", [&["support-bundle", "--output", file], more].concat()).output()?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success() && output.stdout.is_empty(), "{}: {told}", output.status);
-        ensure!(!told.contains(PASSWORD), "the password was told: {told}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success() && output.stdout.is_empty(), "{}: {output_text}", output.status);
+        ensure!(!output_text.contains(PASSWORD), "the output has the password: {output_text}");
         let into = node.folder.join(name);
         std::fs::create_dir(&into)?;
         run(cmd("tar", ["-xzf", file, "-C"]).arg(&into))?;
@@ -93,7 +93,7 @@ impl Bundle {
         let begins = format!("trunkline-{}-2", node.name);
         let named = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begins));
         ensure!(named, "{} is no name of a bundle", folder.display());
-        let bundle = Bundle { folder, told, took: began.elapsed() };
+        let bundle = Bundle { folder, output_text, took: began.elapsed() };
         bundle.holds(ALWAYS)?;
         bundle.nothing_secret(Path::new(file))?;
         Ok(bundle)
@@ -116,7 +116,8 @@ impl Bundle {
 
     fn text(&self, part: &str) -> Result<String> {
         let path = self.folder.join(part);
-        std::fs::read_to_string(&path).with_context(|| format!("{part} is missing; told was: {}", self.told))
+        std::fs::read_to_string(&path)
+            .with_context(|| format!("{part} is missing; the output was: {}", self.output_text))
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, part: &str) -> Result<T> {
@@ -150,9 +151,9 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         ensure!(peers.len() == 2 && peers.iter().all(|peer| peer.is_established()), "{peers:?}");
         let pods: Vec<PodStatus> = whole.json("agent/pods.json")?;
         ensure!(pods.iter().any(|it| it.container_id == pod.container_id), "{pods:?}");
-        let told: Vec<Route> = whole.json("agent/advertised/10.11.0.1.json")?;
+        let advertised: Vec<Route> = whole.json("agent/advertised/10.11.0.1.json")?;
         let host_route = |route: &Route| route.prefix.addr().to_string() == address;
-        ensure!(told.iter().any(host_route), "the pod's {address} is not among {told:?}");
+        ensure!(advertised.iter().any(host_route), "the pod's {address} is not among {advertised:?}");
         let all: Vec<Route> = whole.json("agent/routes.json")?;
         ensure!(all.iter().any(host_route), "the pod's {address} is not among {all:?}");
         whole.says("config/manifests/networks.yaml.json", "\"password\": \"[redacted]\"")?;
@@ -185,7 +186,7 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         killed.says("README.md", "no agent answers at /run/trunkline/agent.sock")?;
         killed.says("doctor.txt", "no agent answers at")?;
         killed.says("kernel/routes.txt", &format!("{address}/32"))?;
-        ensure!(killed.told.contains("agent: status"), "{}", killed.told);
+        ensure!(killed.output_text.contains("agent: status"), "{}", killed.output_text);
         ensure!(!killed.folder.join("agent").exists(), "answers of an agent that does not run");
         client::start_agent(node)?;
         passed(format!(

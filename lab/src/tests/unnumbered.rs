@@ -18,7 +18,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "unnumbered/changes",
-        about: "an interface that goes and comes back, and a router with a new address, are followed",
+        about: "the agent follows an interface that disappears and returns, and a router with a new address",
         run: changes,
     },
     Test {
@@ -116,7 +116,7 @@ fn changes(context: &Context) -> Result<Verdict> {
                 _ => Seen::NotYet(format!("{peers:?}")),
             })
         })?;
-        ensure!(reason.contains("eth1 is not there or not up"), "{reason}");
+        ensure!(reason.contains("eth1 does not exist or is not up"), "{reason}");
         leads_out(bed, &["fe80::1 dev eth2"])?;
         node.ns.ip(["link", "set", "eth1", "up"])?;
         ready(bed, BOTH).context("after eth1 is up again")?;

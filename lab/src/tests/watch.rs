@@ -14,7 +14,7 @@ use crate::{client, cni};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "operator/watch",
-    about: "the live view shows a session that turns, pods and an agent that is killed, and gives the terminal back",
+    about: "the live view shows a session that goes down and up, pods and a killed agent, and restores the terminal",
     run: watch,
 }];
 
@@ -49,7 +49,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         let row = |address: &str| text.lines().position(|line| line.contains(address));
         ensure!(
             row(&format!("! {TOR} ")) < row(&format!("  {OTHER} ")),
-            "what is down is not first:\n{text}"
+            "sessions that are down are not first:\n{text}"
         );
         terminal.wait_for(&[&format!("! {TOR} ")], PATIENCE)?;
         let colour = terminal.colour_of(&format!("! {TOR} "))?;
@@ -84,7 +84,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         let words = [
             ("does not", "the agent does not answer:"),
             ("again", "the agent answers again, after"),
-            ("run of", "it is another run of the agent"),
+            ("run of", "events of another run of the agent"),
             ("session down", "session down: received NOTIFICATION"),
         ];
         for (filter, words) in words {

@@ -32,7 +32,7 @@ kill -KILL "$1"
 /// Runs the order and halts the kernel. Returns only if it is not the first process.
 pub(crate) fn init(order: &Path) -> Result<()> {
     if std::process::id() != 1 {
-        bail!("user-mode-kernel init is what the user-mode kernel starts; see `cargo lab uml`");
+        bail!("the user-mode kernel starts user-mode-kernel init; see `cargo lab uml`");
     }
     if let Err(e) = obey(order) {
         eprintln!("error: {e:#}");

@@ -28,6 +28,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -164,6 +165,22 @@ pub(crate) fn run_linked(
     ended.map_err(|e| anyhow!("{e:#}\n  the user-mode kernel's console: {}", kept.display()))
 }
 
+/// A copy of this program. Cargo replaces the program itself, while it runs, when another `cargo lab`
+/// builds the lab with other features.
+pub(crate) fn own_program(place: &Place) -> Result<PathBuf> {
+    static COPY: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut copy = COPY.lock().unwrap_or_else(PoisonError::into_inner);
+    if copy.is_none() {
+        let folder = place.state.join("program");
+        std::fs::create_dir_all(&folder)?;
+        let (next, program) = (folder.join("next"), folder.join("lab"));
+        std::fs::copy("/proc/self/exe", &next).context("a copy of the lab's own program")?;
+        std::fs::rename(&next, &program)?;
+        *copy = Some(program);
+    }
+    copy.clone().context("a copy of the lab's own program")
+}
+
 fn boot(
     place: &Place,
     files: &Files,
@@ -172,7 +189,7 @@ fn boot(
     bound: Duration,
     link: Option<&Link>,
 ) -> Result<Ended> {
-    let lab = std::env::current_exe().context("the lab's own program")?;
+    let lab = own_program(place)?;
     let order = Order {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         folder: std::env::current_dir()?,

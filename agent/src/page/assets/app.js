@@ -1,4 +1,4 @@
-// Which view is shown, and what stands around it: the node's name, whether the agent is there, the number of peers that are down.
+// The selected view and the header: the node's name, the state of the connection, the number of peers that are down.
 
 import { age, clock, duration, h, plural, swap } from "./dom.js";
 import { connect, listen, live, reconnect } from "./live.js";
@@ -8,7 +8,7 @@ import * as peers from "./peers.js";
 import * as pods from "./pods.js";
 import * as routes from "./routes.js";
 
-// A view has show(main, parameters), which draws it anew, and update(), which is called with each document.
+// A view has show(main, parameters), which draws the whole view, and update(), which is called with each document.
 const views = { "": overview, peers, routes, pods, events };
 const main = document.getElementById("main");
 let shown = null;
@@ -42,8 +42,8 @@ function frame() {
   const banner = document.getElementById("lost");
   banner.hidden = !lost;
   if (lost) {
-    const stale = state ? " What is shown is from then." : "";
-    swap(banner, h("strong", {}, `No connection to the agent since ${clock(lost)}`), ` (${duration(Date.now() - lost)}). ${why} Trying again.${stale} `,
+    const stale = state ? " The page shows the state of that time." : "";
+    swap(banner, h("strong", {}, `No connection to the agent since ${clock(lost)}`), ` (${duration(Date.now() - lost)}). ${why} The page tries again.${stale} `,
       h("button", { type: "button", "data-key": "again", onclick: reconnect }, "Try now"));
   }
   if (!state) {

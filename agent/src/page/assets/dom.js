@@ -1,4 +1,4 @@
-// Elements and words. Whatever comes from the agent, and so perhaps from a peer, becomes a text node: nothing here reads HTML.
+// Elements and texts. Text from the agent, and so perhaps from a peer, becomes a text node: nothing here interprets HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ function append(element, children) {
 export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-// Puts other children into an element. What had the keyboard's focus has it afterwards, if it has a data-key.
+// Replaces the children of an element. The keyboard focus stays on an element with a data-key.
 export function swap(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   element.replaceChildren();
@@ -33,7 +33,7 @@ export function swap(element, ...children) {
 export const number = (value) => Number(value).toLocaleString("en-US");
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
-// "3 min 12 s": two units at most, as precise as it is still of use.
+// "3 min 12 s": two units at most.
 export function duration(milliseconds) {
   const seconds = Math.max(0, Math.floor(milliseconds / 1000));
   const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -46,14 +46,14 @@ export function duration(milliseconds) {
   return `${Math.floor(seconds / size)} ${unit}${more}`;
 }
 
-// "03:12:45", with the day if that is not today.
+// "03:12:45", with the date if that is not today.
 export function clock(at, now = Date.now()) {
   const [when, today] = [new Date(at), new Date(now)];
   const time = when.toLocaleTimeString("en-GB");
   return when.toDateString() === today.toDateString() ? time : `${when.toLocaleDateString("en-CA")} ${time}`;
 }
 
-// A span of time that goes on: `age` keeps the page's ages up to date between two documents. Both are times of the node.
+// A growing duration: `age` updates the page's durations between two documents. All times are the node's.
 let nodeNow = () => Date.now();
 export const useClock = (now) => { nodeNow = now; };
 export function since(at, title = "since") {
@@ -72,7 +72,7 @@ export const facts = (...rows) => h("dl", { class: "facts" },
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 export const empty = (title, ...words) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), words.length ? h("p", {}, words) : null);
 
-// Asks the agent. What goes wrong is an Error whose message is fit to be shown.
+// Sends a request to the agent. Throws an Error with a message for the user.
 export async function ask(path, parameters = {}, signal = undefined) {
   let answer;
   try {
@@ -86,10 +86,13 @@ export async function ask(path, parameters = {}, signal = undefined) {
   try { read = JSON.parse(text); } catch { /* Not everything is JSON. */ }
   if (answer.ok && read !== null) return read;
   const words = read?.error ?? text.trim();
-  throw new Error(answer.status === 503 && words.startsWith("too many") ? "The agent is busy with others' questions. Ask again in a moment." : sentence(words));
+  throw new Error(answer.status === 503 && words.startsWith("too many") ? "The agent is busy with other requests. Try again in a moment." : sentence(words));
 }
 
 export const sentence = (words) => {
   const text = String(words).trim();
-  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "The agent did not say why.";
+  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "The agent gave no reason.";
 };
+
+// The address of a peer's view.
+export const peerLink = (peer) => `#/peers?name=${encodeURIComponent(peer)}`;

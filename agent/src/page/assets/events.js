@@ -1,8 +1,7 @@
-// What happened: kept here as it comes, and shown in every panel that asks for some of it.
+// The events: stored here, and shown by each panel with its own filter.
 
-import { ask, clock, empty, h, number, plural, swap } from "./dom.js";
+import { ask, clock, empty, h, number, peerLink, plural, swap } from "./dom.js";
 import { live, now } from "./live.js";
-import { link } from "./peers.js";
 
 const KEPT = 1000;
 const store = { run: null, last: 0, events: [], error: null };
@@ -12,7 +11,7 @@ let busy = false;
 // "sessionDown" is "session down".
 const words = (kind) => kind.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`).replace("bfd", "BFD").replace("end of rib", "End-of-RIB");
 
-// Asks for what is newer than what is here. Called with each document.
+// Requests the events after the last stored one. Called with each document.
 export async function follow() {
   const newest = live.document.newestEvent;
   if (busy || newest === undefined || (newest === store.last && live.document.run === store.run)) return;
@@ -38,16 +37,16 @@ export async function follow() {
 
 function item(event) {
   const at = Date.parse(event.at);
-  // A text that begins with its prefix is not to say it twice.
+  // Do not repeat the prefix of a text that begins with it.
   const text = event.prefix && event.text.startsWith(`${event.prefix} `) ? event.text.slice(event.prefix.length + 1) : event.text;
   return h("li", { class: `event ${event.severity}` },
     h("time", { class: "mono small", datetime: event.at }, clock(at, now())),
     h("span", { class: "kind" }, words(event.kind)),
-    h("span", { class: "text" }, event.peer ? [h("a", { class: "mono", href: link(event.peer) }, event.peer), " "] : "",
+    h("span", { class: "text" }, event.peer ? [h("a", { class: "mono", href: peerLink(event.peer) }, event.peer), " "] : "",
       event.prefix ? [h("a", { class: "mono", href: `#/routes?${new URLSearchParams({ q: event.prefix, why: event.prefix })}` }, event.prefix), " "] : "", text));
 }
 
-// A panel with the newest events that are wanted, the newest first.
+// A panel with the newest events that match, newest first.
 export function panel(title, wanted, limit = 20) {
   const list = h("div", {});
   const draw = () => {
@@ -75,7 +74,7 @@ export function show(main, parameters, fresh) {
     summary.textContent = events.length === store.events.length ? plural(events.length, "event") : `${number(events.length)} of ${plural(store.events.length, "event")}`;
     swap(list, store.error ? h("p", { class: "problem", role: "alert" }, store.error)
       : events.length ? h("ol", { class: "events" }, events.toReversed().map(item))
-        : store.events.length ? empty("Nothing found", "No event has all of this.") : empty("Nothing has happened", "Sessions, routes and what operators do show here, the last 1,000 since the agent began."));
+        : store.events.length ? empty("Nothing found", "No event matches all words.") : empty("No events", "Sessions, routes and operators' commands appear here: the last 1,000 events."));
   };
   q.addEventListener("input", draw);
   grave.addEventListener("change", draw);
@@ -86,5 +85,5 @@ export function show(main, parameters, fresh) {
 }
 
 export function update() {
-  // New events come by follow().
+  // follow() adds new events.
 }

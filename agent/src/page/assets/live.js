@@ -1,12 +1,12 @@
-// The agent's documents as they come. Who is interested is told of each, and of losing and finding the agent.
+// Receives the agent's documents. Notifies listeners of each document, and when the connection is lost or restored.
 
 import { useClock } from "./dom.js";
 
-// The agent gives a sign of life every 15 s.
+// The agent sends a tick every 15 s.
 const SILENCE = 40_000;
 const AGAIN = 3_000;
 
-export const live = { document: null, heard: null, skew: 0, lost: null, why: "" };
+export const live = { document: null, receivedAt: null, skew: 0, lost: null, why: "" };
 const listeners = new Set();
 let source = null;
 let watchdog = 0;
@@ -15,14 +15,14 @@ let retry = 0;
 useClock(() => Date.now() + live.skew);
 export const now = () => Date.now() + live.skew;
 export function listen(listener) { listeners.add(listener); }
-const tell = () => listeners.forEach((listener) => listener());
+const notify = () => listeners.forEach((listener) => listener());
 
-function heard(nodeTime) {
-  live.heard = Date.now();
-  live.skew = nodeTime - live.heard;
+function received(nodeTime) {
+  live.receivedAt = Date.now();
+  live.skew = nodeTime - live.receivedAt;
   live.lost = null;
   clearTimeout(watchdog);
-  watchdog = setTimeout(() => gone("It has not been heard for 40 s."), SILENCE);
+  watchdog = setTimeout(() => gone("It has sent nothing for 40 s."), SILENCE);
 }
 
 function gone(why) {
@@ -30,19 +30,19 @@ function gone(why) {
   source = null;
   clearTimeout(watchdog);
   clearTimeout(retry);
-  live.lost ??= live.heard ?? Date.now();
+  live.lost ??= live.receivedAt ?? Date.now();
   live.why = why;
   retry = setTimeout(connect, AGAIN);
-  tell();
+  notify();
 }
 
-// An EventSource does not say why it was turned away.
+// An EventSource does not report why the agent refused it.
 async function reason() {
   try {
     const answer = await fetch("/page/live", { method: "HEAD" });
-    if (answer.status === 503) return "As many pages are open at it as it serves.";
-    if (answer.status === 403) return "It shows the page to its own host only.";
-    return answer.ok ? "The connection was cut." : `It answers ${answer.status}.`;
+    if (answer.status === 503) return "It serves the maximum number of pages already.";
+    if (answer.status === 403) return "It serves the page to its own host only.";
+    return answer.ok ? "The connection was closed." : `It answers ${answer.status}.`;
   } catch {
     return "It does not answer.";
   }
@@ -53,13 +53,13 @@ export function connect() {
   const mine = source;
   source.addEventListener("state", (event) => {
     live.document = JSON.parse(event.data);
-    heard(live.document.now);
-    tell();
+    received(live.document.now);
+    notify();
   });
   source.addEventListener("tick", (event) => {
     const wasLost = live.lost !== null;
-    heard(Number(event.data));
-    if (wasLost) tell();
+    received(Number(event.data));
+    if (wasLost) notify();
   });
   source.addEventListener("error", async () => {
     mine.close();

@@ -1,12 +1,11 @@
-// The peers: a row each, and one by itself with all that is known of it.
+// The table of peers, and the details of one peer.
 
-import { ask, clock, duration, empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import { ask, clock, duration, empty, facts, h, mono, number, peerLink, pill, plural, sentence, since, swap } from "./dom.js";
 import * as events from "./events.js";
 import { live, now } from "./live.js";
 import { spark } from "./spark.js";
 
 export const isUp = (peer) => peer.state === "Established";
-export const link = (peer) => `#/peers?name=${encodeURIComponent(peer)}`;
 
 export function state(peer) {
   if (peer.shutdown) return pill("off", "Shut down");
@@ -14,13 +13,13 @@ export function state(peer) {
   return pill(peer.optional ? "warn" : "down", peer.state);
 }
 
-// Since when it stands as it does.
+// The time since the last change of the session.
 export function standing(peer) {
   if (peer.since) return [isUp(peer) ? "for " : "down for ", since(peer.since, isUp(peer) ? "established since" : "down since")];
-  return peer.shutdown ? "" : "never up since the agent began";
+  return peer.shutdown ? "" : "never up since the agent's start";
 }
 
-// Why it is not there; of one that is there, what happened to it last.
+// The cause of a session that is down; for a session that is up, its last loss within an hour.
 export function why(peer) {
   if (isUp(peer)) {
     if (!peer.down || now() - peer.down.at > 3_600_000) return null;
@@ -40,18 +39,18 @@ export function table(peers, caption) {
   const cell = (label, attributes, ...children) => h("td", { "data-label": label, ...attributes }, children);
   const row = (peer) => h("tr", { class: isUp(peer) || peer.shutdown ? "" : peer.optional ? "is-warn" : "is-down" },
     h("th", { scope: "row" },
-      h("a", { class: "mono", href: link(peer.name), "data-key": `peer ${peer.name}` }, peer.name),
+      h("a", { class: "mono", href: peerLink(peer.name), "data-key": `peer ${peer.name}` }, peer.name),
       h("span", { class: "muted small" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic" : "", peer.optional ? " · optional" : "")),
     cell("State", {}, h("div", { class: "stack" }, h("span", {}, state(peer)), h("span", { class: "small muted" }, standing(peer)))),
     cell("Last hour", { class: "hour" }, spark(peer.trend)),
     cell("Accepted", { class: "figure" }, number(peer.accepted), peer.received !== peer.accepted ? h("span", { class: "small muted" }, ` of ${number(peer.received)}`) : null,
       peer.stale ? h("span", { class: "small warn-text" }, `${number(peer.stale)} stale`) : null),
-    cell("Told", { class: "figure" }, number(peer.advertised)),
+    cell("Advertised", { class: "figure" }, number(peer.advertised)),
     cell("BFD", {}, peer.bfd ? h("span", { class: peer.bfd === "Up" ? "" : "warn-text" }, peer.bfd) : h("span", { class: "muted" }, "–")),
     cell("Flaps", { class: "figure" }, number(peer.flaps)),
-    cell("Why", { class: "why" }, why(peer)));
+    cell("Cause", { class: "why" }, why(peer)));
   return h("table", { class: "cards peers" }, h("caption", { class: "hidden" }, caption),
-    h("thead", {}, h("tr", {}, ["Peer", "State", "Last hour", "Accepted", "Told", "BFD", "Flaps", "Why"].map((name) => h("th", { scope: "col", class: ["Accepted", "Told", "Flaps"].includes(name) ? "figure" : "" }, name)))),
+    h("thead", {}, h("tr", {}, ["Peer", "State", "Last hour", "Accepted", "Advertised", "BFD", "Flaps", "Cause"].map((name) => h("th", { scope: "col", class: ["Accepted", "Advertised", "Flaps"].includes(name) ? "figure" : "" }, name)))),
     h("tbody", {}, peers.map(row)));
 }
 
@@ -75,7 +74,7 @@ export function update() {
   swap(main, h("div", { class: "head" }, h("h2", {}, "Peers"),
     h("p", { class: "muted" }, peers.length ? `${peers.length + more - down} of ${peers.length + more} established` : "")),
   peers.length ? h("section", { class: "panel" }, table(peers, "BGP peers of this node"))
-    : agent?.bgp ? empty("No peer is configured", "Peers stand in a Network of mode BGP, under bgpPeers.") : empty("No BGP speaker runs on this node", "No Network of mode BGP selects it."),
+    : agent?.bgp ? empty("No peer is configured", "Add peers to a Network of mode BGP, in bgpPeers.") : empty("No BGP speaker on this node", "No Network of mode BGP selects this node."),
   more ? h("p", { class: "muted" }, `${plural(more, "more peer")}: see trunkline peers.`) : null);
 }
 
@@ -86,7 +85,7 @@ function one() {
   draw(peer);
   const mine = ++asked;
   ask("/page/peer", { name }).then(([found]) => ({ found, at: now() }), (error) => ({ error })).then((answer) => {
-    if (mine !== asked || location.hash !== link(name)) return;
+    if (mine !== asked || location.hash !== peerLink(name)) return;
     detail = answer;
     draw(live.document.peers.find((other) => other.name === name));
   });
@@ -95,13 +94,13 @@ function one() {
 function draw(peer) {
   const back = h("p", { class: "back" }, h("a", { href: "#/peers", "data-key": "back" }, "← All peers"));
   if (!peer) {
-    swap(main, back, empty(`There is no peer ${name}`, "It may have been taken out of the configuration, or was a dynamic neighbour that has gone."));
+    swap(main, back, empty(`There is no peer ${name}`, "Possible causes: it was removed from the configuration, or it was a dynamic neighbour and its session has ended."));
     return;
   }
   const kind = peer.shutdown ? "off" : isUp(peer) ? "good" : peer.optional ? "warn" : "bad";
   swap(main, back,
     h("section", { class: `verdict ${kind}` },
-      h("div", {}, h("p", { class: "kicker" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic neighbour" : "", peer.optional ? " · pods are ready without it" : ""),
+      h("div", {}, h("p", { class: "kicker" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic neighbour" : "", peer.optional ? " · not required for readiness" : ""),
         h("h2", {}, mono(peer.name), " ", state(peer)),
         h("p", { class: "lead" }, standing(peer)),
         h("div", { class: "said" }, why(peer)))),
@@ -109,9 +108,9 @@ function draw(peer) {
       h("div", { class: "large" }, spark(peer.trend, { width: 1000, height: 120, large: true }),
         h("div", { class: "axis", "aria-hidden": "true" }, ["−60 min", "−45", "−30", "−15", "now"].map((text) => h("span", {}, text)))),
       h("p", { class: "legend small muted" }, h("span", { class: "key line" }), `accepted prefixes (at most ${number(Math.max(...peer.trend.prefixes))}) `,
-        h("span", { class: "key up" }), "up ", h("span", { class: "key mixed" }), "lost and regained within the minute ", h("span", { class: "key down" }), "down ", h("span", { class: "key unknown" }), "not known")),
+        h("span", { class: "key up" }), "up ", h("span", { class: "key mixed" }), "lost and regained within the minute ", h("span", { class: "key down" }), "down ", h("span", { class: "key unknown" }), "unknown")),
     detail?.error ? h("p", { class: "problem", role: "alert" }, detail.error.message) : detail?.found ? known(peer, detail) : h("p", { class: "muted" }, "…"),
-    events.panel(`What happened with ${peer.name}`, (event) => event.peer === peer.name));
+    events.panel(`Events of ${peer.name}`, (event) => event.peer === peer.name));
 }
 
 function known(peer, { found, at }) {
@@ -127,23 +126,23 @@ function known(peer, { found, at }) {
       h("section", { class: "panel" }, h("h3", {}, "Session"), facts(
         ["Local", session && mono(session.local)], ["Remote", session && mono(session.remote)], ["Router ID", session && mono(session.routerId)],
         ["Round trip", session?.roundTripMicroseconds && `${(session.roundTripMicroseconds / 1000).toFixed(3)} ms`],
-        ["This side's AS", found.localAs], ["Hold time", session && (session.holdSeconds ? `${session.holdSeconds} s, keepalive ${session.keepaliveSeconds} s` : "off")],
-        ["Its restart time", session?.peerRestartSeconds && `${session.peerRestartSeconds} s`],
+        ["Local AS", found.localAs], ["Hold time", session && (session.holdSeconds ? `${session.holdSeconds} s, keepalive ${session.keepaliveSeconds} s` : "off")],
+        ["Restart time of the peer", session?.peerRestartSeconds && `${session.peerRestartSeconds} s`],
         ["Prefix limit", found.maxPrefixes && number(found.maxPrefixes)], ["Rules", found.rules.join(", ")],
         ["Next attempt", peer.nextAttempt && !isUp(peer) && `in ${duration(peer.nextAttempt - now())}`],
         ["Flaps", number(found.flaps)]),
-      h("p", {}, h("a", { href: `#/routes?from=${encodeURIComponent(peer.name)}` }, "Routes that it told →"))),
+      h("p", {}, h("a", { href: `#/routes?from=${encodeURIComponent(peer.name)}` }, "Routes from this peer →"))),
       h("section", { class: "panel" }, h("h3", {}, "Errors"), facts(
-        ["Last error", ago(found.lastError)], ["Last lost", peer.down && [peer.down.text, " ", h("span", { class: "muted small" }, clock(peer.down.at, now()))]],
+        ["Last error", ago(found.lastError)], ["Last loss", peer.down && [peer.down.text, " ", h("span", { class: "muted small" }, clock(peer.down.at, now()))]],
         ["NOTIFICATION received", ago(found.notificationReceived)], ["NOTIFICATION sent", ago(found.notificationSent)]),
-      found.lastError || found.notificationReceived || found.notificationSent || peer.down ? null : h("p", { class: "muted" }, "None since the agent began.")),
+      found.lastError || found.notificationReceived || found.notificationSent || peer.down ? null : h("p", { class: "muted" }, "None since the agent's start.")),
       found.bfd ? h("section", { class: "panel" }, h("h3", {}, "BFD"), facts(
-        ["State", [found.bfd.state, ` for ${duration(found.bfd.stateSeconds * 1000)}`]], ["The peer says", found.bfd.remoteState],
-        ["Sent every", `${found.bfd.transmitMilliseconds} ms`], ["Lost after", found.bfd.detectionMilliseconds && `${found.bfd.detectionMilliseconds} ms of silence`],
-        ["Path", found.bfd.multihop ? "several hops" : "one hop"], ["Times lost", number(found.bfd.downs)],
-        ["Why last", found.bfd.downs ? found.bfd.diagnostic : null])) : null),
+        ["State", [found.bfd.state, ` for ${duration(found.bfd.stateSeconds * 1000)}`]], ["State of the peer", found.bfd.remoteState],
+        ["Interval", `${found.bfd.transmitMilliseconds} ms`], ["Detection time", found.bfd.detectionMilliseconds && `${found.bfd.detectionMilliseconds} ms`],
+        ["Path", found.bfd.multihop ? "several hops" : "one hop"], ["Losses", number(found.bfd.downs)],
+        ["Last diagnostic", found.bfd.downs ? found.bfd.diagnostic : null])) : null),
     h("section", { class: "panel" }, h("h3", {}, "Families"),
-      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Family", "Negotiated", "Received", "Accepted", "Told", "Stale", "End-of-RIB in", "out"].map((text) => h("th", { scope: "col", class: ["Received", "Accepted", "Told", "Stale"].includes(text) ? "figure" : "" }, text)))),
+      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Family", "Negotiated", "Received", "Accepted", "Advertised", "Stale", "End-of-RIB received", "End-of-RIB sent"].map((text) => h("th", { scope: "col", class: ["Received", "Accepted", "Advertised", "Stale"].includes(text) ? "figure" : "" }, text)))),
         h("tbody", {}, found.families.map((family) => h("tr", {}, h("th", { scope: "row" }, family.family), yes(family.negotiated), figure(family.received), figure(family.accepted), figure(family.advertised), figure(family.stale), yes(family.endOfRibReceived), yes(family.endOfRibSent))))))),
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("h3", {}, "Messages"),
@@ -156,4 +155,4 @@ function known(peer, { found, at }) {
   ];
 }
 
-export const reason = (peer) => sentence(peer.cause?.text ?? "no attempt has ended yet");
+export const reason = (peer) => sentence(peer.cause?.text ?? "no connection attempt is complete yet");

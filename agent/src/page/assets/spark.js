@@ -1,11 +1,11 @@
-// A peer's last hour, drawn: prefixes as a line with its area, the session's state as a band under it, a cell a minute.
+// Draws a peer's last hour: prefixes as a line with its area, the session's state as a band below, one cell per minute.
 
 import { number, s } from "./dom.js";
 
-const WORDS = { u: "up", d: "down", m: "lost and regained", "-": "not known" };
+const WORDS = { u: "up", d: "down", m: "lost and regained", "-": "unknown" };
 const KINDS = { u: "up", d: "down", m: "mixed", "-": "unknown" };
 
-// Stretches of equal letters: [letter, first, count].
+// Runs of equal letters: [letter, first, count].
 function stretches(state) {
   const found = [];
   [...state].forEach((letter, minute) => {
@@ -19,7 +19,7 @@ function stretches(state) {
 export function inWords(trend) {
   const parts = stretches(trend.state).filter(([letter]) => letter !== "-").map(([letter, , count]) => `${WORDS[letter]} ${count} min`);
   const most = Math.max(...trend.prefixes);
-  return parts.length ? `Last hour: ${parts.join(", ")}; at most ${number(most)} prefixes` : "Last hour: not known";
+  return parts.length ? `Last hour: ${parts.join(", ")}; at most ${number(most)} prefixes` : "Last hour: unknown";
 }
 
 export function spark(trend, { width = 240, height = 40, large = false } = {}) {

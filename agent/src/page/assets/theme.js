@@ -1,4 +1,4 @@
-// Light, dark, or as the system is: applied before anything is drawn, kept in this browser.
+// Light, dark or the system's colours: applied before the first drawing, stored in this browser.
 "use strict";
 (() => {
   const order = ["auto", "light", "dark"];
@@ -9,7 +9,7 @@
     const text = document.getElementById("theme-text");
     if (text) {
       text.textContent = theme;
-      document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme}. Press for the next.`);
+      document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme}. Press to change.`);
     }
   };
   apply();
@@ -17,7 +17,7 @@
     apply();
     document.getElementById("theme").addEventListener("click", () => {
       theme = order[(order.indexOf(theme) + 1) % order.length];
-      try { localStorage.setItem("trunkline-theme", theme); } catch { /* It holds for this visit then. */ }
+      try { localStorage.setItem("trunkline-theme", theme); } catch { /* The choice is then valid for this visit only. */ }
       apply();
     });
   });

@@ -9,9 +9,9 @@ fn both_up() -> Vec<Session> {
     ]
 }
 
-/// Alternate rules of IPv4: the link, and where its table leads.
+/// Alternate rules of IPv4: the link, and the next hops in its table.
 fn paths(plan: &Plan, prefix: &str) -> Vec<(String, Vec<String>)> {
-    let family = Family::of(&prefix.parse::<IpNet>().unwrap());
+    let family = IpFamily::of(&prefix.parse::<IpNet>().unwrap());
     let rules = plan.kernel.rules.iter().filter(|rule| rule.priority == 1029 && rule.family == family);
     let of = |rule: &Rule| {
         let hops = plan.kernel.routes.get(&key(rule.table, prefix)).map_or(&[][..], RouteTarget::hops);
@@ -27,7 +27,7 @@ fn expected(paths: &[(&str, &[&str])]) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn what_one_router_sends_for_another_nodes_pod_leaves_by_the_other() {
+fn packets_for_a_remote_pod_leave_by_the_other_router() {
     let plan = plan(&usual(), &host(both_up())).unwrap();
     assert_eq!(paths(&plan, "10.1.0.0/16"), expected(&[("up1", &["192.0.2.3"]), ("up2", &["192.0.2.1"])]));
     assert_eq!(
@@ -51,7 +51,7 @@ fn sessions_change_routes_and_no_rules() {
 }
 
 #[test]
-fn there_is_none_on_one_uplink() {
+fn one_uplink_has_no_alternate_path() {
     let one = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1"}, {"asn": 65001, "address": "2001:db8:0:1::2"},
     ]);
@@ -64,7 +64,7 @@ fn there_is_none_on_one_uplink() {
 }
 
 #[test]
-fn routers_far_away_or_without_traffic_are_none() {
+fn distant_routers_and_routers_without_traffic_are_not_used() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1"},
         {"asn": 65001, "address": "192.0.2.3", "doesNotRouteTraffic": true},
@@ -78,7 +78,7 @@ fn routers_far_away_or_without_traffic_are_none() {
 }
 
 #[test]
-fn only_subnets_that_other_nodes_advertise_too_attract() {
+fn only_shared_subnets_have_alternate_paths() {
     let mut intent = usual();
     intent.networks.push(network("global", "GlobalBGP/GlobalBGP", serde_json::json!({})));
     intent.subnets.push(subnet("global", "global", "10.7.0.0/16", serde_json::json!({})));

@@ -24,9 +24,9 @@ fn early(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn in_a_vlan_a_subnet_is_reached_by_its_router_and_others_by_their_table() {
+fn in_a_vlan_the_own_subnet_uses_its_router() {
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     let plan = plan(&hairpin(three_subnets()), &host).unwrap();
     assert_eq!(
         early(&plan),
@@ -52,7 +52,7 @@ fn in_a_vlan_a_subnet_is_reached_by_its_router_and_others_by_their_table() {
 }
 
 #[test]
-fn with_bgp_it_is_the_networks_table() {
+fn in_bgp_hairpin_uses_the_networks_table() {
     let plan = plan(&hairpin(usual()), &host(Vec::new())).unwrap();
     let between = early(&plan).into_iter().filter(|rule| rule.starts_with("980"));
     assert_eq!(

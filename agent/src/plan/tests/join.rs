@@ -1,10 +1,11 @@
-//! How pods are joined: a network and a host on the left, what a pod's links are told on the right.
+//! Attachment of pods: a network and a host on the left, the parameters of a pod's links on the
+//! right.
 
 use trunkline_api::resources::AttachmentKind;
+use trunkline_datapath::link_check::LinkCheck;
 
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
-use crate::link_check::LinkCheck;
 use crate::plan::join::plan_by_host;
 
 fn slaves() -> Intent {
@@ -26,12 +27,12 @@ fn target(addresses: &[&str], attachment: AttachmentKind) -> AttachTarget {
 
 fn with_devices() -> Host {
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     host
 }
 
 #[test]
-fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
+fn a_slave_gets_its_gateways_and_the_hosts_prefixes() {
     let plan = plan(&slaves(), &with_devices()).unwrap();
     let parameters = join(&plan, &target(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap();
     assert_eq!(parameters.mtu, Some(1502));
@@ -58,18 +59,18 @@ fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
         ["10.10.0.0/24", "10.20.0.0/24", "2001:db8:10::/64"].map(prefix).into()
     );
 
-    // One that was attached by veth stays so.
+    // A pod that was attached by veth keeps veth.
     let veth = join(&plan, &target(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
     assert_eq!(veth, LinkParameters { attachment: Attachment::Veth, ..parameters_of("10.10.0.5") });
 }
 
-/// What a pod by IPVLAN with this one address is told.
+/// The parameters of an IPVLAN pod with this one address.
 fn parameters_of(address: &str) -> LinkParameters {
     join(&plan(&slaves(), &with_devices()).unwrap(), &target(&[address], AttachmentKind::Ipvlan)).unwrap()
 }
 
 #[test]
-fn every_address_in_a_vlan_is_looked_at_on_its_device() {
+fn every_address_in_a_vlan_is_checked_on_its_device() {
     let check = |address: &str, subnet: &str, gateway: &str| LinkCheck {
         address: address.parse().unwrap(),
         subnet: subnet.to_owned(),
@@ -85,9 +86,9 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
             of(&with_devices()).unwrap().link_checks,
             [check(both[0], "a4", "10.10.0.1"), check(both[1], "a6", "2001:db8:10::1")]
         );
-        assert_eq!(of(&with_default()).unwrap_err().to_string(), "Subnet a4: up1.10 is not made yet");
+        assert_eq!(of(&with_default()).unwrap_err().to_string(), "Subnet a4: up1.10 does not exist yet");
         let mut unplugged = with_devices();
-        unplugged.links[1].running = false;
+        unplugged.kernel.links[1].running = false;
         assert_eq!(of(&unplugged).unwrap_err().to_string(), "Subnet a4: up1 has no carrier");
     }
     let bgp = plan(&usual(), &host(Vec::new())).unwrap();
@@ -96,9 +97,9 @@ fn every_address_in_a_vlan_is_looked_at_on_its_device() {
 }
 
 #[test]
-fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_are_not() {
+fn other_networks_use_the_host_and_down_links_are_excluded() {
     let mut host = with_devices();
-    host.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
+    host.kernel.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
     let mut intent = slaves();
     intent.service_cidrs.clear();
     let mut plan = plan(&intent, &host).unwrap();
@@ -125,7 +126,7 @@ fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_a
 fn a_slave_waits_for_its_device_and_has_only_one() {
     let waiting = plan(&slaves(), &with_default()).unwrap();
     let error = join(&waiting, &target(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
-    assert_eq!(error.to_string(), "Subnet a4: up1.10 is not made yet");
+    assert_eq!(error.to_string(), "Subnet a4: up1.10 does not exist yet");
     let mut apart = slaves();
     apart.subnets[1].spec.net_id = Some(20);
     let apart = plan(&apart, &with_devices()).unwrap();
@@ -135,7 +136,7 @@ fn a_slave_waits_for_its_device_and_has_only_one() {
 }
 
 #[test]
-fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
+fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
     let pod = |attachment| Pod {
         network: "rack".to_owned(),
         addresses: vec!["10.10.0.5".parse().unwrap()],
@@ -148,7 +149,7 @@ fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {
         let plan = plan(intent, &with_devices()).unwrap();
-        assert_eq!(plan_pod(&plan, &pod(kind)).unwrap().proxies.len(), proxies);
+        assert_eq!(plan_pod(&plan, &pod(kind)).unwrap().kernel.proxies.len(), proxies);
     }
     let error = plan_pod(&plan(&ipvlan, &with_devices()).unwrap(), &pod(AttachmentKind::Veth)).unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Tables: an intent and a host on the left, what comes of it on the right.
+//! Tables: an intent and a host on the left, the resulting plan on the right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
+use trunkline_datapath::plan::*;
 
 use super::*;
 
@@ -91,17 +92,18 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
 }
 
 fn host(sessions: Vec<Session>) -> Host {
-    Host {
-        neighbours: Default::default(),
-        links: vec![
-            link(1, "lo", &["127.0.0.1/8", "::1/128"]),
-            link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
-            link(3, "up2", &["192.0.2.2/31", "2001:db8:0:2::1/64"]),
-            link(4, "mgmt", &["10.255.0.9/24"]),
-        ],
-        sessions,
-        ..Host::default()
-    }
+    let links = vec![
+        link(1, "lo", &["127.0.0.1/8", "::1/128"]),
+        link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
+        link(3, "up2", &["192.0.2.2/31", "2001:db8:0:2::1/64"]),
+        link(4, "mgmt", &["10.255.0.9/24"]),
+    ];
+    Host { kernel: KernelHost { links, ..KernelHost::default() }, sessions, ..Host::default() }
+}
+
+fn with_kernel(mut host: Host, edit: impl FnOnce(&mut KernelHost)) -> Host {
+    edit(&mut host.kernel);
+    host
 }
 
 fn key(table: u32, prefix: &str) -> RouteKey {
@@ -124,7 +126,7 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
         .kernel
         .rules
         .iter()
-        .filter(|rule| rule.family == Family::Ipv4Unicast)
+        .filter(|rule| rule.family == IpFamily::V4)
         .map(|rule| format!("{} {:?} {:?} {}", rule.priority, rule.from, rule.iif, rule.table))
         .collect();
     assert_eq!(
@@ -198,7 +200,7 @@ fn peers_that_import_or_do_not_route_get_no_default_route() {
     let sessions = ["192.0.2.1", "192.0.2.3", "10.255.0.1"].map(|peer| session(peer, true, None));
     let plan = plan(&intent, &host(sessions.to_vec())).unwrap();
     assert_eq!(gateways(&plan, "0.0.0.0/0"), ["192.0.2.3"]);
-    let learned = plan.kernel.learned.unwrap();
+    let learned = plan.learned.unwrap();
     assert_eq!(learned.peers, [("192.0.2.1".parse().unwrap(), Some(2))].into());
     let bgp = plan.bgp.unwrap();
     let local_pref = |peer: &str| {
@@ -255,7 +257,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
 }
 
 #[test]
-fn a_network_keeps_its_table_and_takes_nobody_elses() {
+fn a_network_keeps_its_own_table() {
     let subnet: IpNet = "10.1.0.0/16".parse().unwrap();
     for (tables, used, expected) in [
         (vec![], vec![], 10_000),
@@ -264,11 +266,10 @@ fn a_network_keeps_its_table_and_takes_nobody_elses() {
         (vec![("10.99.0.0/16".parse().unwrap(), 10_000)], vec![], 10_001),
         (vec![(subnet, 254)], vec![], 10_000),
     ] {
-        let host = Host {
-            tables: tables.iter().copied().collect(),
-            used_tables: used.iter().copied().collect(),
-            ..host(Vec::new())
-        };
+        let host = with_kernel(host(Vec::new()), |kernel| {
+            kernel.tables = tables.iter().copied().collect();
+            kernel.used_tables = used.iter().copied().collect();
+        });
         let plan = plan(&usual(), &host).unwrap();
         assert_eq!(plan.networks["rack"].table(), Some(expected), "{tables:?} {used:?}");
     }
@@ -321,7 +322,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
 }
 
 #[test]
-fn a_node_passes_on_only_where_it_reflects() {
+fn only_a_route_reflector_advertises_received_paths() {
     let exports = |peers: serde_json::Value| {
         let mut intent = usual();
         intent.networks = vec![bgp("rack", 65100, peers)];
@@ -341,15 +342,15 @@ fn a_node_passes_on_only_where_it_reflects() {
 }
 
 #[test]
-fn a_node_that_is_to_go_tells_all_its_peers() {
+fn graceful_shutdown_is_advertised_to_all_peers() {
     let planned = |shutdown: serde_json::Value| {
         let mut intent = usual();
         let config = serde_json::json!({"bgpPeers": two_tors(), "gracefulShutdown": shutdown});
         let spec = serde_json::json!({"netID": 65100, "config": config});
         intent.networks = vec![network("rack", "Underlay/BGP", spec)];
         let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
-        let told: Vec<bool> = bgp.peers.values().map(|peer| peer.paths.graceful_shutdown).collect();
-        (bgp.graceful_shutdown, told)
+        let announced: Vec<bool> = bgp.peers.values().map(|peer| peer.paths.graceful_shutdown).collect();
+        (bgp.graceful_shutdown, announced)
     };
     let (stays, goes) = ((false, vec![false, false]), (true, vec![true, true]));
     for (shutdown, expected) in [
@@ -363,7 +364,7 @@ fn a_node_that_is_to_go_tells_all_its_peers() {
 }
 
 #[test]
-fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
+fn an_unnumbered_peer_is_planned_after_discovery_on_an_up_link() {
     let peers = serde_json::json!([
         {"asn": 65001, "interface": "up1", "import": {}},
         {"asn": 65002, "interface": "up2", "allowNotEstablished": true},
@@ -389,7 +390,8 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
     let uplinks = waiting.kernel.rules.iter().filter(|rule| rule.priority == 1030).count();
     assert_eq!(uplinks, 4, "what comes in by the links is the fabric's already");
 
-    // The same address on both: two peers. up9 is not there, whatever was heard.
+    // The same address on both: two peers. up9 does not exist, although a router was discovered
+    // there.
     let found: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
     host.neighbours = ["up1", "up2", "up9"].map(|name| (name.parse().unwrap(), found)).into();
     host.sessions = ["fe80::1%up1", "fe80::1%up2"].map(|peer| session(peer, true, None)).to_vec();
@@ -409,7 +411,7 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
             "the session's address in both families"
         );
     }
-    let learned = whole.kernel.learned.as_ref().unwrap();
+    let learned = whole.learned.as_ref().unwrap();
     assert_eq!(learned.peers, [("fe80::1%up1".parse().unwrap(), Some(2))].into());
     for prefix in ["0.0.0.0/0", "::/0"] {
         let hop = Hop::by(found.into(), 3);
@@ -420,13 +422,13 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
         );
     }
 
-    host.links[1].up = false;
+    host.kernel.links[1].up = false;
     let down = plan(&intent, &host).unwrap().bgp.unwrap();
     assert_eq!(down.peers.keys().map(ToString::to_string).collect::<Vec<_>>(), ["fe80::1%up2"]);
 }
 
 #[test]
-fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
+fn dynamic_neighbours_are_peers_once_connected() {
     let peers = |import: serde_json::Value| {
         serde_json::json!([
             {"asn": 65001, "address": "192.0.2.1"},
@@ -457,14 +459,14 @@ fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
     assert_eq!(bgp.optional_ranges, [prefixes[1]].into());
     assert!(gateways(&none, "0.0.0.0/0").is_empty(), "nobody is there");
 
-    // Who has come is a next hop; a stranger's session is not.
+    // A connected dynamic neighbour is a next hop. A session with an unknown peer is not.
     let some = plan_of(serde_json::Value::Null, came.to_vec());
     assert_eq!(gateways(&some, "0.0.0.0/0"), ["192.0.2.1", "192.0.2.3"]);
     assert_eq!(some.bgp, none.bgp, "the speaker is told nothing new");
-    // Or has its routes imported.
+    // Or its routes are imported.
     let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
     assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
-    assert_eq!(importing.kernel.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
+    assert_eq!(importing.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
 }
 
 #[test]
@@ -490,7 +492,7 @@ fn a_prefix_that_overlaps_a_subnet_is_refused_by_name() {
         ("172.16.0.0/12", "172.16.3.7", "172.16.0.0/12 overlaps 172.16.3.0/24 of Subnet far"),
     ] {
         let planned = plan_of(prefix, &["192.0.2.1", pod]);
-        // The pod's session, made before the Subnet was, is no next hop.
+        // The pod's session, which is older than the Subnet, is no next hop.
         assert_eq!(gateways(&planned, "0.0.0.0/0"), ["192.0.2.1"], "{prefix}");
         let bgp = planned.bgp.unwrap();
         let refused = &bgp.refused_ranges[&prefix.parse::<IpNet>().unwrap()];
@@ -556,9 +558,12 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         let planned = plan_pod(&plan, &pod(network, address)).unwrap();
         let prefix: IpNet = format!("{address}/32").parse().unwrap();
         let on_link = RouteTarget::Via(vec![Hop::link(7)]);
-        assert_eq!(planned.routes[&RouteKey { table: 39_999, prefix }], on_link);
+        assert_eq!(planned.kernel.routes[&RouteKey { table: 39_999, prefix }], on_link);
         assert_eq!(planned.originate[&prefix].communities, communities);
-        assert_eq!((planned.routes.len(), planned.neighbours.len(), planned.originate.len()), (2, 2, 2));
+        assert_eq!(
+            (planned.kernel.routes.len(), planned.kernel.neighbours.len(), planned.originate.len()),
+            (2, 2, 2)
+        );
     }
     assert!(matches!(plan_pod(&plan, &pod("none", "10.1.0.5")), Err(PlanError::NoNetwork { .. })));
 }
@@ -586,8 +591,12 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
         let refused: Vec<String> =
             plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();
         let planned = plan_pod(&plan, &pod).unwrap();
-        assert_eq!((planned.routes.len(), planned.originate.len()), (1, 1), "nothing leads to a prefix");
-        (planned.sources, refused.len())
+        assert_eq!(
+            (planned.kernel.routes.len(), planned.originate.len()),
+            (1, 1),
+            "nothing leads to a prefix"
+        );
+        (planned.kernel.sources, refused.len())
     };
     const BOTH: &[&str] = &["10.9.0.0/16", "fd00:9::/48"];
     for (allowed, asks, sources, refused) in [
@@ -596,7 +605,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
         (BOTH, &["10.9.1.0/24", "fd00:9:0:1::/64"], &["10.9.1.0/24", "fd00:9:0:1::/64"], 0),
         (&[], BOTH, &[], 2),
         (BOTH, &["10.8.0.0/15", "10.9.1.0/24", "::/0"], &["10.9.1.0/24"], 2),
-        // No range lies within another.
+        // A set contains no range inside another range.
         (BOTH, &["10.9.0.0/24", "10.9.0.128/25", "10.9.1.0/24"], &["10.9.0.0/23"], 0),
         (&["0.0.0.0/0"], &["10.9.0.0/16", "0.0.0.0/0"], &["0.0.0.0/0"], 0),
     ] {
@@ -605,7 +614,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_by_name() {
+fn unservable_resources_are_refused_by_name() {
     let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
     let elsewhere = {
         let mut network = bgp("elsewhere", 65100, two_tors());
@@ -639,7 +648,7 @@ fn what_cannot_be_served_is_refused_by_name() {
 }
 
 #[test]
-fn only_subnets_that_ask_are_masqueraded_and_only_towards_the_outside() {
+fn only_configured_subnets_are_masqueraded_to_the_outside() {
     let mut intent = usual();
     intent.subnets.push(subnet("out", "rack", "10.3.0.0/16", serde_json::json!({"autoNatOutgoing": true})));
     intent.subnets.push(subnet(
@@ -687,7 +696,7 @@ fn policies_are_copied_rule_for_rule() {
     let plan = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
     let export = |peer: &str| plan.peers[&PeerKey::from(peer.parse::<IpAddr>().unwrap())].export.clone();
     let first = export("192.0.2.1");
-    // What its rules leave open is as if there were none.
+    // Undecided paths behave as without rules.
     assert_eq!((first.rules.len(), first.default), (3, PolicyResult::Reject));
     assert_eq!(first.rules[2..], Policy::originated_only().rules);
     let tag = &first.rules[0];

@@ -33,7 +33,7 @@ fn established_routers_are_probed_from_this_nodes_address() {
     );
     assert_eq!((found.probes.mtu, found.probes.targets.len()), (1502, 1));
     assert_eq!(found.kernel.probed, ["up1".to_owned(), "up2".to_owned()].into());
-    // The kernel's rules do not depend on sessions.
+    // The rules in the kernel do not depend on sessions.
     let one = plan(&probing(&[]), &host(sessions(false))).unwrap();
     assert_eq!((one.probes.routers.len(), one.kernel.probed), (2, found.kernel.probed));
     let off = plan(&usual(), &host(both())).unwrap();
@@ -41,11 +41,11 @@ fn established_routers_are_probed_from_this_nodes_address() {
 }
 
 #[test]
-fn a_router_is_left_out_only_while_there_is_another() {
+fn a_router_is_excluded_only_while_another_exists() {
     let default = |left_out: &[&str]| {
         let left_out = left_out.iter().map(|peer| peer.parse().unwrap()).collect();
         let found = plan(&usual(), &Host { left_out, ..host(both()) }).unwrap();
-        found.kernel.routes[&RouteKey::default_route(10_000, Family::Ipv4Unicast)].clone()
+        found.kernel.routes[&RouteKey::default_route(10_000, IpFamily::V4)].clone()
     };
     let via = |gateways: &[&str]| {
         RouteTarget::via(gateways.iter().map(|gateway| Hop::to(gateway.parse().unwrap())).collect())

@@ -3,8 +3,8 @@
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
 
-/// Rules that read marks: preference, destination, value and mask, table.
-fn marked(plan: &Plan, family: Family) -> Vec<String> {
+/// Rules that match marks: preference, destination, value and mask, table.
+fn marked(plan: &Plan, family: IpFamily) -> Vec<String> {
     let shown = |rule: &Rule| {
         let Mark { value, mask } = rule.mark?;
         let to = rule.to.map_or("-".to_owned(), |to| to.to_string());
@@ -13,7 +13,7 @@ fn marked(plan: &Plan, family: Family) -> Vec<String> {
     plan.kernel.rules.iter().filter(|rule| rule.family == family).filter_map(shown).collect()
 }
 
-fn gateway(family: Family, gateway: &str, ifindex: u32) -> (Family, Hop) {
+fn gateway(family: IpFamily, gateway: &str, ifindex: u32) -> (IpFamily, Hop) {
     (family, Hop::by(gateway.parse().unwrap(), ifindex))
 }
 
@@ -21,7 +21,7 @@ fn gateway(family: Family, gateway: &str, ifindex: u32) -> (Family, Hop) {
 fn three_links() -> Host {
     let sessions =
         vec![session("192.0.2.1", true, Some("2001:db8:0:1::ff")), session("192.0.2.3", true, None)];
-    Host { gateways: [gateway(Family::Ipv4Unicast, "10.255.0.1", 4)].into(), ..host(sessions) }
+    with_kernel(host(sessions), |kernel| kernel.gateways = [gateway(IpFamily::V4, "10.255.0.1", 4)].into())
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn each_link_with_a_router_has_a_number_and_a_table() {
         plan.kernel.translated.links.iter().map(|(name, number)| (name.as_str(), *number)).collect();
     assert_eq!(links, [("mgmt", 3), ("up1", 1), ("up2", 2)]);
     assert_eq!(
-        marked(&plan, Family::Ipv4Unicast),
+        marked(&plan, IpFamily::V4),
         [
             "1024 - 20000/1e0000 1170002",
             "1024 - 40000/1e0000 1170003",
@@ -58,7 +58,7 @@ fn each_link_with_a_router_has_a_number_and_a_table() {
 #[test]
 fn a_number_stays_with_its_link() {
     let mut host = three_links();
-    host.link_numbers = [(4, 1), (2, 9), (77, 2)].into();
+    host.kernel.link_numbers = [(4, 1), (2, 9), (77, 2)].into();
     let plan = plan(&usual(), &host).unwrap();
     assert_eq!(
         plan.kernel.translated.links,
@@ -71,8 +71,8 @@ fn a_number_stays_with_its_link() {
 fn links_beyond_the_last_number_share_one() {
     let mut host = three_links();
     for index in 10..30 {
-        host.links.push(link(index, &format!("eth{index}"), &[&format!("10.200.{index}.2/24")]));
-        host.gateways.insert(gateway(Family::Ipv4Unicast, &format!("10.200.{index}.1"), index));
+        host.kernel.links.push(link(index, &format!("eth{index}"), &[&format!("10.200.{index}.2/24")]));
+        host.kernel.gateways.insert(gateway(IpFamily::V4, &format!("10.200.{index}.1"), index));
     }
     let plan = plan(&usual(), &host).unwrap();
     assert_eq!(plan.kernel.translated.links.len(), 14);
@@ -80,12 +80,12 @@ fn links_beyond_the_last_number_share_one() {
 }
 
 #[test]
-fn behind_a_vlan_each_subnet_has_its_own_way() {
+fn in_a_vlan_network_each_subnet_has_its_own_table() {
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     let plan = plan(&three_subnets(), &host).unwrap();
     let transit: Vec<String> =
-        marked(&plan, Family::Ipv4Unicast).into_iter().filter(|rule| rule.starts_with("1028")).collect();
+        marked(&plan, IpFamily::V4).into_iter().filter(|rule| rule.starts_with("1028")).collect();
     assert_eq!(transit, ["1028 10.10.0.0/24 200000/200000 10000", "1028 10.20.0.0/24 200000/200000 10002"]);
     let router = Hop { onlink: true, ..Hop::by("10.10.0.1".parse().unwrap(), 7) };
     let back = &plan.kernel.routes[&key(1_170_007, "0.0.0.0/0")];

@@ -1,18 +1,22 @@
-//! What is for no pod here: links and sessions on the left, the way to the device that counts on the right.
+//! Packets for no local pod: links and sessions on the left, routes to the counting device on the
+//! right.
 
 use super::*;
 
 /// The host once the device of the first plan exists.
 fn with_sink(intent: &Intent, mut host: Host) -> Host {
-    let asked = plan(intent, &host).unwrap().kernel.links[SINK_NAME].clone();
-    assert_eq!((asked.kind, asked.alias.as_str(), asked.mtu), (LinkKind::Sink, SINK_ALIAS, 65_535));
-    host.links.push(Link { kind: Some(asked.kind), own: true, ..link(50, SINK_NAME, &[]) });
+    let planned_link = plan(intent, &host).unwrap().kernel.links[SINK_NAME].clone();
+    assert_eq!(
+        (planned_link.kind, planned_link.alias.as_str(), planned_link.mtu),
+        (LinkKind::Sink, SINK_ALIAS, 65_535)
+    );
+    host.kernel.links.push(Link { kind: Some(planned_link.kind), own: true, ..link(50, SINK_NAME, &[]) });
     host
 }
 
-/// Where rule 1029 of a link leads a Subnet: to a gateway, or to the device of this index.
+/// The target of rule 1029 of a link for a Subnet: a gateway, or the device of this index.
 fn ways(plan: &Plan, prefix: &str) -> Vec<String> {
-    let family = Family::of(&prefix.parse::<IpNet>().unwrap());
+    let family = IpFamily::of(&prefix.parse::<IpNet>().unwrap());
     let rules = plan.kernel.rules.iter().filter(|rule| rule.priority == 1029 && rule.family == family);
     let way = |hop: &Hop| match hop.gateway {
         Some(gateway) => gateway.to_string(),
@@ -58,9 +62,9 @@ fn an_alternate_path_comes_first() {
 }
 
 #[test]
-fn somebody_elses_device_is_none() {
+fn a_foreign_device_is_not_used() {
     let intent = usual();
     let mut host = host(Vec::new());
-    host.links.push(link(50, SINK_NAME, &[]));
+    host.kernel.links.push(link(50, SINK_NAME, &[]));
     assert_eq!(ways(&plan(&intent, &host).unwrap(), "10.1.0.0/16"), ["up1 2170002: ", "up2 2170003: "]);
 }

@@ -32,7 +32,7 @@ pub(super) fn own_vlan(index: u32, name: &str, parent: u32, id: u16) -> Link {
 
 /// `up1` has the default route.
 pub(super) fn with_default() -> Host {
-    Host { default_link: Some(2), ..host(Vec::new()) }
+    with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(2))
 }
 
 fn devices(plan: &Plan) -> Vec<String> {
@@ -44,7 +44,7 @@ fn devices(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
+fn a_device_is_planned_before_its_routes() {
     let first = plan(&three_subnets(), &with_default()).unwrap();
     let links: Vec<String> = first
         .kernel
@@ -62,9 +62,9 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
     assert_eq!(
         devices(&first),
         [
-            "a4 up1.10 None up1.10 is not made yet",
-            "a6 up1.10 None up1.10 is not made yet",
-            "b4 up1.20 None up1.20 is not made yet",
+            "a4 up1.10 None up1.10 does not exist yet",
+            "a6 up1.10 None up1.10 does not exist yet",
+            "b4 up1.20 None up1.20 does not exist yet",
         ]
     );
     let leads_out =
@@ -73,7 +73,7 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
     assert_eq!(first.networks["rack"].mtu, Some(1502), "the parent's");
 
     let mut host = with_default();
-    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host.kernel.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
     let second = plan(&three_subnets(), &host).unwrap();
     assert_eq!(devices(&second), ["a4 up1.10 Some(7) ok", "a6 up1.10 Some(7) ok", "b4 up1.20 Some(8) ok"]);
     let by = |gateway: &str, index| Hop { onlink: true, ..Hop::by(gateway.parse().unwrap(), index) };
@@ -139,12 +139,12 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
 }
 
 #[test]
-fn a_subnet_finds_its_table_again_and_takes_nobody_elses() {
+fn a_subnet_keeps_its_own_table() {
     let prefix = |text: &str| text.parse::<IpNet>().unwrap();
     let mut host = with_default();
-    // As if a BGP network had had both before: they shared a table, and only one can keep it.
-    host.tables = [(prefix("10.10.0.0/24"), 10_005), (prefix("10.20.0.0/24"), 10_005)].into();
-    host.used_tables = [10_000].into();
+    // A BGP network had both before: they shared a table, and only one can keep it.
+    host.kernel.tables = [(prefix("10.10.0.0/24"), 10_005), (prefix("10.20.0.0/24"), 10_005)].into();
+    host.kernel.used_tables = [10_000].into();
     let planned = plan(&three_subnets(), &host).unwrap();
     let tables: Vec<Option<u32>> =
         planned.networks["rack"].subnets.values().map(|subnet| subnet.table).collect();
@@ -152,7 +152,7 @@ fn a_subnet_finds_its_table_again_and_takes_nobody_elses() {
 }
 
 #[test]
-fn subnets_with_one_prefix_share_its_table_or_are_refused() {
+fn subnets_with_equal_prefixes_share_a_table_or_are_refused() {
     let mut same = intent(
         vec![vlan(None)],
         vec![
@@ -170,12 +170,12 @@ fn subnets_with_one_prefix_share_its_table_or_are_refused() {
 }
 
 #[test]
-fn vlans_are_on_the_first_of_the_links_that_are_named_or_where_they_were() {
+fn vlans_use_the_first_named_link_or_their_existing_link() {
     let own = |name, parent| vec![own_vlan(7, name, parent, 10)];
     type Row = (&'static str, &'static [&'static str], Option<u32>, Vec<Link>, &'static str);
     let rows: &[Row] = &[
-        ("default route", &[], Some(3), vec![], "up2.10 None up2.10 is not made yet"),
-        ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 is not made yet"),
+        ("default route", &[], Some(3), vec![], "up2.10 None up2.10 does not exist yet"),
+        ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 does not exist yet"),
         ("nothing", &[], None, vec![], " None no link for VLANs: the host has no default route"),
         (
             "named and gone",
@@ -187,14 +187,20 @@ fn vlans_are_on_the_first_of_the_links_that_are_named_or_where_they_were() {
         ("the default route moved", &[], Some(3), own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the default route is gone", &[], None, own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the parent was renamed", &["eth0"], None, own("eth0.10", 2), "eth0.10 Some(7) ok"),
-        ("another one is named now", &["up2"], None, own("up1.10", 2), "up2.10 None up2.10 is not made yet"),
+        (
+            "another one is named now",
+            &["up2"],
+            None,
+            own("up1.10", 2),
+            "up2.10 None up2.10 does not exist yet",
+        ),
     ];
     for (case, named, default_link, devices_there, expected) in rows {
         let mut intent = three_subnets();
         intent.subnets.truncate(1);
         intent.vlan_interfaces = named.iter().map(|name| (*name).to_owned()).collect();
-        let mut host = Host { default_link: *default_link, ..host(Vec::new()) };
-        host.links.extend(devices_there.iter().cloned());
+        let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = *default_link);
+        host.kernel.links.extend(devices_there.iter().cloned());
         let found = devices(&plan(&intent, &host).unwrap());
         assert!(found[0].starts_with(&format!("a4 {expected}")), "{case}: {found:?}");
     }
@@ -218,7 +224,7 @@ fn untagged_is_the_parent_itself_and_the_host_keeps_its_own_way() {
 }
 
 #[test]
-fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
+fn a_device_fault_is_reported_and_its_pods_wait() {
     let pod = Pod {
         network: "rack".to_owned(),
         addresses: vec!["10.10.0.5".parse().unwrap(), "2001:db8:10::5".parse().unwrap()],
@@ -230,7 +236,7 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
     };
     let fault = |edit: &dyn Fn(&mut Host)| {
         let mut host = with_default();
-        host.links.push(own_vlan(7, "up1.10", 2, 10));
+        host.kernel.links.push(own_vlan(7, "up1.10", 2, 10));
         edit(&mut host);
         let Pod { network, addresses, attachment, .. } = pod.clone();
         let plan = plan(&three_subnets(), &host).unwrap();
@@ -240,13 +246,13 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
     assert_eq!(fault(&|_| {}), None);
     type Row = (&'static str, &'static dyn Fn(&mut Host));
     let rows: &[Row] = &[
-        ("Subnet a4: up1 is down: `ip link set up1 up`", &|host| host.links[1].up = false),
-        ("Subnet a4: up1 has no carrier", &|host| host.links[1].running = false),
-        ("Subnet a4: up1.10 is down: `ip link set up1.10 up`", &|host| host.links[4].up = false),
-        ("Subnet a4: up1.10 is not made yet", &|host| drop(host.links.pop())),
+        ("Subnet a4: up1 is down: `ip link set up1 up`", &|host| host.kernel.links[1].up = false),
+        ("Subnet a4: up1 has no carrier", &|host| host.kernel.links[1].running = false),
+        ("Subnet a4: up1.10 is down: `ip link set up1.10 up`", &|host| host.kernel.links[4].up = false),
+        ("Subnet a4: up1.10 does not exist yet", &|host| drop(host.kernel.links.pop())),
         ("Subnet a4: it is somebody's", &|host| {
-            host.links[4].own = false;
-            host.link_faults.insert("up1.10".to_owned(), "it is somebody's".to_owned());
+            host.kernel.links[4].own = false;
+            host.kernel.link_faults.insert("up1.10".to_owned(), "it is somebody's".to_owned());
         }),
     ];
     for (expected, edit) in rows {
@@ -254,18 +260,21 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
     }
 
     let mut host = with_default();
-    host.links.push(own_vlan(7, "up1.10", 2, 10));
+    host.kernel.links.push(own_vlan(7, "up1.10", 2, 10));
     let planned = plan_pod(&plan(&three_subnets(), &host).unwrap(), &pod).unwrap();
     let proxies: Vec<(u32, String)> =
-        planned.proxies.iter().map(|proxy| (proxy.ifindex, proxy.address.to_string())).collect();
+        planned.kernel.proxies.iter().map(|proxy| (proxy.ifindex, proxy.address.to_string())).collect();
     assert_eq!(proxies, [(7, "10.10.0.5".to_owned()), (7, "2001:db8:10::5".to_owned())]);
-    assert_eq!((planned.routes.len(), planned.neighbours.len(), planned.originate.len()), (2, 2, 0));
+    assert_eq!(
+        (planned.kernel.routes.len(), planned.kernel.neighbours.len(), planned.originate.len()),
+        (2, 2, 0)
+    );
 }
 
 #[test]
-fn a_long_parent_name_leaves_room_for_the_id() {
+fn a_long_parent_name_is_shortened_for_the_vlan_id() {
     let mut host = with_default();
-    host.links[1].name = "enp129s0f0np0".to_owned();
+    host.kernel.links[1].name = "enp129s0f0np0".to_owned();
     let planned = plan(&three_subnets(), &host).unwrap();
     assert_eq!(planned.kernel.links.keys().collect::<Vec<_>>(), ["vlan2.10", "vlan2.20"]);
 }

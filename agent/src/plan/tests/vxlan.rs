@@ -1,4 +1,8 @@
-//! The overlay's part: a node with two others, and what leads to them.
+//! The overlay's part: a node with two others, and the routes to them.
+
+use std::sync::Arc;
+
+use trunkline_api::resources::NodeInfo;
 
 use super::*;
 
@@ -28,7 +32,7 @@ fn hybrid() -> Intent {
     intent
 }
 
-/// The host once the device is there, as the first plan asked for it.
+/// The host with the device that the first plan created.
 fn with_device(intent: &Intent, mut host: Host) -> Host {
     let first = plan(intent, &host).unwrap();
     let (name, planned) = first
@@ -37,7 +41,12 @@ fn with_device(intent: &Intent, mut host: Host) -> Host {
         .iter()
         .find(|(_, link)| link.kind != LinkKind::Sink)
         .expect("the plan has a device");
-    host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
+    host.kernel.links.push(Link {
+        kind: Some(planned.kind),
+        mtu: planned.mtu,
+        own: true,
+        ..link(9, name, &[])
+    });
     host
 }
 
@@ -49,7 +58,7 @@ fn hops(plan: &Plan, table: u32, prefix: &str) -> Vec<(String, Option<u32>, bool
 }
 
 #[test]
-fn the_device_comes_first_and_then_what_leads_over_it() {
+fn the_device_is_planned_before_its_routes() {
     let intent = hybrid();
     let first = plan(&intent, &host(Vec::new())).unwrap();
     let (name, planned) = first.kernel.links.first_key_value().unwrap();
@@ -72,16 +81,15 @@ fn the_device_comes_first_and_then_what_leads_over_it() {
     let second = plan(&intent, &host).unwrap();
     assert_eq!(device(&second).ifindex, Some(9));
     assert_eq!(second.kernel.links, first.kernel.links, "nothing of the device depends on its being there");
-    let faulty = Host {
-        link_faults: [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into(),
-        ..super::host(Vec::new())
-    };
+    let faulty = with_kernel(super::host(Vec::new()), |kernel| {
+        kernel.link_faults = [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into();
+    });
     let plan = plan(&intent, &faulty).unwrap();
     assert_eq!(device(&plan).fault.as_deref(), Some("no driver"));
 }
 
 #[test]
-fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
+fn a_remote_node_has_fdb_and_neighbour_entries_and_routes() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
@@ -99,12 +107,12 @@ fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
     let overlay = plan.networks["overlay"].table().unwrap();
     assert_eq!(overlay, 10_001, "beside the underlay's");
     for (table, prefix, expected) in [
-        // Everybody's way to overlay pods of other nodes.
+        // All packets to overlay pods of other nodes.
         (40_000, "10.200.2.0/24", v4("10")),
         (40_000, "10.200.3.0/24", v4("11")),
         (40_000, "2001:db8:200::2000/116", v6("a")),
         (40_000, "10.200.1.0/24", vec![]),
-        // Overlay pods' way to other nodes and to underlay pods there.
+        // Packets of overlay pods to other nodes and to underlay pods there.
         (40_001, "10.255.0.10/32", v4("10")),
         (40_001, "2001:db8:9::11/128", v6("b")),
         (40_001, "10.255.0.9/32", vec![]),
@@ -121,7 +129,7 @@ fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
 }
 
 #[test]
-fn what_no_pod_can_have_is_carved_out() {
+fn addresses_that_no_pod_can_have_are_carved_out() {
     let intent = hybrid();
     let sessions = vec![session("192.0.2.1", true, None)];
     let host = with_device(&intent, host(sessions));
@@ -158,11 +166,11 @@ fn what_no_pod_can_have_is_carved_out() {
 }
 
 #[test]
-fn rules_stand_in_hybridnets_order() {
+fn rules_have_hybridnets_order() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
-    let v4 = plan.kernel.rules.iter().filter(|rule| rule.family == Family::Ipv4Unicast);
+    let v4 = plan.kernel.rules.iter().filter(|rule| rule.family == IpFamily::V4);
     let shown: Vec<String> = v4
         .map(|rule| {
             let from = rule.from.map(|from| format!(" from {from}")).unwrap_or_default();
@@ -191,7 +199,7 @@ fn rules_stand_in_hybridnets_order() {
 }
 
 #[test]
-fn an_overlay_pod_is_a_route_and_told_to_nobody() {
+fn an_overlay_pod_is_a_route_and_not_advertised() {
     let intent = hybrid();
     let host = with_device(&intent, host(Vec::new()));
     let plan = plan(&intent, &host).unwrap();
@@ -205,7 +213,7 @@ fn an_overlay_pod_is_a_route_and_told_to_nobody() {
         extra_prefixes: Default::default(),
     };
     let planned = plan_pod(&plan, &pod).unwrap();
-    assert_eq!(planned.routes.len(), 1);
+    assert_eq!(planned.kernel.routes.len(), 1);
     assert!(planned.originate.is_empty());
     let network = &plan.networks["overlay"];
     assert!(network.subnet_of("10.200.1.7".parse().unwrap()).is_some());
@@ -213,7 +221,7 @@ fn an_overlay_pod_is_a_route_and_told_to_nobody() {
 }
 
 #[test]
-fn a_subnet_of_which_the_node_has_no_block_gives_out_nothing_and_is_reached_all_the_same() {
+fn a_subnet_without_a_local_block_is_routed_only() {
     let mut intent = hybrid();
     intent.nodes[0] = node("node1", "10.255.0.9", &["10.200.1.0/24"]);
     let host = with_device(&intent, host(Vec::new()));
@@ -224,11 +232,11 @@ fn a_subnet_of_which_the_node_has_no_block_gives_out_nothing_and_is_reached_all_
     assert_eq!(hops(&plan, 40_000, "2001:db8:200::2000/116").len(), 1);
     let first = "10.200.1.0".parse().unwrap();
     let range = intent.subnets[2].spec.range.parse().unwrap();
-    assert_eq!(network.subnets["o4"].gives_out(&range), (first, "10.200.1.255".parse().unwrap()));
+    assert_eq!(network.subnets["o4"].allocatable_range(&range), (first, "10.200.1.255".parse().unwrap()));
 }
 
 #[test]
-fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
+fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let mut silent = hybrid();
     silent.nodes.remove(0);
     silent.nodes.push(
@@ -253,14 +261,14 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
         vteps: vteps.iter().map(|prefix| prefix.parse().unwrap()).collect(),
         port: 8472,
     };
-    let routed = Host { default_link: Some(2), ..host(Vec::new()) };
+    let routed = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(2));
     let any = ["0.0.0.0/0", "::/0"];
     for (tunnels, host, expected) in [
         (by(&[], &any), &routed, "up1.vxlan100 192.0.2.0"),
         (by(&["none", "up2"], &any), &routed, "up2.vxlan100 192.0.2.2"),
         (by(&[], &["2001:db8::/32"]), &routed, "up1.vxlan100 2001:db8:0:1::1"),
         (by(&[], &["198.51.100.0/24"]), &routed, "up1 has no address of vtepAddressCIDRs"),
-        (by(&["none"], &any), &routed, "vxlanInterfaces: none of none is there"),
+        (by(&["none"], &any), &routed, "vxlanInterfaces: none of none exists"),
         (by(&[], &any), &host(Vec::new()), "there is no default route"),
     ] {
         silent.tunnels = tunnels;
@@ -270,27 +278,28 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
     let mut elsewhere = hybrid();
     elsewhere.nodes[0] = node("node1", "198.51.100.1", &["10.200.1.0/24"]);
     assert!(end(&elsewhere, &routed).contains("198.51.100.1 is on no link of this node"));
-    // What is there stays while its address is away.
+    // An existing device stays while its address is missing.
     let there = with_device(&hybrid(), host(Vec::new()));
     let plan = plan(&elsewhere, &there).unwrap();
     assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
-    // A name that the kernel would refuse.
+    // A name that the kernel would reject.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);
     assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");
 }
 
-/// With the API server as the source nobody has blocks, and the pods of other nodes are known one by one.
+/// With the API server as the source, no node has blocks, and the pods of other nodes are known one
+/// by one.
 #[test]
-fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
+fn with_cluster_allocation_a_pod_is_a_block_of_one() {
     let mut intent = hybrid();
-    // Each node writes its own NodeInfo from what it is.
+    // Each node writes its own NodeInfo from its actual addresses.
     intent.nodes.remove(0);
     let pods = ["10.200.9.9", "2001:db8:200::99"].map(|address| address.parse().unwrap());
     intent.overlay_pods = Some(Arc::new([("node2".to_owned(), pods.into())].into()));
-    let mut host = Host { default_link: Some(4), ..host(Vec::new()) };
-    let mgmt = host.links.iter_mut().find(|link| link.index == 4).unwrap();
+    let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(4));
+    let mgmt = host.kernel.links.iter_mut().find(|link| link.index == 4).unwrap();
     mgmt.addresses.push("2001:db8:9::9/64".parse().unwrap());
     let host = with_device(&intent, host);
     let plan = plan(&intent, &host).unwrap();

@@ -1,4 +1,5 @@
-//! The way out, from sessions to the routes of table T. The rule itself has its table in [`crate::plan::default_route`].
+//! The default route of a BGP network, from sessions to the routes of table T.
+//! [`crate::plan::selection`] has the table of the rule itself.
 
 use trunkline_bgp::types::FamilySet;
 
@@ -7,7 +8,7 @@ use super::*;
 const V4: Family = Family::Ipv4Unicast;
 const V6: Family = Family::Ipv6Unicast;
 
-/// An established peer that offers default routes of these families, and whose whole table is here.
+/// An established peer that offers default routes of these families and has sent all its routes.
 fn offering(peer: &str, v6: &str, families: &[Family]) -> Session {
     let now = families.iter().copied().collect();
     let offer = PeerDefaultRoutes { now, ever: now, withdrawn: FamilySet::EMPTY, complete: FamilySet::ALL };
@@ -29,7 +30,7 @@ fn each_family_follows_the_default_routes_of_its_own() {
 }
 
 #[test]
-fn a_peer_that_no_packet_is_sent_to_offers_nothing() {
+fn a_peer_without_traffic_offers_no_default_route() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "doesNotRouteTraffic": true}, {"asn": 65001, "address": "192.0.2.3"},
     ]);
@@ -61,9 +62,9 @@ fn the_kernels_next_hops_stay_while_a_restarted_agent_waits_for_their_peer() {
     let former = [(key(10_000, "0.0.0.0/0"), RouteTarget::via(hops.clone()))].into();
     let back = vec![offering("192.0.2.3", "2001:db8:0:2::2", &[])];
     let tables = [("10.1.0.0/16".parse().unwrap(), 10_000)].into();
-    let waiting = Host { former, tables, ..host(back) };
+    let waiting = with_kernel(host(back), |kernel| (kernel.former, kernel.tables) = (former, tables));
     let plan_of = |host: &Host| plan(&usual(), host).unwrap();
     assert_eq!(plan_of(&waiting).kernel.routes[&key(10_000, "0.0.0.0/0")], RouteTarget::via(hops));
-    let released = Host { former: BTreeMap::new(), ..waiting };
+    let released = with_kernel(waiting, |kernel| kernel.former = BTreeMap::new());
     assert_eq!(gateways(&plan_of(&released), "0.0.0.0/0"), ["192.0.2.3"]);
 }

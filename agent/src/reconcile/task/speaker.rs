@@ -1,4 +1,4 @@
-//! The speaker, as the task starts it, tells it what this node originates, and hears it.
+//! The reconcile task's handling of the speaker: its start, its prefixes and its events.
 
 use std::net::SocketAddr;
 
@@ -10,12 +10,13 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
 use super::{FIRST_PAUSE, LAST_PAUSE, Restart, RunningSpeaker, SessionState, Task};
+use crate::family::ip_family;
 use crate::reconcile::bgp::{AppliedBgp, Prefixes};
 use crate::reconcile::pump::{self, PumpCommand};
 use crate::reconcile::{Advertised, DrainInput, DrainStage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
-    /// Starts, stops, replaces the speaker, and tells it what differs.
+    /// Starts, stops or replaces the speaker, and sends it the differences.
     pub(super) async fn drive_speaker(&mut self) {
         let Some(plan) = self.plan.as_ref() else { return };
         let Some(mut bgp) = plan.bgp.clone() else {
@@ -36,7 +37,7 @@ impl Task {
             if let Some(restart) = &mut self.restart {
                 restart.at = None;
             }
-            // Only the first one of this process follows a former life.
+            // Only the first speaker of this process follows an earlier run.
             let restarting = std::mem::replace(&mut self.speaker.restarting, false);
             if restarting && !bgp.unnumbered.is_empty() {
                 self.search.begin(self.speaker.selection_deferral);
@@ -47,7 +48,7 @@ impl Task {
             tokio::spawn(pump::run(
                 handle.clone(),
                 changes,
-                self.kernel.clone(),
+                pump::Fib { kernel: self.kernel.clone(), imported: self.imported.subscribe() },
                 self.history.clone(),
                 command_queue,
                 event_sender,
@@ -65,7 +66,7 @@ impl Task {
             true => Prefixes::new(),
             false => self.prefixes(&bgp.originate),
         };
-        // Before the first peer is added: its BFD session knows its links from the start.
+        // Before the first peer is added: a BFD session must know its links from the start.
         self.set_links().await;
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
@@ -75,12 +76,12 @@ impl Task {
             Err(stopped) => Some(stopped.to_string()),
         };
         if let Some(fault) = &self.speaker_fault {
-            tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
+            tracing::error!(%fault, "the BGP speaker rejects a part of the plan");
         }
     }
 
-    /// No speaker runs although the plan has one. Routes and rules stay, and the start is tried again: nothing announces that it
-    /// would succeed.
+    /// Handles a failed start although the plan has a speaker. Routes and rules stay, and the start
+    /// is tried again after a pause, because no event shows that it would succeed.
     fn speaker_failed(&mut self, fault: &str) {
         if self.speaker_fault.as_deref() != Some(fault) {
             tracing::error!(
@@ -105,8 +106,9 @@ impl Task {
         self.restart = Some(Restart { at: Some(now + pause), pause, since });
     }
 
-    /// The speaker's task has ended without an order. Its connections were closed without a Cease: peers that grant graceful
-    /// restart keep forwarding, and so does this node until the next speaker has converged.
+    /// Handles an unexpected end of the speaker's task. Its connections were closed without a Cease.
+    /// Peers with graceful restart keep forwarding, and so does this node until the next speaker has
+    /// converged.
     pub(super) async fn speaker_ended(&mut self) {
         self.running = None;
         for known in self.sessions.values_mut() {
@@ -126,15 +128,15 @@ impl Task {
         self.speaker_failed("the BGP speaker has ended unexpectedly");
     }
 
-    /// Another speaker learns everything again. What this one learned stays until that one has converged.
+    /// A new speaker receives all routes again. The old routes stay until it has converged.
     async fn forget_convergence(&mut self) {
         (self.converged, self.held, self.held_until) = (FamilySet::EMPTY, FamilySet::EMPTY, None);
-        if let Err(error) = self.kernel.keep_learned().await {
+        if let Err(error) = self.kernel.retain_learned().await {
             tracing::error!(%error, "the kernel thread does not answer");
         }
     }
 
-    /// What the speaker should do, while it does not run.
+    /// The speaker's part of the plan while no speaker runs.
     pub(super) fn stopped(&self) -> Option<StoppedBgp> {
         if self.running.is_some() {
             return None;
@@ -162,8 +164,8 @@ impl Task {
         })
     }
 
-    /// Hands the host's links to the speaker if they have changed. The links are not part of the
-    /// plan: a refused plan does not delay them.
+    /// Sends the host's links to the speaker if they changed. They are not part of the plan, so a
+    /// refused plan does not delay them.
     pub(super) async fn set_links(&mut self) {
         if let Some(running) = &mut self.running
             && let Err(stopped) = running.applied.set_links(&self.links).await
@@ -172,7 +174,7 @@ impl Task {
         }
     }
 
-    /// Leaves the fabric so far, or comes back.
+    /// Sets the drain stage.
     pub(super) async fn leave(&mut self, stage: DrainStage) -> DrainInput {
         self.stage = stage;
         self.drive_speaker().await;
@@ -184,7 +186,7 @@ impl Task {
         }
     }
 
-    /// The pods' addresses that the peers know.
+    /// The pods' addresses that peers have received.
     pub(super) fn advertised(&self) -> Advertised {
         let prefixes = self.planned.values().flat_map(|pod| pod.originate.keys());
         Advertised {
@@ -196,7 +198,7 @@ impl Task {
         }
     }
 
-    /// Everything that is to be originated.
+    /// All prefixes that the node originates.
     pub(super) fn prefixes(&self, own: &Prefixes) -> Prefixes {
         let mut prefixes = own.clone();
         for pod_plan in self.planned.values() {
@@ -243,7 +245,7 @@ impl Task {
                 let known = self.sessions.entry(address).or_default();
                 (known.up, known.retained, known.former) = (false, retained, false);
                 self.stale = true;
-                // What is kept changes no route now.
+                // A retained path changes no route now.
                 if let Some(running) = self.running.as_ref().filter(|_| retained.is_empty()) {
                     let _ = running.pump_commands.send(PumpCommand::Settle(Instant::now()));
                 }
@@ -285,7 +287,7 @@ impl Task {
                 self.received_defaults.set(address, family, offered, established);
                 self.stale = true;
             }
-            // Its entry stays: where its routes led is told once, and it may come again.
+            // The entry stays: its next hop is reported only once, and the neighbour may return.
             Event::PeerGone { address, .. } => {
                 tracing::info!(peer = %address, "dynamic neighbour gone");
                 self.received_defaults.forget(&address);
@@ -305,9 +307,10 @@ impl Task {
         }
     }
 
-    /// Lets go of what the last run left in the kernel, in families where every established peer has told all it has.
-    /// The speaker may converge earlier: it does not wait for peers that restart themselves (RFC 4724 §4.1), but a
-    /// default route leads where a peer's first path says.
+    /// Removes the last run's routes from the kernel, in families in which every established peer
+    /// sent all its routes. The speaker may converge earlier, because it does not wait for peers
+    /// that restart themselves (RFC 4724 §4.1). But the next hop of a default route comes from a
+    /// peer's first path.
     pub(super) fn drain(&mut self) {
         let Some(running) = &self.running else { return };
         let overdue = self.held_until.is_some_and(|until| until <= Instant::now());
@@ -327,7 +330,7 @@ impl Task {
             if self.held.is_empty() {
                 self.held_until = None;
             }
-            if let Err(error) = self.kernel.release(family).await {
+            if let Err(error) = self.kernel.release(ip_family(family)).await {
                 tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
             }
             for known in self.sessions.values_mut().filter(|known| known.former) {

@@ -1,13 +1,16 @@
-//! Pods that are in the kernel although no record knows them.
+//! Pods in the kernel without a record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::plan::{Hop, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, plan_pod};
+use trunkline_datapath::plan::{Hop, POD_TABLE, PodPlan, RouteKey, RouteTarget};
+
+use crate::plan::{Plan, PlannedPod, Pod, plan_pod};
 use crate::reconcile::UnrecordedPod;
 
-/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
-pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PodPlan {
+/// The plan that keeps a pod without a record running. Its neighbour entries stay, because its MAC
+/// is unknown.
+pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
     let holds = |address: &IpAddr| {
         plan.networks
             .iter()
@@ -21,25 +24,30 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PodPlan {
         host_ifindex: pod.host_ifindex,
         mac: [0; 6],
         attachment: pod.attachment,
-        // They were in the record.
+        // The record contained them.
         extra_prefixes: BTreeSet::new(),
     };
     match plan_pod(plan, &as_pod) {
-        Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },
-        Err(_) => PodPlan {
-            host_ifname: pod.host_ifname.clone(),
-            host_ifindex: pod.host_ifindex,
-            routes: pod
-                .addresses
-                .iter()
-                .map(|address| {
-                    let on_link = Hop::link(pod.host_ifindex);
-                    let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
-                    (key, RouteTarget::via(vec![on_link]))
-                })
-                .collect(),
-            neighbours: pod.neighbours.clone(),
-            ..PodPlan::default()
+        Ok(PlannedPod { kernel, originate }) => {
+            PlannedPod { kernel: PodPlan { neighbours: pod.neighbours.clone(), ..kernel }, originate }
+        }
+        Err(_) => PlannedPod {
+            kernel: PodPlan {
+                host_ifname: pod.host_ifname.clone(),
+                host_ifindex: pod.host_ifindex,
+                routes: pod
+                    .addresses
+                    .iter()
+                    .map(|address| {
+                        let on_link = Hop::link(pod.host_ifindex);
+                        let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
+                        (key, RouteTarget::via(vec![on_link]))
+                    })
+                    .collect(),
+                neighbours: pod.neighbours.clone(),
+                ..PodPlan::default()
+            },
+            originate: BTreeMap::new(),
         },
     }
 }

@@ -1,15 +1,19 @@
-//! From the API server's objects to a [`Snapshot`]: what is right is served, what is wrong is told. No I/O.
+//! Builds a [`Snapshot`] from the API server's objects: valid objects are served, faults are
+//! reported. No I/O.
 //!
-//! The folder source refuses a folder as a whole, since whoever edits it sees the answer. Here many people write, and an
-//! admission webhook stands before them: what is wrong all the same (an older writer, a webhook that was away) must not hold up the rest. So
-//! each object is judged for itself:
+//! The folder source refuses a folder as a whole, because its author sees the answer. In Kubernetes
+//! there are many authors, and an admission webhook checks their objects. An object can still be
+//! invalid (an older writer, or an unavailable webhook), but it must not block the others. So each
+//! object is judged separately:
 //!
 //! - A changed object with a fault: the version that is in force stays in force.
-//! - A new object with a fault is left out, and with it what needs it (a network's subnets).
-//! - Where two objects contradict each other, the one that came later is at fault.
-//! - A Network or Subnet that is deleted while pods of this node have its addresses stays until they are gone.
+//! - A new object with a fault is excluded, together with the objects that need it (a network's
+//!   subnets).
+//! - If two objects contradict each other, the later one is at fault.
+//! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
+//!   these pods are gone.
 //!
-//! The rules are those of manifests ([`trunkline_api::validate`]), and a fault is told in the same words.
+//! The rules are those of manifests ([`trunkline_api::validate`]), and faults have the same texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
@@ -18,17 +22,17 @@ use std::sync::Arc;
 use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
 use trunkline_api::validate::{self, Fault};
 
-use crate::source::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, Snapshot};
 
 /// Kind and name.
 type ObjectRef = (&'static str, String);
 
-/// What is known of a Secret.
+/// The state of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretState {
-    /// Nothing yet: its watch has not answered.
+    /// Its watch has not answered yet.
     Unknown,
-    /// It is not there, or may not be read; in words.
+    /// It does not exist, or the agent may not read it; the reason as text.
     Missing(String),
     /// Its values.
     Values(BTreeMap<String, Vec<u8>>),
@@ -43,9 +47,9 @@ pub struct Objects {
     pub networks: BTreeMap<String, Network>,
     /// By name.
     pub subnets: BTreeMap<String, Subnet>,
-    /// By name; this node's is not among them.
+    /// By name, without this node's.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// Objects that could not be read at all.
+    /// Objects that could not be decoded.
     pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
     pub overlay_pods: Option<Arc<OverlayPods>>,
@@ -53,12 +57,12 @@ pub struct Objects {
     pub secrets: BTreeMap<(String, String), SecretState>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assembled {
-    /// What is served.
+    /// The valid objects.
     pub snapshot: Snapshot,
-    /// What is not, each with kind, name, field and fix. Sorted.
+    /// The faults, each with kind, name, field and fix. Sorted.
     pub faults: Vec<String>,
 }
 
@@ -69,7 +73,8 @@ struct Candidate {
     nodes: BTreeMap<String, NodeInfo>,
 }
 
-/// Judges the objects. `running` is in force; `in_use` says whether pods of this node have addresses of a Network or Subnet.
+/// Judges the objects. `running` is in force. `in_use` returns whether pods of this node have
+/// addresses of a Network or Subnet.
 pub fn assemble(
     objects: &Objects,
     running: Option<&Snapshot>,
@@ -106,7 +111,7 @@ pub fn assemble(
     resolve(&mut wanted, objects, &before, namespace, &mut faults);
 
     let created = |which: &ObjectRef| created(objects, which);
-    // Each round gives up something that was changed, so it ends.
+    // Each round reverts a changed object, so the loop ends.
     loop {
         let found = wanted.faults(&before, &objects.labels, &created);
         if found.is_empty() {
@@ -116,7 +121,7 @@ pub fn assemble(
             found.iter().map(|fault| (fault.kind, fault.name.clone())).collect();
         let changed: Vec<&ObjectRef> = blamed.iter().filter(|which| wanted.differs(which, &before)).collect();
         if changed.is_empty() {
-            // What is in force is blamed for what came beside it: the newcomers are tried one by one.
+            // An applied object contradicts a new one: the new objects are tried one by one.
             wanted.one_by_one(&before, &objects.labels, &created, &mut faults);
             break;
         }
@@ -143,8 +148,8 @@ pub fn assemble(
     }
 }
 
-/// The Secrets of the peers in this node's networks, with the namespace that they are in. The keys of other racks are not this node's
-/// to read.
+/// The Secrets of the peers in this node's networks, each with its namespace. This node must not
+/// read the keys of other racks.
 pub fn secrets<'a>(
     networks: impl Iterator<Item = &'a Network>,
     labels: &BTreeMap<String, String>,
@@ -178,7 +183,7 @@ impl Candidate {
         })
     }
 
-    /// Puts an object back to what was, which may be that there was none.
+    /// Reverts an object to its previous version, or removes it if there was none.
     fn revert(&mut self, (kind, name): &ObjectRef, before: &Candidate) {
         fn put<T: Clone>(of: &mut BTreeMap<String, T>, name: &str, before: &BTreeMap<String, T>) {
             match before.get(name) {
@@ -201,7 +206,8 @@ impl Candidate {
         }
     }
 
-    /// Everything that is wrong. Of two that contradict each other the younger is blamed, since rules blame what stands behind.
+    /// All faults. The younger of two contradicting objects is at fault, because the rules blame
+    /// the later one in the list.
     fn faults(
         &self,
         before: &Candidate,
@@ -214,7 +220,8 @@ impl Candidate {
             .filter_map(|one| one.spec.config.as_mut())
             .flat_map(|config| &mut config.bgp_peers)
         {
-            // Where the key was put from its Secret; what rules know is what was written.
+            // `password` contains the Secret's key here, but the rules expect the object as
+            // written.
             if peer.password_secret_ref.is_some() {
                 peer.password = None;
             }
@@ -230,7 +237,8 @@ impl Candidate {
         found
     }
 
-    /// Starts from what is in force and takes over one change after another, the oldest first, each unless it makes a fault.
+    /// Starts from the applied snapshot and applies one change after another, the oldest first. A
+    /// change with a fault is skipped.
     fn one_by_one(
         &mut self,
         before: &Candidate,
@@ -245,7 +253,7 @@ impl Candidate {
         let mut all = names("Network", wanted.networks.keys().collect());
         all.extend(names("Subnet", wanted.subnets.keys().collect()));
         all.extend(names("NodeInfo", wanted.nodes.keys().collect()));
-        // What is gone is gone: only what is wanted is looked at, as it was.
+        // Deleted objects are skipped: only wanted objects are tried.
         for which in &all {
             self.revert(which, before);
         }
@@ -259,7 +267,7 @@ impl Candidate {
             let mut new = self.faults(before, labels, created);
             new.retain(|fault| !known.contains(fault));
             if !new.is_empty() {
-                // The text names the refused object, also if the rule names the other one.
+                // The text names the skipped object, even if the rule names the other one.
                 let (kind, name) = &which;
                 faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
                     true => fault.to_string(),
@@ -286,7 +294,7 @@ fn by_age<'a, T: Clone + 'a>(all: impl Iterator<Item = &'a T>, age: impl Fn(&T) 
     all
 }
 
-/// Puts the Secrets' keys into `password`. A Network whose key cannot be had stays as it was.
+/// Reads the Secrets' keys into `password`. A Network without its key stays as it was.
 fn resolve(
     wanted: &mut Candidate,
     objects: &Objects,
@@ -296,7 +304,8 @@ fn resolve(
 ) {
     let mut failed: Vec<ObjectRef> = Vec::new();
     for (name, network) in &mut wanted.networks {
-        // What is kept from before has its keys, and this node opens no session of a network that it is not in.
+        // A retained Network has its keys, and this node opens no session of a network that it is
+        // not in.
         if !objects.networks.contains_key(name) || !network.selects(&objects.labels) {
             continue;
         }
@@ -318,7 +327,7 @@ fn resolve(
     }
 }
 
-/// Reason for which a Secret has no password for a peer. The text begins with the Secret's name.
+/// The reason for which a Secret has no password for a peer. The text begins with the Secret's name.
 #[derive(Debug, thiserror::Error)]
 enum PasswordError {
     #[error("{secret} is not known yet")]
@@ -363,7 +372,7 @@ fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secre
     }
 }
 
-/// What of an object counts: a new status or another writer's label is no news.
+/// The compared fields of an object: its status and other writers' labels do not count.
 fn bare(meta: &ObjectMeta) -> ObjectMeta {
     ObjectMeta { name: meta.name.clone(), ..ObjectMeta::default() }
 }

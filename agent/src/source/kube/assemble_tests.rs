@@ -39,7 +39,7 @@ fn look(objects: &Objects, running: Option<&Snapshot>) -> Assembled {
     assemble(objects, running, "kube-system", &|_, _| false)
 }
 
-/// What is served: names of networks, then names and prefixes of subnets.
+/// The served names of networks, then names and prefixes of subnets.
 fn served(assembled: &Assembled) -> String {
     let networks = assembled.snapshot.networks.iter().map(|one| one.name().to_owned());
     let subnets =
@@ -54,7 +54,7 @@ fn good() -> Objects {
     )
 }
 
-/// Each row: what is there, what ran before, what is served, and in which words the fault is told.
+/// Each row: the objects, the previous snapshot, the served objects, and the text of the fault.
 #[test]
 fn one_bad_object_does_not_stall_the_rest() {
     let running = look(&good(), None).snapshot;
@@ -119,8 +119,8 @@ fn one_bad_object_does_not_stall_the_rest() {
         let assembled = look(&objects, before.then_some(&running));
         assert_eq!(served(&assembled), expected, "{title}: {:?}", assembled.faults);
         assert_eq!(assembled.faults.len(), faults.len(), "{title}: {:?}", assembled.faults);
-        for (told, words) in assembled.faults.iter().zip(faults) {
-            assert!(told.starts_with(words), "{title}: {told}");
+        for (reported, words) in assembled.faults.iter().zip(faults) {
+            assert!(reported.starts_with(words), "{title}: {reported}");
         }
         let again = look(&objects, Some(&assembled.snapshot));
         assert_eq!(
@@ -140,7 +140,7 @@ fn one_bad_object_does_not_stall_the_rest() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_as_it_was() {
+fn an_unreadable_object_keeps_its_last_version() {
     let running = look(&good(), None).snapshot;
     let mut objects = good();
     objects.subnets.remove("b");
@@ -154,7 +154,7 @@ fn what_cannot_be_read_stays_as_it_was() {
 }
 
 #[test]
-fn what_is_deleted_under_pods_stays_until_they_are_gone() {
+fn objects_deleted_under_pods_stay_until_the_pods_are_gone() {
     let running = look(&good(), None).snapshot;
     let mut objects = good();
     objects.subnets.remove("b");
@@ -166,7 +166,7 @@ fn what_is_deleted_under_pods_stays_until_they_are_gone() {
 }
 
 #[test]
-fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had() {
+fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
     let peers = |name: &str, key: &str| json!([{"asn": 65000, "address": "10.0.0.1", "passwordSecretRef": {"name": name, "key": key}}]);
     let with = |name: &str, key: &str| {
         let spec = json!({"netID": 65001, "mode": "BGP", "nodeSelector": {"rack": "1"}, "config": {"bgpPeers": peers(name, key)}});
@@ -205,9 +205,9 @@ fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had()
 
     for (known, named, words) in [
         (
-            SecretState::Missing("is not there: create it".to_owned()),
+            SecretState::Missing("does not exist: create it".to_owned()),
             "md5",
-            "Secret kube-system/tor is not there",
+            "Secret kube-system/tor does not exist",
         ),
         (values("x"), "nokey", "has no key `nokey`, it has md5"),
         (values(""), "md5", "`md5` is empty"),

@@ -1,11 +1,14 @@
 //! The last good state on disk, for a restart while the API server does not answer.
 //!
-//! What runs must not depend on the API server, and neither must starting again: the file has the snapshot that was in force and the
-//! IPInstances of this node's pods, so that an agent that finds nobody to ask makes the same plan and attaches the pods whose addresses
-//! were known. What it says is the past, so it is replaced as soon as the API server has been heard.
+//! The agent must be able to run and to restart without the API server. So this file contains the
+//! last valid snapshot and the IPInstances of this node's pods. With it, an agent without an API
+//! server makes the same plan and attaches pods with known addresses. The file can be out of date,
+//! so the agent uses it only until the API server answers.
 //!
-//! **It holds the TCP-MD5 keys**, also those from Secrets: without them the sessions would not come back. So it is root's alone (0600), beside
-//! the store, and never part of a log or an answer. It is written anew and renamed into place: a crash leaves the old one or the new one.
+//! **The file contains the TCP-MD5 keys**, also those from Secrets: without them the sessions could
+//! not be established again. So only root can read it (mode 0600), it is in the store's directory,
+//! and its content never appears in a log or an API answer. It is replaced by a rename: after a
+//! crash, the old or the new file exists.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,20 +20,21 @@ use serde::{Deserialize, Serialize};
 use trunkline_api::resources::{Network, NodeInfo, Secret, Subnet};
 
 use super::instances::{ObjectName, Row};
-use crate::source::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, Snapshot};
 
-/// What the file says.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Contents {
-    /// Another node's file is of no use.
+    /// The node's name. The agent ignores the file of another node.
     node: String,
     labels: std::collections::BTreeMap<String, String>,
     networks: Vec<Network>,
     subnets: Vec<Subnet>,
     nodes: Vec<NodeInfo>,
     placed: Option<OverlayPods>,
-    /// Network, place among its peers, key. Resources are written without their secrets.
+    /// The TCP-MD5 keys: name of the Network, index of the peer, key. The resources are stored
+    /// without their secrets.
     passwords: Vec<(String, usize, String)>,
     instances: Vec<(ObjectName, Row)>,
 }
@@ -44,7 +48,7 @@ pub struct Remembered {
     pub instances: Vec<(ObjectName, Row)>,
 }
 
-/// Reason for which the file cannot be used.
+/// The reason for which the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// It cannot be read.
@@ -55,8 +59,9 @@ pub enum CacheError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// Its content is not what this version writes. The parser's own message could quote a key.
-    #[error("{}: line {line}: is not what this version writes", path.display())]
+    /// This version cannot read its content. The JSON error is left out, because its text could
+    /// contain a key.
+    #[error("{}: line {line}: this version cannot read the file", path.display())]
     Content {
         /// The file.
         path: PathBuf,
@@ -76,16 +81,17 @@ pub enum CacheError {
     },
 }
 
-/// Reads the file; `Ok(None)` if there is none, or another node's.
+/// Reads the file; `Ok(None)` if it does not exist or belongs to another node.
 ///
 /// # Errors
-/// The file is there and cannot be used.
+/// The file exists and cannot be used.
 pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(CacheError::Read { path: path.to_owned(), source }),
     };
+    // The text of the JSON error could contain a key.
     let contents: Contents = serde_json::from_slice(&text)
         .map_err(|error| CacheError::Content { path: path.to_owned(), line: error.line() })?;
     let Contents { node: of, labels, mut networks, subnets, nodes, placed, passwords, instances } = contents;
@@ -137,7 +143,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     let new = path.with_extension("new");
-    // One that a crash left may have other rights.
+    // A `.new` file from before a crash may have other permissions.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -157,7 +163,7 @@ mod tests {
     use crate::ipam::Assigned;
 
     #[test]
-    fn what_was_in_force_comes_back_with_its_keys_and_for_its_node_only() {
+    fn the_cached_state_has_keys_and_is_for_its_node_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/cluster.json");
         assert_eq!(read(&path, "n1").unwrap(), None);

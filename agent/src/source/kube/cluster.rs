@@ -1,10 +1,13 @@
-//! What the rest of the agent sees of the cluster: a pod's addresses, what is to be told of a pod, and how the API server is doing.
+//! The cluster's interface to the rest of the agent: a pod's addresses, updates about a pod, and
+//! the state of the API server.
 //!
-//! The watch of the IPInstances writes the index here and wakes who waits; an ADD looks and waits. Nothing of it asks the API server, but for
-//! one thing: what families a pod wants, if its IPInstance does not say ([`super::instances`]).
+//! The watch of the IPInstances writes the index here and wakes waiting ADDs. No request goes to
+//! the API server, with one exception: the families that a pod needs, if its IPInstance does not
+//! contain them ([`super::instances`]).
 //!
-//! A whole set of addresses is taken from the index whether the API server answers at that moment or not: it was given out to this very pod
-//! (by UID), and stays that pod's as long as it lives.
+//! A complete set of addresses is used even if the API server does not answer at the moment: the
+//! controller allocated it to this very pod (by UID), and it stays allocated as long as the pod
+//! lives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,20 +31,20 @@ use crate::ipam::{Counts, PodName, Record};
 
 /// Name of the watch of this node's IPInstances.
 pub(super) const INSTANCES: &str = "ipinstances";
-/// A single question to the API server takes no longer.
+/// Time limit of a single request to the API server.
 pub(super) const QUESTION: Duration = Duration::from_secs(5);
 
-/// What changes.
+/// The changing part of the cluster's state.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) index: Index,
-    /// What is wrong with objects, each in words.
+    /// Faults of objects, for the operator.
     pub(super) faults: Vec<String>,
-    /// Why the API server refuses this node's NodeInfo, if it does.
+    /// The reason for which the API server rejects this node's NodeInfo, if it does.
     refused: Option<String>,
-    /// Of each subnet, as its status has them.
+    /// The counts of each subnet, from its status.
     pub(super) counts: BTreeMap<String, Counts>,
-    /// Whether this Node is cordoned, where that is followed and known.
+    /// Whether this Node is cordoned; none if the cordon is not followed or not known.
     is_cordoned: Option<bool>,
 }
 
@@ -53,11 +56,11 @@ struct Inner {
     node: String,
     connection: Connection,
     state: Mutex<State>,
-    /// Says that the index, the Node's cordon or the attachments have changed.
+    /// Changes with the index, the Node's cordon or the attachments.
     changed: watch::Sender<u64>,
     health: Health,
     updates: mpsc::UnboundedSender<InstanceUpdate>,
-    /// How many writes are still to be made.
+    /// Number of pending writes.
     unwritten: watch::Receiver<usize>,
     recorder: Recorder,
 }
@@ -99,7 +102,7 @@ impl Cluster {
         &self.0.connection.server
     }
 
-    /// Changes the index, and wakes who waits for it. Whether anything changed.
+    /// Changes the index and wakes all waiting tasks. Returns whether anything changed.
     pub(super) fn change(&self, change: impl FnOnce(&mut Index) -> bool) -> bool {
         let changed = change(&mut self.state().index);
         if changed {
@@ -108,7 +111,7 @@ impl Cluster {
         changed
     }
 
-    /// Tells whenever the index, the Node's cordon or the attachments change.
+    /// Changes whenever the index, the Node's cordon or the attachments change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
@@ -117,19 +120,19 @@ impl Cluster {
         self.0.changed.send_modify(|version| *version += 1);
     }
 
-    /// Whether this Node is cordoned, where that is followed and known.
+    /// Whether this Node is cordoned; none if the cordon is not followed or not known.
     pub(super) fn is_cordoned(&self) -> Option<bool> {
         self.state().is_cordoned
     }
 
-    /// This Node is cordoned, or not, or that is not known any more.
+    /// Sets whether this Node is cordoned; none if it is no longer known.
     pub(super) fn set_cordoned(&self, is_cordoned: Option<bool>) {
         if std::mem::replace(&mut self.state().is_cordoned, is_cordoned) != is_cordoned {
             self.has_changed();
         }
     }
 
-    /// The addresses of a pod, as soon as all of them are there.
+    /// Waits until all addresses of a pod are known, and returns them.
     pub async fn addresses_of(
         &self,
         pod: &PodName,
@@ -139,15 +142,15 @@ impl Cluster {
         if pod.name.is_empty() || pod.namespace.is_empty() {
             return Err(Failure::new(
                 Code::InvalidEnvironment,
-                "CNI_ARGS does not say which pod this is: with `source: kube` it must have K8S_POD_NAMESPACE and K8S_POD_NAME",
+                "CNI_ARGS does not name the pod: with `source: kube` it must contain K8S_POD_NAMESPACE and K8S_POD_NAME",
             ));
         }
         let mut abandoned = std::pin::pin!(abandoned);
         let mut changed = self.0.changed.subscribe();
-        let mut asked = None;
+        let mut known_families = None;
         loop {
             changed.mark_unchanged();
-            let found = self.state().index.find(pod, asked);
+            let found = self.state().index.find(pod, known_families);
             let missing = match found {
                 PodAddressLookup::Complete(given) => return Ok(given),
                 PodAddressLookup::Conflicting(words) => {
@@ -155,7 +158,7 @@ impl Cluster {
                 }
                 PodAddressLookup::Missing(words) => words,
                 PodAddressLookup::MaybeIncomplete(_) => {
-                    asked = Some(self.is_dual(pod).await);
+                    known_families = Some(self.is_dual(pod).await);
                     continue;
                 }
             };
@@ -169,7 +172,8 @@ impl Cluster {
         }
     }
 
-    /// What the pod itself says. An API server that does not answer says nothing, and what is there is taken.
+    /// The families from the pod's own annotation. If the API server does not answer, the known
+    /// addresses are used.
     async fn is_dual(&self, pod: &PodName) -> bool {
         let pods: Api<Pod> = Api::namespaced(self.0.connection.client.clone(), &pod.namespace);
         match within(QUESTION, pods.get_metadata(&pod.name)).await {
@@ -181,23 +185,23 @@ impl Cluster {
         }
     }
 
-    /// Why a pod has no addresses.
+    /// The error for a pod without addresses.
     fn without(&self, missing: String) -> Failure {
         let details = match self.0.health.outage() {
             Some(outage) => outage.to_string(),
-            None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node were not read yet".to_owned(),
+            None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node have not been read yet".to_owned(),
             None => match self.0.health.silence(INSTANCES) {
                 Some(seconds) => format!(
-                    "the API server answers; the last news of IPInstances of this node came {seconds} s ago: is the controller running, and has \
+                    "the API server answers; the last change of this node's IPInstances was {seconds} s ago: is the controller running, and has \
                      the pod's Network an address left (kubectl describe pod)?"
                 ),
-                None => "the API server answers, and has told of no IPInstance of this node: is the controller running?".to_owned(),
+                None => "the API server answers, and has sent no IPInstance of this node: is the controller running?".to_owned(),
             },
         };
         Failure::new(Code::TryAgainLater, missing).with_details(details)
     }
 
-    /// A pod is attached: its IPInstances' statuses are to say so.
+    /// Queues updates for the statuses of an attached pod's IPInstances.
     pub fn attached(&self, record: &Record) {
         let updates: Vec<InstanceUpdate> = {
             let state = self.state();
@@ -212,17 +216,17 @@ impl Cluster {
         }
     }
 
-    /// A pod is gone: nothing is to be said of this attachment any more.
+    /// Drops pending updates of a detached attachment.
     pub fn detached(&self, record: &Record) {
         let _ = self.0.updates.send(InstanceUpdate::Detached(record.key.container_id.clone()));
         self.has_changed();
     }
 
-    /// Something that whoever looks at the node should see. Told once, best effort.
+    /// Sends a Kubernetes event about the node, once and without a retry.
     pub fn warn(&self, reason: &'static str, note: String) {
         let (recorder, node) = (self.0.recorder.clone(), self.0.node.clone());
         tokio::spawn(async move {
-            // As kubelet does, the node is named by its name in place of its UID.
+            // The UID of the reference is the node's name, as with kubelet.
             let about = ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
@@ -239,12 +243,12 @@ impl Cluster {
                 secondary: None,
             };
             if let Err(error) = within(QUESTION, recorder.publish(&event, &about)).await {
-                tracing::debug!(error = chain(&error), "an event was not taken");
+                tracing::debug!(error = chain(&error), "the API server did not accept an event");
             }
         });
     }
 
-    /// The API server refuses this node's NodeInfo, or accepts it again.
+    /// Sets or clears the rejection of this node's NodeInfo by the API server.
     pub(super) fn set_refused(&self, refused: Option<String>) {
         let before = std::mem::replace(&mut self.state().refused, refused.clone());
         if let Some(words) = refused.filter(|words| before.as_ref() != Some(words)) {
@@ -252,7 +256,7 @@ impl Cluster {
         }
     }
 
-    /// How the API server is doing.
+    /// The state of the API server.
     pub fn status(&self) -> ClusterStatus {
         let faults = {
             let state = self.state();
@@ -261,7 +265,7 @@ impl Cluster {
         self.0.health.status(&self.0.connection.server, faults, *self.0.unwritten.borrow())
     }
 
-    /// How full a subnet is in the whole cluster.
+    /// The counts of a subnet in the whole cluster.
     pub fn counts(&self, subnet: &str) -> Counts {
         self.state().counts.get(subnet).copied().unwrap_or_default()
     }

@@ -1,12 +1,14 @@
-//! Pending updates of the API server, by object: the last update counts, and each object has its turn. No I/O.
+//! Pending updates for the API server, by object: the last update counts, and objects take turns.
+//! No I/O.
 //!
-//! A pod that is restarted in a loop, or an outage of an hour, makes many updates for one object; what is written is the last one. An update that
-//! comes while an older one for the same object is being written is not lost: [`Coalesce::settle`] takes out only what it was told.
+//! A pod that restarts in a loop, or an outage of an hour, causes many updates for one object; only
+//! the last one is written. An update that arrives during the write of an older one for the same
+//! object is not lost: [`Coalesce::settle`] removes only the written value.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// See the module.
+/// The pending updates.
 #[derive(Debug)]
 pub struct Coalesce<K, V> {
     updates: HashMap<K, V>,
@@ -20,27 +22,27 @@ impl<K, V> Default for Coalesce<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V: Clone + PartialEq> Coalesce<K, V> {
-    /// This is to be written, whatever was to be before.
+    /// Sets the pending update of an object, in place of an older one.
     pub fn put(&mut self, key: K, value: V) {
         if self.updates.insert(key.clone(), value).is_none() {
             self.order.push_back(key);
         }
     }
 
-    /// Nothing is to be written any more where this holds.
+    /// Removes the pending updates that match.
     pub fn cancel(&mut self, which: impl Fn(&K, &V) -> bool) {
         self.updates.retain(|key, value| !which(key, value));
         let updates = &self.updates;
         self.order.retain(|key| updates.contains_key(key));
     }
 
-    /// Whose turn it is.
+    /// The next update.
     pub fn next(&self) -> Option<(K, V)> {
         let key = self.order.front()?;
         Some((key.clone(), self.updates.get(key)?.clone()))
     }
 
-    /// This was written. An update that came meanwhile is next.
+    /// The value was written. If the pending update is newer, it stays.
     pub fn settle(&mut self, key: &K, value: &V) {
         if self.updates.get(key) == Some(value) {
             self.updates.remove(key);
@@ -48,7 +50,7 @@ impl<K: Clone + Eq + Hash, V: Clone + PartialEq> Coalesce<K, V> {
         }
     }
 
-    /// This could not be written: it has its turn again after the others.
+    /// The write failed: the update moves behind all others.
     pub fn postpone(&mut self, key: &K) {
         if self.updates.contains_key(key) {
             self.order.retain(|known| known != key);
@@ -56,12 +58,12 @@ impl<K: Clone + Eq + Hash, V: Clone + PartialEq> Coalesce<K, V> {
         }
     }
 
-    /// How many objects are to be written.
+    /// Number of objects with a pending update.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether nothing is to be written.
+    /// Whether no update is pending.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
@@ -78,7 +80,7 @@ mod tests {
             due.put(key, value);
         }
         assert_eq!((due.len(), due.next()), (3, Some(("a", 2))));
-        // While 2 is written a newer one comes: that is still to be written.
+        // A newer update arrives during the write of 2: it stays pending.
         due.put("a", 3);
         due.settle(&"a", &2);
         assert_eq!(due.next(), Some(("a", 3)));

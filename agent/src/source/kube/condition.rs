@@ -1,11 +1,13 @@
-//! What the agent says of its node's network: the Node's condition `NetworkUnavailable`. No I/O.
+//! The agent's part of the Node's condition `NetworkUnavailable`. No I/O.
 //!
-//! Kubernetes makes the taint `node.kubernetes.io/network-unavailable` of it, which keeps new pods away. It is false once the agent serves
-//! a network here, and true where a BGP network has lost all of its sessions for `SILENCE`: pods of this node can be reached by nobody then.
-//! A router that restarts is back before that.
+//! From this condition Kubernetes makes the taint `node.kubernetes.io/network-unavailable`, which
+//! keeps new pods away. The condition is false once the agent serves a network here. It is true if
+//! a BGP network lost all of its sessions for `SILENCE`, because then no host can reach this node's
+//! pods. A router returns from a restart before that.
 //!
-//! A node that is in no network at all is the controller's to tell (reason `NoNetwork`), and its to take back: the agent
-//! has no opinion of such a node, and does not write while that reason stands, so that the two never undo each other's word.
+//! The controller reports and clears the condition of a node that is in no network (reason
+//! `NoNetwork`). The agent decides nothing for such a node, and does not write while the condition
+//! has that reason. So the two never overwrite each other's condition.
 
 use std::time::Duration;
 
@@ -15,15 +17,15 @@ use trunkline_api::control::PeerState;
 use trunkline_api::names::condition::{NETWORK_UNAVAILABLE, NO_NETWORK};
 use trunkline_api::resources::NodePeer;
 
-/// No session is up for this long: the node cannot be reached.
+/// Without any session for this time, the node counts as unreachable.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What is to be said.
+/// The state of the node's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCondition {
-    /// Pods of this node can be reached, as far as the agent knows.
+    /// Pods of this node are reachable, as far as the agent knows.
     Available,
-    /// There is no BGP session over which anybody learns of them.
+    /// No BGP session is up that could advertise them.
     NoSession,
 }
 
@@ -49,24 +51,24 @@ impl NetworkCondition {
         match self {
             NetworkCondition::Available => "the agent serves this node's networks",
             NetworkCondition::NoSession => {
-                "no BGP session is up: nobody learns of this node's pods (trunkline peers says why)"
+                "no BGP session is up: no router has routes to this node's pods (`trunkline peers` shows the reason)"
             }
         }
     }
 }
 
-/// What is to be done about the condition as the API server has it.
+/// The result of a comparison with the API server's condition.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConditionAction {
-    /// It says so already, whoever wrote it.
+    /// The condition already has this status.
     Nothing,
-    /// The controller's word stands: it takes it back first.
+    /// The condition has the controller's reason: the controller clears it first.
     Wait,
-    /// Write it.
+    /// The agent writes it.
     Write,
 }
 
-/// What follows from a verdict and the Node.
+/// Compares a verdict with the Node.
 pub fn compare(verdict: NetworkCondition, node: &Node) -> ConditionAction {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let is_it = |one: &&NodeCondition| one.type_ == NETWORK_UNAVAILABLE;
@@ -79,15 +81,15 @@ pub fn compare(verdict: NetworkCondition, node: &Node) -> ConditionAction {
     }
 }
 
-/// Since when there is no session.
+/// The time since which no session is up.
 #[derive(Debug, Default)]
 pub struct SessionLossTimer {
     since: Option<Instant>,
 }
 
 impl SessionLossTimer {
-    /// What is to be said of a node that serves networks or does not and has these peers, and when that changes by itself. `None`
-    /// while there is nothing to say.
+    /// The verdict for a node that does or does not serve networks and has these peers, and the
+    /// time at which the verdict changes by itself. `None` while there is no verdict.
     pub fn evaluate(
         &mut self,
         serves: bool,
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_after_a_while_and_ends_at_once() {
+    fn session_loss_is_reported_late_and_cleared_at_once() {
         let (mut silence, start) = (SessionLossTimer::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let down = peers(&[PeerState::Active, PeerState::Connect]);
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_word_is_waited_for_and_nobody_elses() {
+    fn only_the_controllers_condition_is_not_overwritten() {
         let node = |condition: Option<(&str, &str)>| {
             let condition = condition.map(|(status, reason)| NodeCondition {
                 type_: NETWORK_UNAVAILABLE.to_owned(),

@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_daemon::apiserver;
 
-use crate::config::schema::FilePath;
+use crate::text_kinds::FilePath;
 
-/// Where Networks, Subnets and pods' addresses come from.
+/// The source of Networks, Subnets and pods' addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
@@ -21,16 +21,19 @@ pub enum SourceKind {
     Kube,
 }
 
-/// How the API server is reached, with `source: kube`.
+/// Access to the API server, with `source: kube`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KubeConfig {
-    /// A kubeconfig file, whose current context counts. Unless said, the service account of the pod that the agent runs in.
+    /// A kubeconfig file; its current context is used. Default: the service account of the agent's
+    /// pod.
     #[schemars(with = "Option<FilePath>")]
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace of Secrets for which `passwordSecretRef` names none; `POD_NAMESPACE` from the environment unless said, else the client's.
+    /// Namespace of Secrets for a `passwordSecretRef` without a namespace. Default: `POD_NAMESPACE`
+    /// from the environment, otherwise the client's.
     pub namespace: Option<String>,
-    /// What is known of the cluster, for a restart while the API server does not answer. It holds the peers' keys, readable by root alone.
+    /// The cache file for a restart while the API server does not answer. It contains the peers'
+    /// keys, so only root can read it.
     #[schemars(with = "FilePath")]
     pub cache: PathBuf,
 }
@@ -45,19 +48,19 @@ impl Default for KubeConfig {
     }
 }
 
-/// A client, and what goes with it.
+/// A client and its parameters.
 #[derive(Clone)]
 pub struct Connection {
-    /// The client. Nothing was asked yet.
+    /// The client. It has sent no request yet.
     pub client: kube::Client,
     /// The server's address, for people.
     pub server: String,
-    /// Where Secrets are that say no namespace.
+    /// Namespace of Secrets without a namespace in their reference.
     pub namespace: String,
 }
 
 impl KubeConfig {
-    /// Makes a client. That needs no answer of the API server.
+    /// Makes a client, without a request to the API server.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
         let config = match &self.kubeconfig {
             Some(path) => {

@@ -1,12 +1,15 @@
-//! Follows the Node's cordon: tells [`Drain`] whether the Node is cordoned, and how many of its pods have to go before it is empty.
+//! Follows the Node's cordon: reports to [`Drain`] whether the Node is cordoned, and how many of
+//! its pods must leave before it is empty.
 //!
-//! What `kubectl drain` leaves on a node is not waited for: pods of DaemonSets, and static ones. Which those are, the pods themselves say: each is asked
-//! for once, its metadata alone, and only while the node is cordoned. A pod that is gone from the API server while it is still attached has to go,
-//! like one of which nothing can be learned.
+//! The agent does not wait for the pods that `kubectl drain` leaves on a node: pods of DaemonSets,
+//! and static pods. It identifies them by the pods' metadata: one request for each pod, and only
+//! while the node is cordoned. A pod must leave if the API server no longer has it while it is
+//! still attached, or if the request fails.
 //!
-//! **Nothing is decided while the API server is not heard**: the cordon may be gone by now. What was decided before stays. When it is heard
-//! again the Node's changes of meanwhile come a moment later, and a pod that is replaced leaves the node empty for a moment: so an
-//! empty node is looked at for `SETTLE` before it counts as one. Going back is not waited for.
+//! **Without an answer of the API server the agent decides nothing**: the cordon may be gone.
+//! Earlier decisions stay. After an outage, the Node's changes arrive a moment later. A replaced
+//! pod leaves the node empty for a moment, too. So an empty node counts as empty only after
+//! `SETTLE`. The return from a drain does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,12 +24,12 @@ use super::request::{RequestError, within};
 use crate::drain::{Cordon, Drain};
 use crate::ipam::{Ipam, PodName};
 
-/// An empty node stays empty for so long.
+/// An empty node must stay empty for this time.
 const SETTLE: Duration = Duration::from_secs(1);
-/// What was not answered or not stored is tried again after this.
+/// Time between retries of a failed request or write.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// What is on static pods' objects in the API server.
+/// An annotation of static pods' objects in the API server.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Namespace, name and UID of a pod.
@@ -37,7 +40,7 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
     let mut changed = cluster.changes();
     let mut turns = cluster.health().turns();
     let mut kinds = Kinds::default();
-    let mut told: Option<Option<Cordon>> = None;
+    let mut reported: Option<Option<Cordon>> = None;
     let mut seen_empty = false;
     loop {
         changed.mark_unchanged();
@@ -54,11 +57,11 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
                 }
             };
             let empty = cordon == Some(Cordon::Yes { left: 0 });
-            if empty && !seen_empty && told != Some(cordon) {
+            if empty && !seen_empty && reported != Some(cordon) {
                 again = Some(SETTLE);
-            } else if told != Some(cordon) {
+            } else if reported != Some(cordon) {
                 match drain.cordon(cordon).await {
-                    Ok(_) => told = Some(cordon),
+                    Ok(_) => reported = Some(cordon),
                     Err(error) => {
                         tracing::warn!(%error, "the Node's cordon could not be followed");
                         again = Some(RETRY);
@@ -74,7 +77,8 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
             }
         };
         tokio::select! {
-            // Both ends are the cluster's, which is held here.
+            // The cluster owns the sender, and this task holds the cluster, so the channel stays
+            // open.
             _ = changed.changed() => seen_empty = false,
             _ = turns.changed() => seen_empty = false,
             () = wait => {}
@@ -82,16 +86,16 @@ pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
     }
 }
 
-/// Which pods may stay, as far as they were asked for.
+/// The kinds of the requested pods: whether they may stay.
 #[derive(Default)]
 struct Kinds {
     stays: BTreeMap<PodId, bool>,
-    /// How many there were when it was looked last.
+    /// Number of pods at the last check.
     pods: usize,
 }
 
 impl Kinds {
-    /// How many pods have to go; `None` if it could not be learned of all.
+    /// Number of pods that must leave; `None` if a request failed.
     async fn left(&mut self, cluster: &Cluster, ipam: &Ipam) -> Option<usize> {
         let records = ipam.summary().await?.records;
         let mut pods: BTreeSet<PodId> = records.into_iter().map(|record| id(record.pod)).collect();
@@ -123,7 +127,7 @@ fn id(pod: PodName) -> PodId {
     (pod.namespace, pod.name, pod.uid)
 }
 
-/// Whether a pod stays on a node that is drained in Kubernetes; `None` if there is none of that UID.
+/// Whether a pod stays on a node that is drained in Kubernetes; `None` if no pod has this UID.
 async fn stays_on_node(
     cluster: &Cluster,
     (namespace, name, uid): &PodId,
@@ -142,7 +146,7 @@ async fn stays_on_node(
     }
 }
 
-/// Whether `kubectl drain` leaves it where it is.
+/// Whether `kubectl drain` leaves this pod on the node.
 fn stays(pod: &PartialObjectMeta<Pod>) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
@@ -154,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_drain_in_kubernetes_leaves() {
+    fn a_kubernetes_drain_leaves_daemonset_and_static_pods() {
         let owner = |kind: &str, is_controller: bool| {
             serde_json::json!({"ownerReferences": [{
                 "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u", "controller": is_controller,

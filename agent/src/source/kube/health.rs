@@ -1,7 +1,8 @@
-//! Whether the API server answers: what each watch has seen, for errors, `trunkline status` and `/metrics`.
+//! Whether the API server answers: the state of each watch, for errors, `trunkline status` and
+//! `/metrics`.
 //!
-//! Each watch is a connection of its own and fails by itself. The agent counts as connected when none of its watches is failing and each has
-//! had its first list.
+//! Each watch has its own connection and can fail alone. The agent counts as connected if no watch
+//! is failing and each watch received its first list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,29 +12,29 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_api::control::{ClusterStatus, WatchStatus};
 
-/// What one watch has seen.
+/// The state of one watch.
 #[derive(Clone, Debug, Default)]
 struct Watch {
-    /// Its first list is whole.
+    /// Whether its first list is complete.
     listed: bool,
-    /// Since when it fails, and the last reason.
+    /// The start and the last reason of the current failure.
     failing: Option<(Instant, String)>,
     last_event: Option<Instant>,
     events: u64,
     errors: u64,
 }
 
-/// See the module. Cheap to clone.
+/// The state of all watches. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Health {
     watches: Arc<Mutex<BTreeMap<String, Watch>>>,
     turns: watch::Sender<()>,
 }
 
-/// Why the API server cannot be relied on.
+/// The reason for which the API server is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Since when, in seconds.
+    /// Duration, in seconds.
     pub seconds: u64,
     /// The last error.
     pub reason: String,
@@ -46,7 +47,7 @@ impl fmt::Display for Outage {
 }
 
 impl Health {
-    /// Changes what a watch has seen. One that was stopped leaves nothing, however late it is heard of.
+    /// Changes the state of a watch. A stopped watch has no state, even if a late report arrives.
     fn with<T>(&self, name: &str, change: impl FnOnce(&mut Watch) -> T) -> T {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         match watches.get_mut(name) {
@@ -60,17 +61,17 @@ impl Health {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default();
     }
 
-    /// A watch is not needed any more.
+    /// A watch was stopped.
     pub fn stopped(&self, name: &str) {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Tells whenever a watch is live that was not.
+    /// Changes whenever a watch becomes live.
     pub fn turns(&self) -> watch::Receiver<()> {
         self.turns.subscribe()
     }
 
-    /// Something came. Whether that ends a failure.
+    /// Records an event of a watch. Returns whether this ends a failure.
     pub fn event(&self, name: &str) -> bool {
         let ended = self.with(name, |watch| {
             watch.events += 1;
@@ -83,7 +84,7 @@ impl Health {
         ended
     }
 
-    /// The list is whole. Whether that ends a failure.
+    /// Records a complete list. Returns whether this ends a failure.
     pub fn listed(&self, name: &str) -> bool {
         let (first, ended) = self.with(name, |watch| {
             (!std::mem::replace(&mut watch.listed, true), watch.failing.take().is_some())
@@ -94,7 +95,7 @@ impl Health {
         ended
     }
 
-    /// It failed. Whether that is news.
+    /// Records a failure. Returns whether it is a new failure.
     pub fn failed(&self, name: &str, reason: String) -> bool {
         self.with(name, |watch| {
             watch.errors += 1;
@@ -103,22 +104,22 @@ impl Health {
         })
     }
 
-    /// Whether a watch has had its list, and does not fail.
+    /// Whether a watch received its list and is not failing.
     pub fn is_live(&self, name: &str) -> bool {
         self.with(name, |watch| watch.listed && watch.failing.is_none())
     }
 
-    /// Whether a watch has had its list.
+    /// Whether a watch received its list.
     pub fn was_listed(&self, name: &str) -> bool {
         self.with(name, |watch| watch.listed)
     }
 
-    /// For how long a watch has told nothing, in seconds; `None` if it never has.
+    /// Seconds since the last event of a watch; `None` before the first.
     pub fn silence(&self, name: &str) -> Option<u64> {
         self.with(name, |watch| watch.last_event.map(|at| at.elapsed().as_secs()))
     }
 
-    /// Since when the API server does not answer, if it does not: of the watch that fails longest.
+    /// The current outage of the API server, if any: that of the watch with the longest failure.
     pub fn outage(&self) -> Option<Outage> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let failing = watches.values().filter_map(|watch| watch.failing.as_ref());
@@ -126,7 +127,7 @@ impl Health {
         Some(Outage { seconds: since.elapsed().as_secs(), reason: reason.clone() })
     }
 
-    /// Everything, for `trunkline status`.
+    /// The status for `trunkline status`.
     pub fn status(&self, server: &str, faults: Vec<String>, unwritten: usize) -> ClusterStatus {
         let outage = self.outage();
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_failing_watch_is_an_outage_until_it_hears_again() {
+    async fn one_failing_watch_is_an_outage_until_it_recovers() {
         let health = Health::default();
         health.started("networks");
         health.started("ipinstances");

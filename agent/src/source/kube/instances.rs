@@ -1,19 +1,24 @@
-//! The IPInstances of this node's pods, by pod: what an ADD gets its addresses from. No I/O.
+//! The IPInstances of this node's pods, by pod. ADD takes its addresses from here. No I/O.
 //!
-//! The watch selects by label (`networking.alibaba.com/node`), so that this index has as many rows as the node has pods' addresses, and an
-//! address given out on another node is not even decoded here.
+//! The watch selects by label (`networking.alibaba.com/node`). So this index has one row for each
+//! address of the node's pods, and the agent does not even decode addresses of other nodes.
 //!
-//! **When is a pod's set of addresses whole?** The controller creates the IPInstances of a dual-stack pod one after the other, so an ADD that
-//! takes what is there at the moment may take half. Three things can say how many there will be, asked in this order:
+//! **Completeness of a pod's addresses.** The controller creates the IPInstances of a dual-stack
+//! pod one after the other, so an ADD could find only half of them. Three facts can define how many
+//! there will be, in this order:
 //!
-//! 1. the annotation `networking.alibaba.com/ip-family` on the IPInstance itself, which Trunkline's controller writes: it alone decides the
-//!    family, and it says so in the same object that is waited for;
-//! 2. the same annotation on the pod, where hybridnet's controller wrote the IPInstance (its webhook stamps it): one read of the pod's
-//!    metadata, once an ADD ([`PodAddressLookup::MaybeIncomplete`]);
-//! 3. else what is there is whole. Nobody has said that there is more to wait for.
+//! 1. the annotation `networking.alibaba.com/ip-family` on the IPInstance itself. Trunkline's
+//!    controller writes it: the controller decides the family, and the annotation is in the same
+//!    object that ADD waits for;
+//! 2. the same annotation on the pod, if hybridnet's controller wrote the IPInstance (its webhook
+//!    adds it to the pod): one read of the pod's metadata for each ADD
+//!    ([`PodAddressLookup::MaybeIncomplete`]);
+//! 3. otherwise the existing addresses are complete, because nothing indicates that more will
+//!    follow.
 //!
-//! **Whose is an IPInstance?** Its `spec.binding` names the pod, and the pod's UID: of a StatefulSet the next pod has the same name, and a
-//! retained address is bound to it anew. A runtime that tells no UID is taken at its word. What is being deleted is nobody's.
+//! **The owner of an IPInstance.** Its `spec.binding` contains the pod's name and UID. The next pod
+//! of a StatefulSet has the same name, and a retained address is bound to it again. If the runtime
+//! passes no UID, the name is enough. An IPInstance during deletion has no owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,31 +34,32 @@ use crate::ipam::{Assigned, PodName};
 /// Namespace and name of an object.
 pub type ObjectName = (String, String);
 
-/// Whether a pod is to have an address of each family, as its annotation `ip-family` says; `None` if it says nothing.
+/// Whether a pod needs an address of each family, by its annotation `ip-family`; `None` without the
+/// annotation.
 pub fn is_dual(annotations: &BTreeMap<String, String>) -> Option<bool> {
     let family = IpFamily::read(annotations.get(annotation::IP_FAMILY)?)?;
     Some(family.has_v4() && family.has_v6())
 }
 
-/// What matters of one IPInstance.
+/// The used fields of one IPInstance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Its network.
     pub network: String,
-    /// Where the address is from.
+    /// The address and its subnet.
     pub assigned: Assigned,
     /// The pod's MAC.
     pub mac: [u8; 6],
     /// The pod's name; its namespace is the IPInstance's.
     pub pod: String,
-    /// The pod's UID; empty while the address is only kept.
+    /// The pod's UID; empty while the address is only retained.
     pub uid: String,
-    /// Whether the pod is to have an address of each family, if the controller says it.
+    /// Whether the pod needs an address of each family; none without the controller's annotation.
     pub dual: Option<bool>,
-    /// Prefixes that the pod may send from besides its addresses, if its Network allows them.
+    /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     #[serde(default)]
     pub extra_prefixes: BTreeSet<IpNet>,
-    /// The sandbox and the node that its status names.
+    /// The sandbox and the node in its status.
     pub seen: (String, String),
 }
 
@@ -66,10 +72,10 @@ pub struct RowError {
 }
 
 impl Row {
-    /// Reads an IPInstance; `None` if it is about to go.
+    /// Reads an IPInstance; `None` during its deletion.
     ///
     /// # Errors
-    /// A field has no valid address.
+    /// A field has no valid address. The error contains the field.
     pub fn read(instance: &IPInstance) -> Result<Option<Row>, RowError> {
         let (meta, spec) = (&instance.metadata, &instance.spec);
         if meta.deletion_timestamp.is_some() {
@@ -87,7 +93,7 @@ impl Row {
             text => Some(parse_address(text).map_err(field("spec.address.gateway"))?),
         };
         let mac = parse_mac(&spec.address.mac).map_err(field("spec.address.mac"))?;
-        let said = |field: &str, name: &str| match field {
+        let or_label = |field: &str, name: &str| match field {
             "" => meta.labels.get(name).cloned().unwrap_or_default(),
             field => field.to_owned(),
         };
@@ -97,8 +103,8 @@ impl Row {
             network: spec.network.clone(),
             assigned: Assigned { subnet: spec.subnet.clone(), address, gateway },
             mac,
-            pod: said(&spec.binding.pod_name, label::POD),
-            uid: said(&spec.binding.pod_uid, label::POD_UID),
+            pod: or_label(&spec.binding.pod_name, label::POD),
+            uid: or_label(&spec.binding.pod_uid, label::POD_UID),
             dual: is_dual(&meta.annotations),
             extra_prefixes: extra_prefixes(&meta.name, &meta.annotations).unwrap_or_else(|faults| {
                 for fault in faults {
@@ -113,7 +119,7 @@ impl Row {
     }
 }
 
-/// What a pod gets.
+/// The addresses of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodAddresses {
     /// Its network.
@@ -122,20 +128,20 @@ pub struct PodAddresses {
     pub addresses: Vec<Assigned>,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Prefixes that it may send from besides its addresses, if its Network allows them.
+    /// Prefixes that it may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// What is known of a pod's addresses.
+/// Result of a look-up of a pod's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAddressLookup {
     /// All of them.
     Complete(PodAddresses),
-    /// These, and nobody here knows whether there will be more.
+    /// These addresses, and the index does not show whether more will follow.
     MaybeIncomplete(PodAddresses),
-    /// Not all; what is missing, in words.
+    /// Not all; the missing part as text.
     Missing(String),
-    /// They contradict each other; how, in words.
+    /// They contradict each other; the contradiction as text.
     Conflicting(String),
 }
 
@@ -143,12 +149,12 @@ pub enum PodAddressLookup {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     rows: BTreeMap<ObjectName, Row>,
-    /// Pod to its IPInstances.
+    /// The IPInstances of each pod.
     pods: BTreeMap<ObjectName, Vec<String>>,
 }
 
 impl Index {
-    /// Puts a row in place of what is there. `None` takes it out. Whether anything changed.
+    /// Replaces a row. `None` removes it. Returns whether anything changed.
     pub fn set(&mut self, name: ObjectName, row: Option<Row>) -> bool {
         if self.rows.get(&name) == row.as_ref() {
             return false;
@@ -169,7 +175,7 @@ impl Index {
         true
     }
 
-    /// Puts these in place of all that is there.
+    /// Replaces all rows. Returns whether anything changed.
     pub fn replace(&mut self, rows: impl IntoIterator<Item = (ObjectName, Row)>) -> bool {
         let mut index = Index::default();
         for (name, row) in rows {
@@ -195,7 +201,7 @@ impl Index {
         })
     }
 
-    /// A pod's addresses; `dual`: what the pod itself says, if it was asked.
+    /// A pod's addresses. `dual`: the families from the pod's own annotation, if it was requested.
     pub fn find(&self, pod: &PodName, dual: Option<bool>) -> PodAddressLookup {
         let title = format!("pod {}/{}", pod.namespace, pod.name);
         let mut rows: Vec<&Row> = Vec::new();
@@ -249,7 +255,7 @@ impl Index {
         }
     }
 
-    /// The pods that have an address, whether they were attached yet or not.
+    /// The pods with an address, attached or not.
     pub fn bound(&self) -> impl Iterator<Item = PodName> {
         let bound = self.rows.iter().filter(|(_, row)| !row.uid.is_empty());
         bound.map(|((namespace, _), row)| PodName {
@@ -259,7 +265,7 @@ impl Index {
         })
     }
 
-    /// Whether a pod of this node has an address of this network, or of this subnet.
+    /// Whether a pod of this node has an address of this network or subnet.
     pub fn uses(&self, kind: &str, name: &str) -> bool {
         self.rows.values().any(|row| match kind {
             "Network" => row.network == name,
@@ -268,7 +274,7 @@ impl Index {
     }
 }
 
-/// The address and node of an overlay's IPInstance, as far as it has both.
+/// The address and node of an overlay's IPInstance, if it has both.
 pub fn placed(instance: &IPInstance) -> Option<(IpAddr, String)> {
     let node = Some(&instance.spec.binding.node_name)
         .filter(|node| !node.is_empty())
@@ -313,8 +319,8 @@ mod tests {
         PodName { namespace: "web".to_owned(), name: "p".to_owned(), uid: uid.to_owned() }
     }
 
-    /// Who has what of it: the words, or the addresses.
-    fn said(found: PodAddressLookup) -> String {
+    /// The text of the result, or the addresses.
+    fn summary(found: PodAddressLookup) -> String {
         let addresses = |given: PodAddresses| {
             let addresses: Vec<String> =
                 given.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_pod_has_all_its_addresses() {
+    fn completeness_of_a_pods_addresses() {
         const V4: &str = "10.0.0.7/24";
         const V6: &str = "2001:db8::7/64";
         type Row = (&'static [(&'static str, &'static str, &'static str)], Option<bool>, &'static str);
@@ -366,10 +372,10 @@ mod tests {
             ),
         ];
         for (rows, dual, expected) in rows {
-            assert_eq!(said(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
+            assert_eq!(summary(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
         }
         assert_eq!(
-            said(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
+            summary(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
             "whole 10.0.0.7",
             "no UID is told"
         );
@@ -399,18 +405,18 @@ mod tests {
         assert!(given(None, None).is_empty());
         assert_eq!(given(both, both), ["10.9.0.0/16", "fd00:9::/64"]);
         assert_eq!(given(both, Some("10.10.0.0/16")), ["10.9.0.0/16", "10.10.0.0/16", "fd00:9::/64"]);
-        // What nobody of Trunkline wrote: the pod is served without.
+        // An invalid value from another writer: the pod gets no extra prefixes.
         assert!(given(Some("10.9.0.0/16,x"), None).is_empty());
     }
 
     #[test]
-    fn rows_come_change_and_go() {
+    fn rows_are_added_changed_and_removed() {
         let mut index = index(&[("10.0.0.7/24", "old", "IPv4")]);
         let name = ("web".to_owned(), "10-0-0-7-24".to_owned());
         let bound = Row::read(&instance("10.0.0.7/24", "u", "IPv4")).unwrap();
         assert!(index.set(name.clone(), bound.clone()), "a retained address is bound to the next pod");
         assert!(!index.set(name.clone(), bound), "nothing new");
-        assert_eq!(said(index.find(&pod("u"), None)), "whole 10.0.0.7");
+        assert_eq!(summary(index.find(&pod("u"), None)), "whole 10.0.0.7");
         assert!(index.uses("Network", "rack1") && index.uses("Subnet", "s4") && !index.uses("Subnet", "s6"));
         let before = index.clone();
         assert!(!index.replace(before.rows().clone()), "a relist without news");

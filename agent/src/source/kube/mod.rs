@@ -1,4 +1,5 @@
-//! The API server as the source: watches of what this node needs, and nothing that grows with the cluster's pods.
+//! The API server as the source: watches of the objects that this node needs. Their number does not
+//! grow with the cluster's pods.
 //!
 //! ```text
 //!  API server ── networks, subnets, this Node, peers' Secrets ──► task ── Snapshot ──► reconcile
@@ -9,16 +10,25 @@
 //!      └── IPInstances of this node ──► index ──► ADD waits for its pod's addresses
 //! ```
 //!
-//! - [`watch`]: one watch, through outages and gaps. - [`task`]: which watches, and snapshots of what they tell. - [`assemble`]: what is right
-//!   in it and what is not. - `node`: what matters of this Node. - `cordon`: whether it is cordoned, and empty. - [`instances`]: addresses by
-//!   pod. - [`cluster`]: what the rest of the agent sees. - [`writer`]: what the agent writes, with [`coalesce`]. - [`cache`]: the last good
-//!   state. - [`health`]: how the API server is doing. - [`config`]: `kube` in agent.yaml.
+//! - [`watch`]: one watch, through outages and gaps.
+//! - [`task`]: the set of watches, and the snapshots.
+//! - [`assemble`]: separates valid from invalid objects.
+//! - `node`: the used fields of this Node.
+//! - `cordon`: whether the Node is cordoned, and empty.
+//! - [`instances`]: addresses by pod.
+//! - [`cluster`]: the interface to the rest of the agent.
+//! - [`writer`]: the agent's writes, with [`coalesce`].
+//! - [`cache`]: the last good state.
+//! - [`health`]: the state of the API server.
+//! - [`config`]: `kube` in agent.yaml.
 //!
-//! **Outage**: watches fail and wait, nothing else happens: what is in force stays in force, pods whose IPInstances are known are attached, DEL
-//! asks nobody. A restart finds the last state in the cache.
+//! **Outage**: watches fail and retry, and nothing else changes. The applied snapshot stays in
+//! force, pods with known IPInstances are attached, and DEL needs no request. A restart reads the
+//! last state from the cache.
 //!
-//! **What a node costs the API server**: the watches of networks and subnets (whose statuses cannot be left out; the controller writes them
-//! rarely), of one Node, of its own IPInstances, one for each Secret, and an apply of the NodeInfo's status when sessions change.
+//! **Load of a node on the API server**: the watches of networks and subnets (with their statuses,
+//! which the controller rarely writes), of one Node, of the node's own IPInstances, one for each
+//! Secret, and an apply of the NodeInfo's status when sessions change.
 
 pub mod assemble;
 pub mod cache;
@@ -39,7 +49,6 @@ pub use cluster::Cluster;
 pub use config::{KubeConfig, SourceKind};
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ::kube::Api;
 use ::kube::api::ListParams;
@@ -53,13 +62,12 @@ use trunkline_daemon::errors::chain;
 use crate::drain::Drain;
 use crate::ipam::Ipam;
 use crate::metrics::Metrics;
-use crate::observe::Observer;
 use crate::reconcile::Reconcile;
 use config::Connection;
 use request::RequestError;
-use writer::InstanceUpdate;
+use writer::{InstanceUpdate, NodePeers};
 
-/// The cluster, and the ends of its channels that its tasks hold.
+/// The cluster, and the channel ends of its tasks.
 pub struct Parts {
     /// The cluster.
     pub cluster: Cluster,
@@ -67,25 +75,25 @@ pub struct Parts {
     unwritten: latest::Sender<usize>,
 }
 
-/// What the cluster's tasks work with.
-pub struct ClusterDependencies {
+/// The inputs of the cluster's tasks.
+pub struct ClusterDependencies<P> {
     /// This node.
     pub node: String,
-    /// Where the last good state is kept.
+    /// The path of the last good state.
     pub cache: PathBuf,
-    /// Who takes snapshots.
+    /// The reconcile task, which receives snapshots.
     pub reconcile: Reconcile,
-    /// Who has the records.
+    /// The owner of the records.
     pub ipam: Ipam,
-    /// What is counted.
+    /// The counters.
     pub metrics: Metrics,
-    /// Who knows the peers.
-    pub observer: Arc<Observer>,
-    /// Who follows the Node's cordon, if it is followed.
+    /// This node's peers, for its NodeInfo.
+    pub node_peers: P,
+    /// The drain, if the agent follows the Node's cordon.
     pub drain: Option<Drain>,
 }
 
-/// The cluster as it is before anything was heard.
+/// The cluster before the first answer of the API server.
 pub fn parts(node: &str, connection: Connection) -> Parts {
     let (update, updates) = mpsc::unbounded_channel();
     let (unwritten, count) = latest::channel(0);
@@ -94,9 +102,9 @@ pub fn parts(node: &str, connection: Connection) -> Parts {
 
 impl Parts {
     /// Follows the API server and writes to it, until the agent ends.
-    pub async fn follow(self, dependencies: ClusterDependencies) {
+    pub async fn follow(self, dependencies: ClusterDependencies<impl NodePeers>) {
         let Parts { cluster, updates, unwritten } = self;
-        let ClusterDependencies { node, cache, reconcile, ipam, metrics, observer, drain } = dependencies;
+        let ClusterDependencies { node, cache, reconcile, ipam, metrics, node_peers, drain } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
@@ -115,7 +123,7 @@ impl Parts {
             cluster: cluster.clone(),
             reconcile,
             ipam,
-            metrics,
+            metrics: metrics.clone(),
             uid,
             addresses,
         };
@@ -127,28 +135,29 @@ impl Parts {
         };
         tokio::select! {
             () = task::follow(start) => {}
-            () = writer::run(cluster, node, observer, dependencies) => {}
+            () = writer::run(cluster, node, node_peers, metrics, dependencies) => {}
             () = cordon => {}
         }
     }
 }
 
-/// Whether the API server answers and lets this node read what it needs; what it has, in words.
+/// Whether the API server answers and allows this node the needed reads; the result is a text about
+/// its objects.
 pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String> {
     let all = ListParams::default();
     let client = || connection.client.clone();
-    let told =
+    let failed =
         |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", chain(&RequestError::from(error)));
-    let version = client().apiserver_version().await.map_err(|error| told("its version", error))?;
+    let version = client().apiserver_version().await.map_err(|error| failed("its version", error))?;
     let networks: Api<Lenient<NetworkSpec>> = Api::all(client());
-    let networks = networks.list(&all).await.map_err(|error| told("networks", error))?.items;
+    let networks = networks.list(&all).await.map_err(|error| failed("networks", error))?.items;
     let subnets: Api<Lenient<SubnetSpec>> = Api::all(client());
-    let subnets = subnets.list(&all).await.map_err(|error| told("subnets", error))?.items;
+    let subnets = subnets.list(&all).await.map_err(|error| failed("subnets", error))?.items;
     let instances: Api<Lenient<IPInstanceSpec>> = Api::all(client());
     let own = ListParams::default().labels(&format!("{}={node}", label::NODE));
-    let instances = instances.list(&own).await.map_err(|error| told("ipinstances", error))?.items;
+    let instances = instances.list(&own).await.map_err(|error| failed("ipinstances", error))?.items;
     let nodes: Api<Node> = Api::all(client());
-    nodes.get_metadata(node).await.map_err(|error| told(&format!("Node {node}"), error))?;
+    nodes.get_metadata(node).await.map_err(|error| failed(&format!("Node {node}"), error))?;
     let mut words = format!(
         "Kubernetes {}, {} networks, {} subnets, {} addresses on Node {node}",
         version.git_version,

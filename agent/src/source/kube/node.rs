@@ -1,5 +1,6 @@
-//! What matters of this Node. Its metadata is enough, but for the cordon, which stands in its specification: only where that is followed is the
-//! whole of it watched, some 10 kB whenever its kubelet reports.
+//! The used fields of this Node. Its metadata is enough without the cordon, which is in its
+//! specification. So the agent watches the whole Node (some 10 kB for each report of its kubelet)
+//! only if it follows the cordon.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +8,12 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 
-/// This Node, as far as it matters.
+/// The used fields of this Node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ObservedNode {
     pub(super) uid: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
-    /// Whether no pods may be scheduled there, if that is looked at.
+    /// Whether the Node is cordoned, if the agent follows the cordon.
     pub(super) is_cordoned: Option<bool>,
 }
 
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_does_not_say_so_is_not_cordoned() {
+    fn a_node_without_the_field_is_not_cordoned() {
         for (spec, expected) in
             [("{}", false), (r#"{"unschedulable": false}"#, false), (r#"{"unschedulable": true}"#, true)]
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::core::Status;
 use tokio::time::timeout;
 
-/// Reason for which a request failed.
+/// The reason for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The API server refused it.

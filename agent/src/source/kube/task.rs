@@ -1,12 +1,14 @@
-//! The task that makes snapshots of what the watches tell.
+//! The task that builds snapshots from the watches' objects.
 //!
-//! It keeps the objects as they are in the API server, and looks at them as a whole once nothing has changed for `SETTLE` (or
-//! `PATIENCE` after the first change), when every watch that matters has had its list: a network without its subnets is never seen
-//! downstream. What is the same as what is in force goes no further, so a status that somebody writes costs a comparison.
+//! It stores the objects as in the API server. It evaluates all of them once nothing has changed
+//! for `SETTLE` (or `PATIENCE` after the first change), and when every needed watch has received
+//! its list. So no consumer sees a network without its subnets. A snapshot that equals the applied
+//! one goes no further, so another writer's status costs only a comparison.
 //!
-//! Which watches there are follows from the objects. Three are only for nodes in an overlay (and then every node is in it): NodeInfos, the
-//! overlay's IPInstances, and the addresses of this Node. The Secrets that the peers of this node's networks name are watched one by one, since the right to list them all is
-//! a right to read them all.
+//! The objects define which watches exist. Three are only for nodes in an overlay (every node is in
+//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets in the
+//! peers of this node's networks are watched one by one, because the right to list them would be
+//! the right to read all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,14 +35,14 @@ use super::node::ObservedNode;
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
+use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
 use crate::reconcile::Reconcile;
-use crate::source::{OverlayPods, Snapshot, SnapshotRefusal};
 
-/// Nothing happened for this long: look.
+/// Quiet time before an evaluation.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Things happen without end: look all the same.
+/// Maximum time to an evaluation during continuous changes.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What the watches have told and was not taken yet; they wait when it is full.
+/// Capacity of the queue of changes from the watches. The watches wait when it is full.
 const NEWS: usize = 256;
 
 const NETWORKS: &str = "networks";
@@ -48,10 +50,10 @@ const SUBNETS: &str = "subnets";
 pub(super) const NODE: &str = "node";
 const NODES: &str = "nodeinfoes";
 const OVERLAY: &str = "ipinstances of the overlay";
-/// The addresses of this Node, which its NodeInfo may claim: of interest in an overlay only.
+/// The watch of this Node's addresses, which its NodeInfo may contain. Needed only in an overlay.
 const ADDRESSES: &str = "node's addresses";
 
-/// What the watches tell.
+/// A change from one of the watches.
 enum ObjectChange {
     Networks(Change<Lenient<NetworkSpec>>),
     Subnets(Change<Lenient<SubnetSpec>>),
@@ -59,68 +61,68 @@ enum ObjectChange {
     Node(Change<ObservedNode>),
     Addresses(Change<Vec<IpAddr>>),
     Overlay(Change<Lenient<IPInstanceSpec>>),
-    /// The index of this node's IPInstances has changed; all of them were listed anew.
+    /// The index of this node's IPInstances has changed. True: after a new list.
     Instances(bool),
     Secret((String, String), Change<Secret>),
 }
 
-/// What has to be done about news.
+/// The needed action after a change.
 #[derive(PartialEq)]
 enum FollowUp {
-    /// The snapshot may be another.
+    /// Evaluate the objects: the snapshot may differ.
     Objects,
-    /// Only what is kept for a restart.
+    /// Write only the cache for a restart.
     Cache,
 }
 
-/// What the task works with.
+/// The inputs of the task.
 pub struct TaskDependencies {
     /// This node.
     pub node: String,
-    /// Whether its cordon matters.
+    /// Whether the agent follows the Node's cordon.
     pub follow_cordon: bool,
-    /// Where the last good state is kept.
+    /// The path of the last good state.
     pub cache: PathBuf,
     /// The cluster.
     pub cluster: Cluster,
-    /// Who takes snapshots.
+    /// The reconcile task, which receives snapshots.
     pub reconcile: Reconcile,
-    /// Who has the records.
+    /// The owner of the records.
     pub ipam: Ipam,
-    /// What is counted.
+    /// The counters.
     pub metrics: Metrics,
-    /// This node's UID goes here.
+    /// Receives this node's UID.
     pub uid: watch::Sender<Option<String>>,
-    /// The addresses of this Node go here; none while they are not known.
+    /// Receives the addresses of this Node; none while they are unknown.
     pub addresses: watch::Sender<Option<Vec<IpAddr>>>,
 }
 
 struct Task {
     start: TaskDependencies,
-    news: mpsc::Sender<ObjectChange>,
+    changes: mpsc::Sender<ObjectChange>,
     objects: Objects,
-    /// Fields that this version does not know, by the object.
+    /// Unknown fields of each object.
     ignored: BTreeMap<(&'static str, String), Vec<String>>,
-    /// The node is there.
+    /// Whether the Node exists.
     node_known: bool,
-    /// Of the overlay: address and node of each IPInstance, by namespace and name.
+    /// Overlay: address and node of each IPInstance, by namespace and name.
     overlay: BTreeMap<(String, String), (IpAddr, String)>,
     running: Option<Arc<Snapshot>>,
-    /// Why the last snapshot was refused as a whole.
+    /// The reasons for which the last snapshot was refused as a whole.
     refused: Vec<String>,
     reported: Vec<String>,
-    /// Watches that come and go.
+    /// Watches that are started and stopped with the objects.
     watches: BTreeMap<String, AbortHandle>,
-    /// What is on disk.
+    /// The content of the cache file.
     remembered: Option<Remembered>,
 }
 
-/// Follows the cluster. Ends when the agent does.
+/// Follows the cluster until the agent stops.
 pub async fn follow(start: TaskDependencies) {
-    let (news, mut inbox) = mpsc::channel(NEWS);
+    let (changes, mut inbox) = mpsc::channel(NEWS);
     let mut task = Task {
         start,
-        news,
+        changes,
         objects: Objects::default(),
         ignored: BTreeMap::new(),
         node_known: false,
@@ -141,9 +143,9 @@ pub async fn follow(start: TaskDependencies) {
     loop {
         let due = first.map(|first| (last + SETTLE).min(first + PATIENCE));
         tokio::select! {
-            news = inbox.recv() => {
-                let Some(news) = news else { return };
-                if let Some(matters) = task.take(news).await {
+            object_change = inbox.recv() => {
+                let Some(object_change) = object_change else { return };
+                if let Some(matters) = task.take(object_change).await {
                     objects |= matters == FollowUp::Objects;
                     last = Instant::now();
                     first.get_or_insert(last);
@@ -162,7 +164,7 @@ pub async fn follow(start: TaskDependencies) {
 }
 
 impl Task {
-    /// Starts with what the last run knew. False: the agent ends.
+    /// Starts with the state of the last run. False: the agent stops.
     async fn remember(&mut self) -> bool {
         let (path, node) = (self.start.cache.clone(), self.start.node.clone());
         let read = tokio::task::spawn_blocking(move || cache::read(&path, &node)).await;
@@ -185,9 +187,7 @@ impl Task {
         match self.start.reconcile.snapshot(remembered.snapshot.clone()).await {
             None => return false,
             Some(Ok(running)) => {
-                tracing::info!(
-                    "what the last run knew of the cluster is in force until the API server is heard"
-                );
+                tracing::info!("the cluster's cached state is in force until the API server answers");
                 self.running = Some(running);
             }
             Some(Err(refused)) => {
@@ -222,22 +222,22 @@ impl Task {
                 ObjectChange::Node(change.map(ObservedNode::from))
             }),
         }
-        let (cluster, news) = (self.start.cluster.clone(), self.news.clone());
-        let tell = move |change: Change<Lenient<IPInstanceSpec>>| {
-            // Here, and not in the task: an ADD that waits must not wait for anything else.
-            let told = take_instances(&cluster, change).map(ObjectChange::Instances);
-            let news = news.clone();
+        let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
+        let report = move |change: Change<Lenient<IPInstanceSpec>>| {
+            // Updated here and not in the task, because a waiting ADD must not wait for other work.
+            let object_change = take_instances(&cluster, change).map(ObjectChange::Instances);
+            let changes = changes.clone();
             async move {
-                match told {
-                    Some(told) => news.send(told).await.is_ok(),
-                    None => !news.is_closed(),
+                match object_change {
+                    Some(object_change) => changes.send(object_change).await.is_ok(),
+                    None => !changes.is_closed(),
                 }
             }
         };
         let health = self.start.cluster.health().clone();
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
-        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, tell));
+        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, report));
     }
 
     fn watch<S: Source>(
@@ -247,14 +247,14 @@ impl Task {
         selector: Selector,
         into: impl Fn(Change<S::Object>) -> ObjectChange + Send + 'static,
     ) {
-        let news = self.news.clone();
-        let tell = move |change| {
-            let (news, told) = (news.clone(), into(change));
-            async move { news.send(told).await.is_ok() }
+        let changes = self.changes.clone();
+        let report = move |change| {
+            let (changes, object_change) = (changes.clone(), into(change));
+            async move { changes.send(object_change).await.is_ok() }
         };
         let health = self.start.cluster.health().clone();
         health.started(name);
-        let running = tokio::spawn(run(source, selector, name.to_owned(), health, tell));
+        let running = tokio::spawn(run(source, selector, name.to_owned(), health, report));
         self.watches.insert(name.to_owned(), running.abort_handle());
     }
 
@@ -265,10 +265,10 @@ impl Task {
         }
     }
 
-    /// Takes what a watch told. Whether it may matter, and for what.
-    async fn take(&mut self, news: ObjectChange) -> Option<FollowUp> {
+    /// Applies a watch's change. Returns the needed action, if any.
+    async fn take(&mut self, object_change: ObjectChange) -> Option<FollowUp> {
         let (objects, ignored) = (&mut self.objects, &mut self.ignored);
-        let changed = match news {
+        let changed = match object_change {
             ObjectChange::Networks(change) => {
                 let same = |one: &Network, other: &Network| one.spec == other.spec;
                 let changed = take(change, &mut objects.networks, &mut objects.unreadable, ignored, same);
@@ -286,7 +286,7 @@ impl Task {
             ObjectChange::Nodes(change) => {
                 let same = |one: &NodeInfo, other: &NodeInfo| one.spec == other.spec;
                 let changed = take(change, &mut objects.nodes, &mut objects.unreadable, ignored, same);
-                // What this node is, it knows itself.
+                // This node's own NodeInfo is no input: the node knows its own state.
                 objects.nodes.remove(&self.start.node);
                 changed
             }
@@ -302,7 +302,7 @@ impl Task {
                 }
                 self.node_known = node.is_some();
                 self.start.cluster.set_cordoned(node.as_ref().and_then(|node| node.is_cordoned));
-                // Without it what is known of it stays.
+                // Without the Node, the last known state stays.
                 let Some(node) = node else { return Some(FollowUp::Objects) };
                 self.start.uid.send_if_modified(|uid| {
                     let new = node.uid.clone();
@@ -332,7 +332,7 @@ impl Task {
                 if listed {
                     self.resend_instances().await;
                 }
-                // What was deleted under pods goes with the last of them.
+                // An object that was deleted under pods goes with the last of these pods.
                 if !listed && !self.keeps_deleted() {
                     return Some(FollowUp::Cache);
                 }
@@ -343,13 +343,13 @@ impl Task {
                     let data = secret.data.unwrap_or_default();
                     SecretState::Values(data.into_iter().map(|(key, value)| (key, value.0)).collect())
                 };
-                let gone = || SecretState::Missing("is not there: create it".to_owned());
+                let gone = || SecretState::Missing("does not exist: create it".to_owned());
                 let known = objects.secrets.get_mut(&place)?;
                 let new = match change {
                     Change::Listed(mut found) => found.pop().map_or_else(gone, values),
                     Change::Applied(secret) => values(secret),
                     Change::Deleted(_) => gone(),
-                    // What is known of it stays; what was never known is not waited for.
+                    // Known values stay; an unknown Secret counts as missing.
                     Change::Failing(reason) if *known == SecretState::Unknown => {
                         SecretState::Missing(format!(
                             "cannot be read: {reason}: name it in the chart's agent.keySecrets, or in keySecrets of this node's rack"
@@ -363,14 +363,14 @@ impl Task {
         changed.then_some(FollowUp::Objects)
     }
 
-    /// Whether something is served that is not in the API server any more.
+    /// Whether an object is served that the API server no longer has.
     fn keeps_deleted(&self) -> bool {
         let Some(running) = &self.running else { return false };
         !running.networks.iter().all(|network| self.objects.networks.contains_key(network.name()))
             || !running.subnets.iter().all(|subnet| self.objects.subnets.contains_key(subnet.name()))
     }
 
-    /// Watches what the networks need, and nothing else.
+    /// Starts the watches that the networks need, and stops all others.
     fn follow_networks(&mut self) {
         let client = self.start.cluster.connection().client.clone();
         let overlay =
@@ -421,7 +421,7 @@ impl Task {
         }
     }
 
-    /// Whether everything was heard that a snapshot needs.
+    /// Whether all inputs of a snapshot are known.
     fn is_whole(&self) -> bool {
         let health = self.start.cluster.health();
         let mut needed = vec![NETWORKS, SUBNETS, INSTANCES];
@@ -433,7 +433,7 @@ impl Task {
             && self.objects.secrets.values().all(|known| *known != SecretState::Unknown)
     }
 
-    /// Makes a snapshot, and has it taken over. False: the agent ends.
+    /// Builds a snapshot and applies it. False: the agent stops.
     async fn look(&mut self) -> bool {
         if !self.is_whole() {
             if !self.node_known && self.start.cluster.health().was_listed(NODE) {
@@ -474,7 +474,7 @@ impl Task {
         true
     }
 
-    /// Tells what is wrong: each fault once, while it lasts.
+    /// Reports each fault once while it lasts.
     fn record_faults(&mut self, faults: Vec<String>) {
         let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
         for fault in &new {
@@ -488,7 +488,7 @@ impl Task {
         self.reported = faults;
     }
 
-    /// Writes down what is in force, if that is news.
+    /// Writes the applied state to the cache file, if it changed.
     async fn save(&mut self) {
         let Some(running) = &self.running else { return };
         let instances = self.start.cluster.instances();
@@ -509,11 +509,11 @@ impl Task {
         };
         tracing::error!(
             error,
-            "kube.cache: a restart without the API server would not know what is in force now"
+            "kube.cache: a restart without the API server could not use the current state"
         );
     }
 
-    /// A restart forgets what was not written yet: what the statuses should say follows from the records.
+    /// A restart loses pending writes. The records define what the statuses must contain.
     async fn resend_instances(&self) {
         let Some(summary) = self.start.ipam.summary().await else { return };
         for record in summary.records.iter().filter(|record| record.phase == Phase::Attached) {
@@ -526,7 +526,8 @@ fn secret_watch((namespace, name): &(String, String)) -> String {
     format!("secret {namespace}/{name}")
 }
 
-/// Takes a change of objects that manifests have too. Whether anything but a status has changed.
+/// Applies a change of a kind that manifests also have. Returns whether anything but a status
+/// changed.
 fn take<S: Kind, R: From<Object<S>>>(
     change: Change<Lenient<S>>,
     known: &mut BTreeMap<String, R>,
@@ -540,16 +541,17 @@ fn take<S: Kind, R: From<Object<S>>>(
         match object.0 {
             Ok(object) => {
                 let left_out: Vec<String> = object.ignored.iter().map(ToString::to_string).collect();
-                let told = if left_out.is_empty() {
+                let previous = if left_out.is_empty() {
                     ignored.remove(&which)
                 } else {
                     ignored.insert(which.clone(), left_out.clone())
                 };
-                let news = told.unwrap_or_default() != left_out;
-                let mended = unreadable.remove(&which).is_some();
+                let fields_changed = previous.unwrap_or_default() != left_out;
+                let readable_again = unreadable.remove(&which).is_some();
                 let object = R::from(object);
                 let before = known.get(&name);
-                let changed = news || mended || before.is_none_or(|before| !same(before, &object));
+                let changed =
+                    fields_changed || readable_again || before.is_none_or(|before| !same(before, &object));
                 known.insert(name, object);
                 changed
             }
@@ -569,7 +571,7 @@ fn take<S: Kind, R: From<Object<S>>>(
             known.retain(|name, _| names.contains(name));
             unreadable.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
             ignored.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
-            // Also where nothing has changed: that it was listed may be what was waited for.
+            // Also without a change: a snapshot may be waiting for this list.
             true
         }
         Change::Deleted(object) => {
@@ -582,7 +584,8 @@ fn take<S: Kind, R: From<Object<S>>>(
     }
 }
 
-/// Takes a change of this node's IPInstances into the index. `None`: nothing has changed; else whether all were listed.
+/// Applies a change of this node's IPInstances to the index. `None`: no change. Otherwise: whether
+/// it was a list.
 fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) -> Option<bool> {
     let name = |object: &Lenient<IPInstanceSpec>| (object.namespace().unwrap_or_default(), object.name_any());
     let row = |object: Lenient<IPInstanceSpec>| {
@@ -617,7 +620,8 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
     }
 }
 
-/// Takes a change of the overlay's IPInstances. Whether a pod of another node has come, gone or moved.
+/// Applies a change of the overlay's IPInstances. Returns whether a pod of another node was added,
+/// removed or moved.
 fn take_overlay(
     change: Change<Lenient<IPInstanceSpec>>,
     known: &mut BTreeMap<(String, String), (IpAddr, String)>,

@@ -1,15 +1,21 @@
-//! One watch: a list, then every change after it, for as long as somebody wants them.
+//! One watch: a list, then every change after it, as long as a receiver exists.
 //!
-//! kube's own `watcher` does the same and tells changes and errors only. The agent has to tell more: that a quiet watch is connected again
-//! after an outage (`trunkline status`, and what an ADD that waits says), and that a connection is dead over which nothing comes, not even a
-//! bookmark. So the loop is here, over the same client:
+//! kube's own `watcher` does the same, but it reports only changes and errors. The agent also needs
+//! to know that a quiet watch is connected again after an outage (for `trunkline status`, and for
+//! the error of a waiting ADD), and that a connection is dead over which nothing arrives, not even
+//! a bookmark. So this module has its own loop over the same client:
 //!
-//! - **List** in pages; all of it is handed on at once ([`Change::Listed`]), so that what went away during a gap is seen to be gone.
-//! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes: the next goes on where that one was.
-//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a backup) is closed by a new list.
-//! - **Silence**: the client's sockets notice a peer that is gone in half a minute ([`trunkline_daemon::apiserver`]). One that is there and says nothing, not
-//!   even a bookmark, which come about once a minute, is given up after `SILENCE`.
-//! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so that the nodes of a cluster do not come back at the same moment.
+//! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
+//!   notices objects that were deleted during a gap.
+//! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes:
+//!   the next watch continues from the same version.
+//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a
+//!   backup) is closed by a new list.
+//! - **Silence**: the client's sockets detect a missing peer in half a minute
+//!   ([`trunkline_daemon::apiserver`]). A peer that exists but sends nothing, not even the
+//!   bookmarks of about once a minute, is given up after `SILENCE`.
+//! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so the nodes of a cluster
+//!   do not reconnect at the same moment.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,38 +39,38 @@ const PAGE: u32 = 500;
 const MIN_DELAY: Duration = Duration::from_millis(250);
 /// The longest wait after a failure.
 const MAX_DELAY: Duration = Duration::from_secs(15);
-/// How long a watch lasts at most, in seconds; the nodes' watches end at different times.
+/// Range of a watch's time limit, in seconds; the nodes' watches end at different times.
 const LIFE: (u32, u32) = (240, 290);
-/// A connection over which nothing came for so long has nobody at its other end who serves it.
+/// A connection without any event for this time is dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(150);
-/// A list or the answer to a watch takes no longer.
+/// Time limit of a list and of the answer to a watch.
 const ANSWER: Duration = Duration::from_secs(30);
-/// A version at which the server refuses to watch so many times is one that it does not know.
+/// After this number of refusals for one version, the server does not know the version.
 const REFUSALS: u32 = 3;
 
 /// HTTP status: the server no longer has the changes after the version.
 const GONE: u16 = 410;
 
-/// Nothing came over a watch.
+/// A watch received no data.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing heard for {} s", SILENCE.as_secs())]
+#[error("no data received for {} s", SILENCE.as_secs())]
 struct Silent;
 
-/// What a watch tells.
+/// A change that a watch reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<T> {
-    /// These are there, and no others.
+    /// These objects exist, and no others.
     Listed(Vec<T>),
-    /// This one is new, or changed.
+    /// This object is new or changed.
     Applied(T),
-    /// This one is gone.
+    /// This object was deleted.
     Deleted(T),
-    /// The API server does not answer, as from now; why.
+    /// The API server stopped answering; the reason.
     Failing(String),
 }
 
 impl<T> Change<T> {
-    /// The same of something else.
+    /// Converts the objects.
     pub fn map<U>(self, of: impl Fn(T) -> U) -> Change<U> {
         match self {
             Change::Listed(objects) => Change::Listed(objects.into_iter().map(of).collect()),
@@ -75,9 +81,9 @@ impl<T> Change<T> {
     }
 }
 
-/// Where a watch gets its objects from.
+/// The origin of a watch's objects.
 pub trait Source: Send + Sync + 'static {
-    /// What it watches.
+    /// The type of its objects.
     type Object: ResourceExt + Clone + Send + 'static;
 
     /// A page.
@@ -86,7 +92,7 @@ pub trait Source: Send + Sync + 'static {
         params: &ListParams,
     ) -> impl Future<Output = kube::Result<ObjectList<Self::Object>>> + Send;
 
-    /// What changes after a version.
+    /// The changes after a version.
     fn watch(
         &self,
         params: &WatchParams,
@@ -94,13 +100,13 @@ pub trait Source: Send + Sync + 'static {
     ) -> impl Future<Output = kube::Result<Changes<Self::Object>>> + Send;
 }
 
-/// What comes over one connection.
+/// The events of one connection.
 pub type Changes<T> = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<T>>> + Send>>;
 
 /// Whole objects.
 pub struct FullObjects<K>(pub Api<K>);
 
-/// Objects' metadata alone.
+/// Only the objects' metadata.
 pub struct Metadata<K>(pub Api<K>);
 
 impl<K> Source for FullObjects<K>
@@ -137,7 +143,7 @@ where
     }
 }
 
-/// Which objects.
+/// Selects the objects of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     /// By fields.
@@ -147,22 +153,22 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The one of this name.
+    /// The object with this name.
     pub fn name(name: &str) -> Selector {
         Selector { fields: Some(format!("metadata.name={name}")), labels: None }
     }
 
-    /// Those with this label.
+    /// The objects with this label.
     pub fn label(label: &str, value: &str) -> Selector {
         Selector { fields: None, labels: Some(format!("{label}={value}")) }
     }
 }
 
-/// Waits between failures.
+/// Delays between failures.
 struct Delays(Option<ExponentialBackoff>);
 
 impl Delays {
-    /// What was failing goes well.
+    /// Resets the delay after a success.
     fn reset(&mut self) {
         self.0 = None;
     }
@@ -176,26 +182,26 @@ impl Delays {
     }
 }
 
-/// Watches until `tell` says that nobody listens any more. The caller has told [`Health::started`].
+/// Watches until `report` reports that no receiver exists. The caller has called [`Health::started`].
 pub async fn run<S, F>(
     source: S,
     selector: Selector,
     name: String,
     health: Health,
-    mut tell: impl FnMut(Change<S::Object>) -> F,
+    mut report: impl FnMut(Change<S::Object>) -> F,
 ) where
     S: Source,
     F: Future<Output = bool>,
 {
     let name = name.as_str();
-    let recovered = || tracing::info!(watch = name, "the API server is heard again");
-    // Whether this failure is news, and somebody still listens.
+    let recovered = || tracing::info!(watch = name, "the API server answers again");
+    // Whether this failure is new, and a receiver still exists.
     macro_rules! failed {
         ($error:expr) => {{
             let reason = chain(&$error);
             if health.failed(name, reason.clone()) {
-                tracing::warn!(watch = name, error = reason, "the API server is not heard");
-                if !tell(Change::Failing(reason)).await {
+                tracing::warn!(watch = name, error = reason, "the API server does not answer");
+                if !report(Change::Failing(reason)).await {
                     return;
                 }
             }
@@ -215,7 +221,7 @@ pub async fn run<S, F>(
             recovered();
         }
         delays.reset();
-        if !tell(Change::Listed(objects)).await {
+        if !report(Change::Listed(objects)).await {
             return;
         }
         let mut refusals = 0;
@@ -269,8 +275,8 @@ pub async fn run<S, F>(
                         delays.wait().await;
                         break;
                     }
-                    // The watch's life is over, or the server goes: the next one says which. (A server that ends every watch at once is
-                    // not asked in a circle.)
+                    // The watch reached its time limit, or the server stops: the next watch shows
+                    // which. (The delay also applies if a server ends every watch at once.)
                     Ok(None) => {
                         tokio::time::sleep(MIN_DELAY).await;
                         break;
@@ -289,7 +295,7 @@ pub async fn run<S, F>(
                     if let Some(newer) = object.resource_version().filter(|newer| !newer.is_empty()) {
                         version = newer;
                     }
-                    if !tell(change(object)).await {
+                    if !report(change(object)).await {
                         return;
                     }
                 }

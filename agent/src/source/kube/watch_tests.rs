@@ -1,4 +1,4 @@
-//! The loop over a pretended API server, in virtual time.
+//! Tests of the watch loop against a fake API server, in virtual time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,15 +13,15 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// What the server does when it is asked next.
+/// The server's action at its next request.
 enum Answer {
-    /// A list of these, as of a version.
+    /// A complete list: the object names and the list's resource version.
     List(&'static [&'static str], &'static str),
-    /// A page of these, and there are more.
+    /// One page of a list: the object names. More pages follow.
     Page(&'static [&'static str]),
-    /// A connection that brings these and then ends, or stays silent.
+    /// A connection that sends these events and then ends, or stays silent.
     Watch(Vec<kube::Result<WatchEvent<ConfigMap>>>, End),
-    /// No.
+    /// An error with this HTTP status.
     Refuse(u16),
 }
 
@@ -33,7 +33,7 @@ enum End {
 
 struct Server {
     answers: Mutex<VecDeque<Answer>>,
-    asked: mpsc::UnboundedSender<String>,
+    requested: mpsc::UnboundedSender<String>,
 }
 
 fn object(name: &str, version: &str) -> ConfigMap {
@@ -53,8 +53,8 @@ fn bookmark(version: &str) -> kube::Result<WatchEvent<ConfigMap>> {
 }
 
 impl Server {
-    fn next(&self, asked: String) -> Option<Answer> {
-        let _ = self.asked.send(asked);
+    fn next(&self, requested: String) -> Option<Answer> {
+        let _ = self.requested.send(requested);
         self.answers.lock().unwrap().pop_front()
     }
 }
@@ -99,18 +99,18 @@ impl Source for Arc<Server> {
 }
 
 struct Bed {
-    told: mpsc::UnboundedReceiver<String>,
-    asked: mpsc::UnboundedReceiver<String>,
+    reported: mpsc::UnboundedReceiver<String>,
+    requested: mpsc::UnboundedReceiver<String>,
     health: Health,
 }
 
 fn start(answers: Vec<Answer>) -> Bed {
-    let (asked_sender, asked) = mpsc::unbounded_channel();
-    let (sender, told) = mpsc::unbounded_channel();
-    let server = Arc::new(Server { answers: Mutex::new(answers.into()), asked: asked_sender });
+    let (request_sender, requested) = mpsc::unbounded_channel();
+    let (sender, reported) = mpsc::unbounded_channel();
+    let server = Arc::new(Server { answers: Mutex::new(answers.into()), requested: request_sender });
     let health = Health::default();
     health.started("test");
-    let tell = move |change: Change<ConfigMap>| {
+    let report = move |change: Change<ConfigMap>| {
         let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
         let words = match change {
             Change::Listed(all) => {
@@ -122,26 +122,26 @@ fn start(answers: Vec<Answer>) -> Bed {
         };
         std::future::ready(sender.send(words).is_ok())
     };
-    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), tell));
-    Bed { told, asked, health }
+    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), report));
+    Bed { reported, requested, health }
 }
 
 impl Bed {
-    async fn told(&mut self, expected: &[&str]) {
+    async fn reported(&mut self, expected: &[&str]) {
         for words in expected {
-            assert_eq!(self.told.recv().await.unwrap(), *words);
+            assert_eq!(self.reported.recv().await.unwrap(), *words);
         }
     }
 
-    async fn asked(&mut self, expected: &[&str]) {
+    async fn requested(&mut self, expected: &[&str]) {
         for words in expected {
-            assert_eq!(self.asked.recv().await.unwrap(), *words);
+            assert_eq!(self.requested.recv().await.unwrap(), *words);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_in_pages_and_what_changes_after_it() {
+async fn a_list_in_pages_is_followed_by_changes() {
     let events = vec![
         Ok(WatchEvent::Added(object("c", "8"))),
         Ok(WatchEvent::Deleted(object("a", "9"))),
@@ -153,13 +153,13 @@ async fn a_list_in_pages_and_what_changes_after_it() {
         Answer::Watch(events, End::Closed),
         Answer::Watch(vec![Ok(WatchEvent::Modified(object("b", "13")))], End::Silent),
     ]);
-    bed.told(&["listed a b", "applied c", "deleted a", "applied b"]).await;
-    bed.asked(&["list ", "list more", "watch 7", "watch 12"]).await;
+    bed.reported(&["listed a b", "applied c", "deleted a", "applied b"]).await;
+    bed.requested(&["list ", "list more", "watch 7", "watch 12"]).await;
     assert!(bed.health.is_live("test"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_missed_is_listed_anew() {
+async fn a_gap_is_closed_by_a_new_list() {
     let gone = Status { code: 410, ..Status::default() };
     let mut bed = start(vec![
         Answer::List(&["a"], "7"),
@@ -167,15 +167,17 @@ async fn what_was_missed_is_listed_anew() {
         Answer::List(&["b"], "20"),
         Answer::Refuse(410),
         Answer::List(&["c"], "30"),
-        // Restored from a backup: the server does not know the version, and does not say 410.
+        // After a restore from a backup: the server does not know the version, and does not return
+        // 410.
         Answer::Refuse(504),
         Answer::Refuse(504),
         Answer::Refuse(504),
         Answer::List(&["d"], "5"),
         Answer::Watch(Vec::new(), End::Silent),
     ]);
-    bed.told(&["listed a", "listed b", "failing no (410)", "listed c", "failing no (504)", "listed d"]).await;
-    bed.asked(&[
+    bed.reported(&["listed a", "listed b", "failing no (410)", "listed c", "failing no (504)", "listed d"])
+        .await;
+    bed.requested(&[
         "list ", "watch 7", "list ", "watch 20", "list ", "watch 30", "watch 30", "watch 30", "list ",
         "watch 5",
     ])
@@ -184,38 +186,38 @@ async fn what_was_missed_is_listed_anew() {
     assert!(bed.health.is_live("test"));
 }
 
-/// After an outage a quiet watch is known to be connected, though nothing came over it yet.
+/// After an outage, the watch is live as soon as the server accepts it, before the first event.
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_once_and_its_end_needs_no_event() {
+async fn an_outage_is_reported_once_and_ends_without_an_event() {
     let mut answers = vec![Answer::List(&[], "7"), Answer::Watch(Vec::new(), End::Closed)];
     answers.extend((0..2).map(|_| Answer::Refuse(503)));
     answers.push(Answer::Watch(Vec::new(), End::Silent));
     let mut bed = start(answers);
-    bed.told(&["listed ", "failing no (503)"]).await;
+    bed.reported(&["listed ", "failing no (503)"]).await;
     assert!(bed.health.outage().is_some());
-    bed.asked(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
+    bed.requested(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
     tokio::task::yield_now().await;
     assert_eq!(bed.health.outage(), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_a_sound_is_given_up() {
+async fn a_silent_connection_is_closed() {
     let mut bed = start(vec![
         Answer::List(&[], "7"),
         Answer::Watch(vec![bookmark("8")], End::Silent),
         Answer::Watch(Vec::new(), End::Silent),
     ]);
     let began = Instant::now();
-    bed.asked(&["list ", "watch 7", "watch 8"]).await;
+    bed.requested(&["list ", "watch 7", "watch 8"]).await;
     assert!(began.elapsed() >= SILENCE && began.elapsed() < SILENCE * 2);
-    bed.told(&["listed ", "failing nothing heard for 150 s"]).await;
+    bed.reported(&["listed ", "failing no data received for 150 s"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_grow_and_end_at_their_most() {
+async fn delays_grow_up_to_their_maximum() {
     let mut bed = start((0..12).map(|_| Answer::Refuse(403)).collect());
     let began = Instant::now();
-    bed.asked(&["list "; 12]).await;
+    bed.requested(&["list "; 12]).await;
     let all = began.elapsed();
     assert!(all > Duration::from_secs(60) && all < Duration::from_secs(400), "{all:?}");
 }

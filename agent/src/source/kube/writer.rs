@@ -1,15 +1,20 @@
-//! What the agent writes into the API server: who has an IPInstance's address, this node's end of the tunnels, and its BGP peers.
+//! The agent's writes to the API server: the holder of an IPInstance's address, this node's VTEP,
+//! and its BGP peers.
 //!
-//! Nobody waits for any of it. An update is put into a queue in which the last one for an object counts ([`super::coalesce`]), and is written when
-//! the API server takes it; after a failure everything waits, longer each time. What a restart of the agent forgets is put there again once
-//! the IPInstances are listed, by comparing records with statuses.
+//! No other task waits for a write. Updates go into a queue, in which the last one for an object
+//! counts ([`super::coalesce`]). After a failure all writes wait, longer each time. A restart of
+//! the agent loses the queue. So once the IPInstances are listed, a comparison of records with
+//! statuses fills it again.
 //!
-//! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. Nothing on DEL, as there: the controller
-//!   releases or keeps the address, and says so.
-//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so that what others write there stays theirs. Of the host's addresses it claims those
-//!   that its Node has, as the webhook refuses others. A refusal holds up nothing else: it is retried by itself, and when the Node changes.
-//! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in `PEERS_APART`; the counts of prefixes are as
-//!   fresh as `PEERS_ANEW`. With ten thousand nodes that is 35 writes a second while nothing happens, and none if no count changed.
+//! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
+//!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
+//!   the status.
+//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. Of the
+//!   host's addresses it contains those that its Node has, because the webhook denies others. A
+//!   denial delays no other write: the agent retries it separately, and when the Node changes.
+//! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
+//!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
+//!   thousand nodes these are 35 writes a second at most, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::net::IpAddr;
@@ -30,6 +35,7 @@ use trunkline_api::names::API_VERSION;
 use trunkline_api::names::condition::NETWORK_UNAVAILABLE;
 use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
 use trunkline_daemon::errors::chain;
+use trunkline_datapath::mac::show_mac;
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
@@ -38,29 +44,27 @@ use super::instances::ObjectName;
 use super::request::{RequestError, within};
 use crate::ipam::Record;
 use crate::metrics::Metrics;
-use crate::observe::Observer;
 use crate::plan::Plan;
-use crate::pods::show_mac;
 
-/// Who the fields belong to.
+/// The field manager.
 const MANAGER: &str = "trunkline-agent";
-/// Between two writes of the peers.
+/// Minimum time between two writes of the peers.
 const PEERS_APART: Duration = Duration::from_secs(5);
-/// Counts of prefixes are looked at again after this.
+/// Time after which the counts of prefixes are compared again.
 const PEERS_ANEW: Duration = Duration::from_secs(300);
 /// The longest wait after a failure.
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// What is to be written of a pod.
+/// An update for a pod's IPInstances.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InstanceUpdate {
-    /// It has this IPInstance's address.
+    /// The pod holds this IPInstance's address.
     Attached(ObjectName, Holder),
     /// The sandbox is gone.
     Detached(String),
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
     sandbox: String,
@@ -79,13 +83,13 @@ impl InstanceUpdate {
     }
 }
 
-/// What of this node the writer is told.
+/// The inputs of the writer.
 pub struct WriterDependencies {
-    /// Wishes of pods.
+    /// Updates of pods.
     pub updates: mpsc::UnboundedReceiver<InstanceUpdate>,
-    /// How many writes are still to be made.
+    /// Number of pending writes.
     pub unwritten: watch::Sender<usize>,
-    /// The plan in force, which has this node's end of the tunnels.
+    /// The current plan, which contains this node's VTEP.
     pub plan: watch::Receiver<Option<Arc<Plan>>>,
     /// Changes whenever a session comes up or goes down.
     pub sessions: watch::Receiver<u64>,
@@ -95,25 +99,31 @@ pub struct WriterDependencies {
     pub addresses: watch::Receiver<Option<Vec<IpAddr>>>,
 }
 
-struct Writer {
+/// Returns the peers of this node in the form of its NodeInfo.
+pub trait NodePeers: Send + Sync + 'static {
+    /// The current peers; none without a speaker.
+    fn current(&self) -> impl Future<Output = Vec<NodePeer>> + Send;
+}
+
+struct Writer<P> {
     cluster: Cluster,
     node: String,
-    observer: Arc<Observer>,
+    node_peers: P,
     metrics: Metrics,
     instances: Coalesce<ObjectName, Holder>,
-    /// The tunnels' end as it was last written; the outer `None`: not since the start.
+    /// The VTEP of the last write; the outer `None`: no write since the start.
     vtep: Option<Option<Vtep>>,
-    /// The tunnels' end is not written before: it was refused.
+    /// After a denial, the time of the next write of the VTEP.
     vtep_not_before: Option<Instant>,
     vtep_delays: Option<ExponentialBackoff>,
     peers: Option<Vec<NodePeer>>,
-    /// When the peers are to be looked at.
+    /// The time of the next comparison of the peers.
     peers_at: Instant,
     silence: SessionLossTimer,
-    /// What the node's condition is to say, and what it was last found or made to say.
+    /// The verdict about the node's condition.
     verdict: Option<NetworkCondition>,
-    said: Option<NetworkCondition>,
-    /// Nothing is written before.
+    last_condition: Option<NetworkCondition>,
+    /// The earliest time of the next write.
     not_before: Option<Instant>,
     delays: Option<ExponentialBackoff>,
 }
@@ -122,14 +132,14 @@ struct Writer {
 pub async fn run(
     cluster: Cluster,
     node: String,
-    observer: Arc<Observer>,
+    node_peers: impl NodePeers,
+    metrics: Metrics,
     mut dependencies: WriterDependencies,
 ) {
-    let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
         node,
-        observer,
+        node_peers,
         metrics,
         instances: Coalesce::default(),
         vtep: None,
@@ -139,7 +149,7 @@ pub async fn run(
         peers_at: Instant::now() + PEERS_APART,
         silence: SessionLossTimer::default(),
         verdict: None,
-        said: None,
+        last_condition: None,
         not_before: None,
         delays: None,
     };
@@ -147,14 +157,14 @@ pub async fn run(
         dependencies.unwritten.send_if_modified(|known| {
             std::mem::replace(known, writer.instances.len()) != writer.instances.len()
         });
-        // Before the node is known to be in the cluster there is nobody to belong to.
+        // A NodeInfo needs the Node as owner, so nothing is written before the Node's UID is known.
         let ready = dependencies.uid.borrow().is_some();
-        // Without a plan it is not known whether there are tunnels.
+        // Without a plan, it is unknown whether the node has tunnels.
         let vtep = dependencies.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
         let vtep = vtep.and_then(|vtep| claimed(vtep, dependencies.addresses.borrow().as_deref()));
         let vtep_pending = ready && vtep.is_some() && writer.vtep != vtep;
         let vtep_due = vtep_pending && writer.vtep_not_before.is_none();
-        let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
+        let condition_due = writer.verdict.filter(|verdict| writer.last_condition != Some(*verdict));
         let pending = vtep_due || condition_due.is_some() || !writer.instances.is_empty();
         let next = match (writer.not_before, pending) {
             (Some(at), true) => Some(at),
@@ -169,12 +179,12 @@ pub async fn run(
                 Some(InstanceUpdate::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
                 None => return,
             },
-            // Networks may have come or gone.
+            // Networks may have been added or removed.
             Ok(()) = dependencies.plan.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
             Ok(()) = dependencies.uid.changed() => {}
-            // What was refused may be accepted now.
+            // The API server may accept the denied VTEP now.
             Ok(()) = dependencies.addresses.changed() => writer.vtep_not_before = None,
             () = sleep_until(retry) => writer.vtep_not_before = None,
             Ok(()) = dependencies.sessions.changed() => {
@@ -203,7 +213,8 @@ fn delays() -> ExponentialBackoff {
     delays.with_jitter().without_max_times().build()
 }
 
-/// What of this node's end the NodeInfo claims: its address, and of the others those that the Node has. `None` while these are not known.
+/// The VTEP in the NodeInfo: its address, and those of the other addresses that the Node has.
+/// `None` while the Node's addresses are unknown.
 fn claimed(vtep: Option<Vtep>, addresses: Option<&[IpAddr]>) -> Option<Option<Vtep>> {
     let Some(mut vtep) = vtep else { return Some(None) };
     let known = addresses?;
@@ -219,7 +230,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-impl Writer {
+impl<P: NodePeers> Writer<P> {
     fn after(&mut self, outcome: Result<(), WriteError>) {
         match outcome {
             Ok(()) => (self.not_before, self.delays) = (None, None),
@@ -227,7 +238,7 @@ impl Writer {
                 let delays = self.delays.get_or_insert_with(|| {
                     tracing::warn!(
                         error = chain(&error),
-                        "the API server does not take what this node tells: it is told again"
+                        "the API server does not accept this node's updates: the agent retries"
                     );
                     delays()
                 });
@@ -248,7 +259,7 @@ impl Writer {
         let written =
             self.timed_request("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
         match settled(written) {
-            // One that is gone has no status.
+            // A deleted IPInstance has no status.
             Ok(()) => {
                 self.instances.settle(&name, &holder);
                 Ok(())
@@ -273,7 +284,7 @@ impl Writer {
             "apiVersion": API_VERSION, "kind": "NodeInfo",
             "metadata": {
                 "name": self.node,
-                // It goes with its node.
+                // The NodeInfo is deleted together with its Node.
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": uid}],
             },
             "spec": spec,
@@ -295,41 +306,41 @@ impl Writer {
         Ok(())
     }
 
-    /// The API server answers, and does not take the NodeInfo: everything else is written meanwhile.
+    /// The API server answered and denied the NodeInfo. All other writes continue.
     fn postpone_vtep(&mut self, status: &Status) {
         let words = format!("NodeInfo {}: {} ({})", self.node, status.message, status.code);
         if self.vtep_delays.is_none() {
             tracing::warn!(error = words, "the API server refuses this node's NodeInfo: it is written again");
         }
-        // Where nobody answers the API server's question about it there is no refusal yet.
+        // If the webhook did not answer the API server, the NodeInfo is not denied yet.
         self.cluster.set_refused((status.code < 500).then_some(words));
         let delays = self.vtep_delays.get_or_insert_with(delays);
         self.vtep_not_before = Some(Instant::now() + delays.next().unwrap_or(MAX_DELAY));
     }
 
-    /// `serves`: networks, on this node.
+    /// `serves`: this node serves networks.
     async fn update_peers(&mut self, serves: bool) -> Result<(), WriteError> {
         let now = Instant::now();
-        // Without a speaker there are none.
-        let peers = self.observer.node_peers().await;
+        // Without a speaker there are no peers.
+        let peers = self.node_peers.current().await;
         let (verdict, again) = self.silence.evaluate(serves, &peers, now);
         if !serves {
-            // The controller's word may have replaced what was said.
-            self.said = None;
+            // The controller may have replaced the condition.
+            self.last_condition = None;
         }
         self.verdict = verdict;
         self.peers_at = again.unwrap_or(now + PEERS_ANEW).min(now + PEERS_ANEW);
         self.write_peers(peers).await
     }
 
-    /// Says in the Node's status whether its network can be used.
+    /// Writes the availability of the network into the Node's status.
     async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), WriteError> {
         let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
         let node = self.node.clone();
         let failed = |source| WriteError { what: format!("the condition of Node {node}"), source };
         let Some(node) = within(QUESTION, nodes.get_opt(&node)).await.map_err(failed)? else {
-            // There is no Node that could be available.
-            self.said = Some(verdict);
+            // A missing Node needs no condition.
+            self.last_condition = Some(verdict);
             return Ok(());
         };
         match compare(verdict, &node) {
@@ -344,7 +355,7 @@ impl Writer {
                     "reason": verdict.reason(), "message": verdict.message(),
                     "lastTransitionTime": now(), "lastHeartbeatTime": now(),
                 });
-                // By its version: of two that write at a time one looks again.
+                // With the resource version: of two simultaneous writers, one must read again.
                 let patch = json!({
                     "metadata": {"resourceVersion": node.metadata.resource_version},
                     "status": {"conditions": [condition]},
@@ -360,16 +371,18 @@ impl Writer {
                 settled(written).map_err(failed)?;
                 match verdict {
                     NetworkCondition::Available => {
-                        tracing::info!("this node's network is said to be available")
+                        tracing::info!("the Node's condition says that the network is available")
                     }
                     NetworkCondition::NoSession => {
-                        tracing::warn!("no BGP session is up: this node's network is said to be unavailable");
+                        tracing::warn!(
+                            "no BGP session is up: the Node's condition says that the network is unavailable"
+                        );
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }
                 }
             }
         }
-        self.said = Some(verdict);
+        self.last_condition = Some(verdict);
         Ok(())
     }
 
@@ -387,7 +400,7 @@ impl Writer {
         let written =
             self.timed_request("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
         if written.as_ref().is_err_and(|error| error.code() == Some(404)) {
-            // Somebody deleted it: it is made again, and the peers are told then.
+            // The NodeInfo was deleted: it is created again, and the peers are written afterwards.
             (self.vtep, self.peers_at) = (None, Instant::now() + PEERS_APART);
             return Ok(());
         }
@@ -403,15 +416,15 @@ impl Writer {
         }
     }
 
-    /// One request within its time, whose answer's time is counted.
+    /// Runs one request with a time limit, and records its duration.
     async fn timed_request<T>(
         &self,
         what: &str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, RequestError> {
-        let asked = Instant::now();
+        let sent = Instant::now();
         let answer = within(QUESTION, request).await;
-        self.metrics.cluster_request(what, answer.as_ref().err().map(RequestError::reason), asked.elapsed());
+        self.metrics.cluster_request(what, answer.as_ref().err().map(RequestError::reason), sent.elapsed());
         answer
     }
 
@@ -420,7 +433,7 @@ impl Writer {
     }
 }
 
-/// Whether a write need not be tried again: it was taken, or there is nothing any more that it could be written to.
+/// Whether a write needs no retry: it succeeded, or its object no longer exists.
 fn settled<T>(written: Result<T, RequestError>) -> Result<(), RequestError> {
     match written {
         Ok(_) => Ok(()),
@@ -437,7 +450,8 @@ struct WriteError {
     source: RequestError,
 }
 
-/// A time that is computed from "for so many seconds" differs by one from look to look: it stays as long as the state does.
+/// A time that is computed from a duration in seconds can differ by one second. It stays as long as
+/// the state does.
 fn keep_times(mut peers: Vec<NodePeer>, before: &[NodePeer]) -> Vec<NodePeer> {
     for peer in &mut peers {
         let same = |known: &&NodePeer| known.name == peer.name && known.state == peer.state;
@@ -450,7 +464,7 @@ fn keep_times(mut peers: Vec<NodePeer>, before: &[NodePeer]) -> Vec<NodePeer> {
     peers
 }
 
-/// Seconds between the times of two.
+/// Seconds between the times of two peers.
 fn apart(one: &NodePeer, other: &NodePeer) -> Option<i64> {
     let time = |peer: &NodePeer| peer.since.as_ref()?.parse::<Timestamp>().ok();
     Some((time(one)?.as_second() - time(other)?.as_second()).abs())
@@ -460,7 +474,7 @@ fn now() -> String {
     at(Duration::ZERO)
 }
 
-/// The time so long ago, RFC 3339, in whole seconds.
+/// The time before `ago`, RFC 3339, in whole seconds.
 pub fn at(ago: Duration) -> String {
     let seconds = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
     let second = Timestamp::now().as_second().saturating_sub(seconds);
@@ -492,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_stays_keeps_its_time() {
+    fn an_unchanged_state_keeps_its_time() {
         let peer = |state: PeerState, since: &str| NodePeer {
             name: "10.0.0.1".to_owned(),
             state,

@@ -232,7 +232,7 @@ mod tests {
         mixed.push((peer, &Links::Any));
         assert!(passes(one_hop, &mixed, peer, 255), "one session takes any link");
         let wide: Vec<u32> = (2..=2 + MOST_LINKS as u32).collect();
-        assert!(passes(one_hop, &[(peer, &links(&wide))], peer, 255), "too many links to tell apart");
+        assert!(passes(one_hop, &[(peer, &links(&wide))], peer, 255), "too many links for the exact filter");
         assert!(!passes(one_hop, &[(peer, &links(&wide))], stranger, 255), "address");
         // The longest jump.
         let wide: Vec<u32> = (2..1 + MOST_LINKS as u32).chain([1]).collect();

@@ -10,7 +10,7 @@ use super::filter;
 use crate::bfd::{FIRST_SOURCE_PORT, Links, MULTIHOP_PORT, SINGLE_HOP_PORT, Target};
 use crate::net::sockopt::{self, NoInterface, datagram};
 
-/// Why a packet was not sent. Needs no heap, because sending is retried again and again.
+/// The reason why a packet was not sent. Needs no heap, because sending is retried again and again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     #[error("cannot listen on UDP port {port}, is another BFD running? {error}")]

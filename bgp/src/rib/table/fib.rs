@@ -47,7 +47,7 @@ impl<F: AddressFamily> Table<F> {
         for (peer, used) in self.selected_paths(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may announce the same next hop, which must not get twice the traffic. A
+            // Two peers may advertise the same next hop, which must not get twice the traffic. A
             // link-local address on two links is two next hops.
             let link_local =
                 matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());

@@ -1,25 +1,28 @@
-//! What BFD says of the path to the peer, and what follows for the session (RFC 5882 §4).
+//! The effect of BFD's reports on the session (RFC 5882 §4).
 //!
-//! - Down ends an Established session with Cease, BFD Down (RFC 9384), and its paths go: §4.2, and §4.3.2.2 where
-//!   graceful restart was agreed upon but none is under way.
-//! - While the peer restarts gracefully (its paths are stale) Down means that forwarding is gone if the peer's C bit says
-//!   that its BFD does not share fate with its control plane: the paths go (§4.3.1). Without the C bit BFD went down with
-//!   the restart itself, and the paths stay (§4.3.2). This side's own C bit plays no part: it is this side that runs.
+//! - Down ends an Established session with Cease, BFD Down (RFC 9384), and the peer's paths are
+//!   removed: §4.2, and §4.3.2.2 if graceful restart is negotiated but not in progress.
+//! - While the peer restarts gracefully (its paths are stale), the peer's C bit decides. If it is
+//!   set, BFD does not share fate with the peer's control plane, so Down means that forwarding is
+//!   gone: the paths are removed (§4.3.1). If it is clear, BFD went down with the restart itself,
+//!   and the paths stay (§4.3.2). This side's own C bit does not matter, because this side runs.
 //! - AdminDown of the peer is no failure (§3.2).
-//! - A Down that the peer signals within [`BFD_SETTLE_TIME`] of Established does not end the session: FRR replaces its BFD
-//!   session when BGP is Established, and each start would cost a session. BFD has [`BFD_RETURN_TIME`] to come Up again.
-//! - BGP does not wait for BFD. When BFD comes Up while the next attempt to connect is awaited, it is made at once.
+//! - A Down that the peer signals within [`BFD_SETTLE_TIME`] of Established does not end the
+//!   session. FRR replaces its BFD session when BGP is Established, and otherwise each start would
+//!   cost a session. BFD must come Up again within [`BFD_RETURN_TIME`].
+//! - BGP does not wait for BFD. If BFD comes Up before the next attempt to connect, the attempt
+//!   starts at once.
 
 use std::time::Instant;
 
 use super::{Fault, Peer, Sink, State, Timer};
 use crate::bfd::{self, Cause, Down, Status};
+use crate::io::Event;
+use crate::io::status::BfdStatus;
 use crate::session::{BFD_RETURN_TIME, BFD_SETTLE_TIME};
-use crate::speaker::io::Event;
-use crate::speaker::status::BfdStatus;
 
 impl Peer {
-    /// The BFD session stands differently, and has left Up meanwhile if `down` says so.
+    /// The status of the BFD session changed; with `down` it has left Up meanwhile.
     pub fn handle_bfd(&mut self, down: Option<Down>, status: Status, now: Instant, sink: &mut impl Sink) {
         let before = self.bfd.map(|(status, _)| status.state);
         let since = self.bfd.filter(|(old, _)| old.state == status.state).map_or(now, |(_, since)| since);
@@ -50,7 +53,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// There is no BFD session any more.
+    /// The BFD session was removed.
     pub fn forget_bfd(&mut self) {
         self.bfd = None;
         self.timers.stop(Timer::BfdReturn);
@@ -77,12 +80,12 @@ impl Peer {
         }
     }
 
-    /// The session was Established a moment ago.
+    /// Whether the session became Established a moment ago.
     fn is_settling(&self, now: Instant) -> bool {
         self.established().is_some_and(|c| now.saturating_duration_since(c.since) < BFD_SETTLE_TIME)
     }
 
-    /// The peer's new BFD session has not come Up: that was a failure of the path after all.
+    /// BFD has not come Up again: the Down was a failure of the path.
     pub(super) fn end_bfd_return(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Established) {
             self.fail(slot, Fault::BfdDown { diagnostic: bfd::Diagnostic::NEIGHBOR_DOWN }, now, sink);

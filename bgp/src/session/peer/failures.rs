@@ -1,33 +1,33 @@
-//! What a peer remembers of its failures: why the last session was lost, and beside it why the last attempt failed.
+//! The failures of a peer: the loss of the last session, and separately the last failed attempt.
 //!
-//! The two are kept apart, because the second says what is wrong now and seldom why the session is gone: after a cut
-//! cable every attempt says "no answer".
+//! A failed attempt shows the current problem and seldom the cause of the loss. After a cut cable,
+//! every attempt ends with "no answer".
 
 use std::time::{Duration, Instant};
 
 use super::Peer;
 use crate::bfd::{BfdConfig, HostLink, Links, Target};
+use crate::io::ConnId;
+use crate::io::status::Failure;
 use crate::session::{Cause, CauseKind, Fault, RefusedSegments, State};
-use crate::speaker::io::ConnId;
-use crate::speaker::status::Failure;
 use crate::types::InterfaceName;
 
-/// Segments with a wrong signature are evidence for so long. A router repeats its SYN after 1, 2, 4, … 64 s, so most
-/// attempts see none.
+/// Segments with a wrong signature count as evidence for this time. A router repeats its SYN after
+/// 1, 2, 4, … 64 s, so most attempts receive none.
 const EVIDENCE: Duration = Duration::from_secs(180);
 
-/// A cause and its words, dated.
+/// A cause with its text and time.
 type Entry = (Cause, String, Instant);
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Failures {
     began: Instant,
     loss: Option<Entry>,
-    /// The loss was an error and no operator's wish.
+    /// The loss was an error, not an operator's action.
     loss_is_error: bool,
     attempt: Option<Entry>,
-    /// The last one that became an event, since the last session.
+    /// The last failure that became an event since the last session.
     reported: Option<(CauseKind, String)>,
     losses: [u64; CauseKind::ALL.len()],
     no_carrier: Option<InterfaceName>,
@@ -46,7 +46,7 @@ impl Failures {
         }
     }
 
-    /// A fault as a cause and in words.
+    /// The cause and the text of a fault.
     pub(super) fn word(&self, fault: &Fault, established: bool) -> (Cause, String) {
         let cause = Cause::of(fault, established);
         match self.no_carrier.filter(|_| cause.may_be_carrier()) {
@@ -63,7 +63,8 @@ impl Failures {
         self.attempt = None;
     }
 
-    /// An attempt failed. One without an answer does not undo the evidence of earlier ones.
+    /// An attempt failed. An attempt without an answer does not replace the evidence of earlier
+    /// ones.
     pub(super) fn attempted(&mut self, (cause, text): (Cause, String), now: Instant) {
         let proven = self.attempt.as_ref().is_some_and(|(proven, _, when)| {
             proven.kind() == CauseKind::Passwords && now.saturating_duration_since(*when) < EVIDENCE
@@ -73,8 +74,8 @@ impl Failures {
         }
     }
 
-    /// Whether the failure of an attempt differs from the last one that was reported. The number of refused segments
-    /// differs each time.
+    /// Whether the failure of an attempt differs from the last reported one. The number of dropped
+    /// segments differs each time and is ignored.
     pub(super) fn is_news(&mut self, cause: &Cause, text: &str) -> bool {
         let kind = cause.kind();
         let known = match &self.reported {
@@ -88,13 +89,13 @@ impl Failures {
         !known
     }
 
-    /// What failed before the session was there says nothing of it.
+    /// Earlier failures do not concern the new session.
     pub(super) fn established(&mut self) {
         self.attempt = None;
         self.reported = None;
     }
 
-    /// The configuration is another one: what failed with the old one says nothing of it.
+    /// Earlier failures do not concern the new configuration.
     pub(super) fn forget_attempt(&mut self) {
         self.attempt = None;
     }
@@ -125,14 +126,14 @@ impl Failures {
 }
 
 impl Peer {
-    /// When an attempt to connect is given up; none if `conn` is none.
+    /// The time at which an attempt to connect is given up; none if `conn` is no attempt.
     pub fn attempt_due(&self, conn: ConnId) -> Option<Instant> {
         let slot = self.slot_of(conn)?;
         let attempt = self.connections[slot].as_ref()?;
         (attempt.state == State::Connect).then(|| self.timers.get(super::Timer::ConnectRetry))?
     }
 
-    /// The kernel refused these segments since the attempt began.
+    /// The kernel dropped these segments since the attempt began.
     pub fn handle_refused_segments(&mut self, conn: ConnId, refused: RefusedSegments) {
         let Some(slot) = self.slot_of(conn) else { return };
         if let Some(attempt) = &mut self.connections[slot] {
@@ -150,7 +151,7 @@ impl Peer {
         };
         let Links::Only(indices) = Links::of(&target, host) else { return };
         let mut links = host.iter().filter(|link| indices.contains(&link.index));
-        // A peer behind several links is not cut off by one of them.
+        // If several links lead to the peer, one link without carrier does not cut it off.
         self.failures.no_carrier = match (links.next(), links.next()) {
             (Some(link), None) if !link.carrier => Some(link.name),
             _ => None,

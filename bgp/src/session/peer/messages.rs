@@ -1,22 +1,22 @@
-//! What comes over a connection, and what goes out: from octets to transitions.
+//! Received octets and their effect on the state machine; output for the connection.
 
 use std::time::Instant;
 
 use super::{Peer, Timer};
 use crate::config::PeerConfig;
+use crate::io::status::MessageCounts;
+use crate::io::{ConnId, Event};
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
 use crate::session::{COLLISION_TIME, Fault, Sink, State};
-use crate::speaker::io::{ConnId, Event};
-use crate::speaker::status::MessageCounts;
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, WireError, decode_update};
 
-/// Wordings of malformed UPDATEs that one session reports.
+/// The highest number of distinct faults of UPDATEs that a session reports.
 const MALFORMED_LIMIT: usize = 16;
 
 impl Peer {
-    /// Octets have come over a connection, in order, cut anywhere.
+    /// Received octets of a connection, in order, in pieces of any size.
     pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now: Instant, sink: &mut impl Sink) {
         let Some(slot) = self.slot_of(conn) else { return };
         let Some(connection) = &mut self.connections[slot] else { return };
@@ -28,7 +28,7 @@ impl Peer {
         }
         let octets: &[u8] = if joined { &kept } else { bytes };
         let mut taken = 0;
-        // Any message may end the connection.
+        // Each message may end the connection.
         while let Some(connection) =
             self.connections[slot].as_ref().filter(|connection| connection.id == conn)
         {
@@ -57,7 +57,7 @@ impl Peer {
         self.settle(now);
     }
 
-    /// One message. An error ends the connection.
+    /// Handles one message. An error ends the connection.
     fn handle_message(
         &mut self,
         slot: usize,
@@ -94,7 +94,8 @@ impl Peer {
         Ok(())
     }
 
-    /// OpenSent to OpenConfirm, if this is the peer and the connection survives a collision.
+    /// OpenSent to OpenConfirm, if the OPEN matches the configuration and the connection wins a
+    /// collision.
     fn handle_open(
         &mut self,
         slot: usize,
@@ -123,15 +124,15 @@ impl Peer {
         Ok(())
     }
 
-    /// Which connection has to go when an OPEN comes on one of `origin` (RFC 4271 §6.8).
+    /// The connection to close when an OPEN arrives on a connection of `origin` (RFC 4271 §6.8).
     fn collide(&self, origin: Origin, other: Option<&Connection>, theirs: &Open, now: Instant) -> Collision {
         let Some(other) = other else { return Collision::None };
         match other.state {
-            // In OpenSent nobody knows yet who is at the other end: the later OPEN of the two decides.
+            // In OpenSent the other end is not identified: the later OPEN of the two decides.
             State::Idle | State::Connect | State::Active | State::OpenSent => Collision::None,
             State::OpenConfirm => {
-                // The side with the higher identifier keeps the connection that it opened; between ASes that
-                // use the same identifier, the higher AS (RFC 6286 §2.3).
+                // The side with the higher identifier keeps the connection that it opened. If two
+                // ASes use the same identifier, the higher AS does (RFC 6286 §2.3).
                 let ours = (self.local.router_id, self.config.paths.as_to_peer(self.local.asn));
                 let keeper =
                     if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
@@ -139,7 +140,8 @@ impl Peer {
             }
             State::Established => {
                 let restart = other.negotiated.as_ref().is_some_and(|n| n.graceful_restart.is_some());
-                // A moment after the other was Established this may still be the loser of a simultaneous start.
+                // Shortly after Established the connection may still be the loser of a simultaneous
+                // start.
                 let settled = now.saturating_duration_since(other.since) >= COLLISION_TIME;
                 if restart && settled && origin == Origin::Incoming {
                     Collision::Other(Fault::Superseded)
@@ -214,7 +216,8 @@ impl Peer {
         }
     }
 
-    /// What the connection has to send; see [`Speaker::poll_transmit`](crate::speaker::Speaker::poll_transmit).
+    /// Output of the connection; see
+    /// [`Speaker::poll_transmit`](crate::speaker::Speaker::poll_transmit).
     pub fn poll_transmit(
         &mut self,
         conn: ConnId,
@@ -246,21 +249,21 @@ impl Peer {
         self.traffic.sent.update += updates;
         self.traffic.sent.route_refresh += refreshes;
         if updates > 0 {
-            // An UPDATE says as well as a KEEPALIVE that we are there (RFC 4271 §8.2.2, Established, event 27).
+            // An UPDATE also restarts the KeepaliveTimer (RFC 4271 §8.2.2, Established, event 27).
             self.restart_keepalive(slot, now);
         }
         more
     }
 }
 
-/// Which of two connections has to go.
+/// The connection to close.
 enum Collision {
     None,
     This,
     Other(Fault),
 }
 
-/// Says what is wrong with what the peer sends, each wording once a session.
+/// Reports a fault in the peer's UPDATEs, each text once per session.
 pub(super) fn report(
     reported: &mut Vec<String>,
     peer: PeerId,
@@ -284,7 +287,7 @@ fn count(counts: &mut MessageCounts, kind: MessageKind) {
     } += 1;
 }
 
-/// How many UPDATEs of this side's own making there are in `octets`, and how many markers of a refresh between them.
+/// Counts the UPDATEs and the refresh markers that this side encoded into `octets`.
 fn count_messages(mut octets: &[u8]) -> (u64, u64) {
     let (mut updates, mut refreshes) = (0, 0);
     while let Some(&[high, low, kind]) = octets.get(HEADER - 3..HEADER) {

@@ -2,20 +2,21 @@
 //!
 //! The tables write the response to a request, including markers, when the socket accepts octets. A
 //! refresh that the peer sends between BoRR and EoRR works like the time after its restart. Its
-//! paths of the family are marked stale and lose the mark when they are announced again. The rest
-//! is swept at EoRR or after [`REFRESH_TIME`].
+//! paths of the family are marked stale and lose the mark when the peer advertises them again. The
+//! rest is removed at EoRR or after [`REFRESH_TIME`].
 //!
 //! The two can meet. With graceful restart, a BoRR before End-of-RIB is ignored (RFC 7313 §4). So a
 //! mark always has one meaning, and the tables need no second one. If the session is lost during a
-//! refresh, its marks are removed. Those paths were only not announced again yet. They are not left
-//! over from two restarts, which RFC 4724 §4.2 removes, so the helper keeps them with the rest.
+//! refresh, its marks are removed. Those paths were only not advertised again yet. They are not
+//! left over from two restarts, which RFC 4724 §4.2 removes, so the helper retains them with the
+//! rest.
 
 use std::time::Instant;
 
 use super::messages::report;
 use super::{Peer, Timer};
+use crate::io::Event;
 use crate::session::{Fault, REFRESH_TIME, Sink, State};
-use crate::speaker::io::Event;
 use crate::types::FamilySet;
 use crate::wire::{RouteRefresh, WireError};
 
@@ -101,7 +102,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Removes the paths that were not announced again.
+    /// Removes the paths that were not advertised again.
     pub(super) fn end_refresh(&mut self, families: FamilySet, sink: &mut impl Sink) {
         for family in families.iter() {
             self.refreshing.remove(family);

@@ -21,9 +21,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Peer, Timer};
+use crate::io::Event;
 use crate::session::negotiated::{Negotiated, PeerRestart};
 use crate::session::{Fault, STALE_PATH_TIME, Sink};
-use crate::speaker::io::Event;
 use crate::types::{Family, FamilySet};
 
 impl PeerRestart {
@@ -47,7 +47,8 @@ fn long_lived_timer(family: Family) -> Timer {
 }
 
 impl Peer {
-    /// When the stale paths of a family are removed, unless the peer announces them again.
+    /// The time at which the stale paths of a family are removed, unless the peer advertises them
+    /// again.
     pub(super) fn stale_until(&self, family: Family) -> Option<Instant> {
         if !self.stale.contains(family) {
             return None;
@@ -133,8 +134,8 @@ impl Peer {
         }
     }
 
-    /// Handles a new session. Removes stale paths of families that the peer did not keep forwarding
-    /// for or no longer supports. The rest waits for End-of-RIB.
+    /// Handles a new session. Removes stale paths of a family if the peer did not continue to
+    /// forward for it, or no longer supports it. The rest waits for End-of-RIB.
     pub(super) fn resume(
         &mut self,
         negotiated: &Negotiated,

@@ -1,14 +1,14 @@
-//! What an operator sees of a peer. The tables' counts are filled in by the speaker.
+//! The status of a peer for the operator. The speaker adds the counts of the tables.
 
 use std::time::Instant;
 
 use super::{Peer, Timer};
-use crate::speaker::io::ConnId;
-use crate::speaker::status::{DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
+use crate::io::ConnId;
+use crate::io::status::{DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
 use crate::wire::{Capability, Notification, Open};
 
 impl Peer {
-    /// Everything but the tables' counts, which are zero.
+    /// The status without the counts of the tables, which are zero.
     pub fn status(&self, now: Instant) -> PeerStatus {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let notification = |entry: &Option<(Notification, Instant)>| {

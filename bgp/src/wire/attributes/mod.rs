@@ -13,8 +13,8 @@ use std::net::Ipv4Addr;
 
 pub use as_path::{AsPath, Segment, SegmentKind};
 
+use super::context::DecodeContext;
 use super::error::{AttributeFault, AttributeFaultKind};
-use super::update::DecodeContext;
 use crate::types::{Asn, Community, ExtendedCommunity, FamilySet, LargeCommunity};
 use table::{TABLE, flags};
 

@@ -7,8 +7,8 @@
 
 use std::net::Ipv4Addr;
 
+use super::super::context::DecodeContext;
 use super::super::error::{AttributeFaultKind, ErrorHandling};
-use super::super::update::DecodeContext;
 use super::as_path::{self, Width};
 use super::{Aggregator, AsPath, Origin, PathAttributes};
 use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity};

@@ -9,10 +9,11 @@
 
 use std::net::Ipv4Addr;
 
-use super::{DecodeContext, Fields, MpReach, Update, decode_mp_reach, host_v4};
+use super::{Fields, MpReach, Update, decode_mp_reach, host_v4};
 use crate::types::{Family, Ipv4};
 use crate::wire::attributes::as_path::{self, Width};
 use crate::wire::attributes::table::{self, Sender, flags};
+use crate::wire::context::DecodeContext;
 use crate::wire::nlri::Nlri;
 
 const WELL_KNOWN: u8 = flags::TRANSITIVE;

@@ -23,11 +23,11 @@ pub(in super::super) async fn watch(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     // Capacity one: a pending event stands for all later ones.
-    let (tell, mut changes) = mpsc::channel(1);
+    let (sender, mut changes) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let is_read = event.as_ref().is_ok_and(|event| event.kind.is_access());
         if !is_read {
-            let _ = tell.try_send(());
+            let _ = sender.try_send(());
         }
     })
     .context("the certificate's folder cannot be watched")?;
@@ -40,11 +40,11 @@ pub(in super::super) async fn watch(
             event = changes.recv() => if event.is_none() { return Ok(()) },
         }
         match read(folder, &served) {
-            Ok(()) => tracing::info!(folder = %folder.display(), "the webhook's certificate was read again"),
+            Ok(()) => tracing::info!(folder = %folder.display(), "the webhook's certificate was reloaded"),
             Err(error) => tracing::warn!(
                 folder = %folder.display(),
                 error = %error,
-                "the webhook's certificate cannot be used: the one before is served on"
+                "the webhook's certificate cannot be used: the previous one stays in use"
             ),
         }
     }

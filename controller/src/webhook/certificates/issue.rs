@@ -1,8 +1,8 @@
 //! Self-issued certificates of the webhook, and the schedule of their rotation.
 //!
-//! Each certificate has its own CA. The CA's key is dropped after the signature, so nobody can
-//! issue another certificate that the API server trusts, even with the Secret. So a rotation always
-//! replaces the CA too. It goes in steps, and each step is one write of the Secret:
+//! Each certificate has its own CA. The CA's key is dropped after the signature. So no certificate
+//! that the API server trusts can be issued later, even with the Secret. A rotation therefore
+//! always replaces the CA too. It goes in steps, and each step is one write of the Secret:
 //!
 //! ```text
 //!            current        next          trusted (caBundle)
@@ -183,7 +183,7 @@ pub(super) enum Step {
     Write(Box<StoredCertificates>),
 }
 
-/// Computes the next step; `is_trusted` says whether the configurations contain all of
+/// Computes the next step; `is_trusted`: whether the configurations contain all of
 /// [`StoredCertificates::trusted`].
 pub(super) fn step(
     kept: Option<&StoredCertificates>,
@@ -271,7 +271,7 @@ mod tests {
 
         let third = written(Some(&second), &policy, true, at + DAY);
         assert_eq!(third.current, next);
-        assert_eq!(third.trusted(), next.ca.clone() + &first.current.ca, "late replicas are still believed");
+        assert_eq!(third.trusted(), next.ca.clone() + &first.current.ca, "late replicas are still trusted");
 
         let fourth = written(Some(&third), &policy, true, at + 61 * DAY);
         assert!(!fourth.trusted().contains(&first.current.ca), "two at a time");

@@ -1,9 +1,9 @@
 //! The webhook's certificate: the one being served, and its two sources.
 //!
 //! ```text
-//! the Secret, shared by the replicas ── secret ──┐
-//!   made, rotated, trusted by itself             ├─► Served ──► each TLS handshake takes what is there then
-//! a folder (cert-manager's, the operator's) ─ files ─┘
+//! the Secret, shared by the replicas ─── secret ──┐
+//!   self-issued, rotated, trusted                 ├─► Served ──► the next TLS handshakes
+//! a folder (cert-manager's, the operator's) files ┘
 //! ```
 //!
 //! The next handshake uses a replaced certificate. Open connections keep theirs, so a rotation

@@ -80,7 +80,7 @@ pub(in super::super) async fn keep(
         next = match keeper.act().await {
             Ok(wait) => wait.map(|wait| tokio::time::Instant::now() + wait),
             Err(error) => {
-                tracing::warn!(%error, "the webhook's certificate cannot be kept as it should be: it will be tried again");
+                tracing::warn!(%error, "the webhook's certificate cannot be maintained: retrying");
                 Some(tokio::time::Instant::now() + RETRY)
             }
         };
@@ -92,9 +92,7 @@ fn without_errors<K>(
     watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
 ) -> impl Stream<Item = Option<K>> {
     watch.backoff(Delays::default()).filter_map(|event| async {
-        event
-            .inspect_err(|error| tracing::debug!(%error, "a watch for the webhook's certificate broke off"))
-            .ok()
+        event.inspect_err(|error| tracing::debug!(%error, "a watch for the webhook's certificate ended")).ok()
     })
 }
 
@@ -175,7 +173,7 @@ impl Keeper {
         let kept = read.filter(|kept| {
             self.take(kept)
                 .inspect_err(|error| {
-                    tracing::warn!(secret = self.name, %error, "what the Secret holds cannot be served");
+                    tracing::warn!(secret = self.name, %error, "the certificate in the Secret cannot be served");
                 })
                 .is_ok()
         });
@@ -193,8 +191,8 @@ impl Keeper {
             return self.write(secret.as_ref(), &restored).await;
         };
         let trusted = kept.trusted();
-        let trusts = |heard: &Option<Bundle>| heard.as_ref().is_none_or(|bundle| bundle.trusts(&trusted));
-        let is_trusted = self.bundles.iter().all(|heard| heard.as_ref().is_some_and(trusts));
+        let trusts = |seen: &Option<Bundle>| seen.as_ref().is_none_or(|bundle| bundle.trusts(&trusted));
+        let is_trusted = self.bundles.iter().all(|seen| seen.as_ref().is_some_and(trusts));
         if !is_trusted {
             self.trust(&trusted).await?;
         }
@@ -245,7 +243,7 @@ impl Keeper {
         match done {
             Ok(_) => tracing::info!(secret = self.name, ?kept, "the webhook's certificates were written"),
             Err(kube::Error::Api(error)) if error.code == 409 => {
-                tracing::debug!(secret = self.name, "another replica was first");
+                tracing::debug!(secret = self.name, "another replica wrote first");
             }
             Err(error) => return Err(error.into()),
         }
@@ -267,7 +265,7 @@ impl Keeper {
             };
             match done {
                 Ok(()) => {
-                    tracing::info!(configuration = NAME, "the API servers are told to trust the webhook's CA")
+                    tracing::info!(configuration = NAME, "the webhook configurations now trust the CA")
                 }
                 // Changed or deleted meanwhile: the watch shows the new state. (A failed test is
                 // 422.)

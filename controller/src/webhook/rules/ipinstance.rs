@@ -60,13 +60,13 @@ fn faults(instance: &IPInstance, facts: &Facts) -> Vec<Fault> {
     }
     for (key, value) in [(label::NETWORK, &spec.network), (label::SUBNET, &spec.subnet)] {
         if instance.metadata.labels.get(key) != Some(value) {
-            add(&format!("metadata.labels[{key}]"), format!("it is found by its labels: write {value}"));
+            add(&format!("metadata.labels[{key}]"), format!("programs find it by its labels: write {value}"));
         }
     }
     let Some(subnet) = facts.subnets.iter().find(|subnet| subnet.name() == spec.subnet) else {
         add(
             "spec.subnet",
-            format!("there is no Subnet `{}`: write the name of one that is there", spec.subnet),
+            format!("there is no Subnet `{}`: write the name of an existing one", spec.subnet),
         );
         return found;
     };
@@ -152,7 +152,7 @@ mod tests {
         expect(
             "no labels",
             create(&wrong, &facts),
-            "metadata.labels[networking.alibaba.com/network]: it is found by",
+            "metadata.labels[networking.alibaba.com/network]: programs find it by",
         );
         let mut wrong = labelled("10.1.0.7/24", "n", "s1");
         wrong.spec.address.mac = "x".to_owned();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! annotations, labels ─► selection::select ─► network, subnets, type, family ─┬─ mutate: stamped on the pod, and a nodeSelector
-//! namespace, kept IPInstances ─►                                              └─ validate: there, fitting, and with addresses left
+//! namespace, kept IPInstances ─►                                              └─ validate: existing, matching, with free addresses
 //! ```
 //!
 //! The annotations make the selection visible and final: a later change of the namespace does not
@@ -214,9 +214,9 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     }
     let mut preferences = pod.preferences().ok()?;
     if preferences.is_empty() {
-        let Some(said) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
+        let Some(found) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
         preferences =
-            AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
+            AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels).ok()?;
     }
     let subnets = preferences.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
     let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
@@ -254,7 +254,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
     }
     if selection.network.is_none() {
         let message = format!(
-            "addresses need to be said of which network: write {} or {} too",
+            "it is not known of which network the addresses are: write {} or {} too",
             annotation::SPECIFIED_NETWORK,
             annotation::SPECIFIED_SUBNET
         );
@@ -317,7 +317,7 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
     }
     let named = selection.network.as_deref().and_then(|name| cluster.network(name));
     let Some(network) = named.or_else(|| cluster.network_of_type(wanted)) else {
-        let message = format!("there is no Network of type {wanted:?}: make one, or write another type");
+        let message = format!("there is no Network of type {wanted:?}: create one, or write another type");
         return Some(pod.fault(annotation::NETWORK_TYPE, message));
     };
     if !is_counted(network, cluster) {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
-    /// `plain` has no annotations, `told` names rack1.
+    /// `plain` has no annotations, `named` names rack1.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();
         let mut overlay = network("overlay", json!({"type": "Overlay", "netID": 4}));
@@ -441,7 +441,7 @@ mod tests {
             cluster.set_subnet(&name.into(), Arc::new(subnet));
         }
         for (name, annotations) in
-            [("plain", texts(&[])), ("told", texts(&[(a::SPECIFIED_NETWORK, "rack1")]))]
+            [("plain", texts(&[])), ("named", texts(&[(a::SPECIFIED_NETWORK, "rack1")]))]
         {
             cluster
                 .namespaces
@@ -503,12 +503,12 @@ mod tests {
         let mut cluster = cluster();
         give(&mut cluster, "10.2.0.7/24", "bgp", "bgp4", "kept-0");
         let kept = |pod: NewPod| NewPod { name: "kept-0".to_owned(), ..pod };
-        let told = |pod: NewPod| NewPod { namespace: "told".to_owned(), ..pod };
+        let in_named = |pod: NewPod| NewPod { namespace: "named".to_owned(), ..pod };
         let quota = (label::IPV4_ADDRESS_QUOTA, QUOTA_NONEMPTY);
         let underlay = (UNDERLAY_NETWORK_ATTACHMENT, "true");
         for (case, pod, annotations, selector) in [
             (
-                "nothing said",
+                "no annotations",
                 pod(&[]),
                 vec![(a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
                 vec![underlay, quota],
@@ -550,13 +550,13 @@ mod tests {
             ),
             (
                 "the namespace's",
-                told(pod(&[])),
+                in_named(pod(&[])),
                 vec![(a::SPECIFIED_NETWORK, "rack1"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
                 vec![("network", "rack1"), quota],
             ),
             (
                 "the pod before the namespace",
-                told(pod(&[(a::SPECIFIED_NETWORK, "bgp")])),
+                in_named(pod(&[(a::SPECIFIED_NETWORK, "bgp")])),
                 vec![(a::SPECIFIED_NETWORK, "bgp"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
                 vec![("network", "rack2"), quota],
             ),
@@ -763,20 +763,22 @@ mod tests {
             expect(case, validate(&pod, &cluster, &policy()), refusal);
         }
         // A namespace cannot set prefixes: its annotation is not read, but its Network counts.
-        let told = |annotations| NewPod { namespace: "told".to_owned(), ..pod(annotations) };
-        let mut said = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
+        let in_named = |annotations| NewPod { namespace: "named".to_owned(), ..pod(annotations) };
+        let mut annotations_of =
+            texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
         cluster.namespaces.set(
-            "told".into(),
-            NetworkingMetadata { annotations: said.clone(), ..NetworkingMetadata::default() },
+            "named".into(),
+            NetworkingMetadata { annotations: annotations_of.clone(), ..NetworkingMetadata::default() },
         );
-        expect("the namespace's prefixes", validate(&told(&[]), &cluster, &policy()), "");
+        expect("the namespace's prefixes", validate(&in_named(&[]), &cluster, &policy()), "");
         let own = [(a::EXTRA_PREFIXES, "10.9.0.0/16")];
-        expect("the namespace's Network", validate(&told(&own), &cluster, &policy()), "");
-        said.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
-        cluster
-            .namespaces
-            .set("told".into(), NetworkingMetadata { annotations: said, ..NetworkingMetadata::default() });
-        expect("another", validate(&told(&own), &cluster, &policy()), "Network bgp allows nothing");
+        expect("the namespace's Network", validate(&in_named(&own), &cluster, &policy()), "");
+        annotations_of.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
+        cluster.namespaces.set(
+            "named".into(),
+            NetworkingMetadata { annotations: annotations_of, ..NetworkingMetadata::default() },
+        );
+        expect("another", validate(&in_named(&own), &cluster, &policy()), "Network bgp allows nothing");
         // Retained addresses are enough, however full the network is.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
         let full = network("overlay", json!({"type": "Overlay", "netID": 4}));

@@ -203,13 +203,13 @@ mod tests {
             spec["range"][key] = value;
             spec
         };
-        let said = |key: &str, value: Value| vlan(json!({"netID": 10, key: value}));
+        let with = |key: &str, value: Value| vlan(json!({"netID": 10, key: value}));
         for (case, spec, refusal) in [
             ("nothing", old.clone(), ""),
             ("reservedIPs", ranged("reservedIPs", json!(["10.2.0.9"])), ""),
-            ("private", said("config", json!({"private": true})), ""),
-            ("network", said("network", json!("vlan-open")), "spec.network: vlan-open: it was vlan"),
-            ("netID", said("netID", json!(11)), "spec.netID: 11: it was 10"),
+            ("private", with("config", json!({"private": true})), ""),
+            ("network", with("network", json!("vlan-open")), "spec.network: vlan-open: it was vlan"),
+            ("netID", with("netID", json!(11)), "spec.netID: 11: it was 10"),
             ("start", ranged("start", json!("10.2.0.5")), "spec.range.start: 10.2.0.5: it was nothing"),
             ("end", ranged("end", json!("10.2.0.50")), "spec.range.end"),
             (

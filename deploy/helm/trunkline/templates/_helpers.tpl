@@ -9,7 +9,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- /* What is selected by: it must stay the same over upgrades. */}}
+{{- /* Labels for selectors: they must not change with an upgrade. */}}
 {{- define "trunkline.selector" -}}
 app.kubernetes.io/name: trunkline
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -28,7 +28,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 {{- if not $apart }}
-{{- fail (printf "agent.racks: %s and %s may select the same node, which would run two agents: give one label of both nodeSelectors different values" $other.rack $rack.name) }}
+{{- fail (printf "agent.racks: %s and %s may select the same node, which would run two agents: use one label with different values in both nodeSelectors" $other.rack $rack.name) }}
 {{- end }}
 {{- end }}
 {{- $selector := merge (dict) $rack.nodeSelector $.Values.agent.nodeSelector }}

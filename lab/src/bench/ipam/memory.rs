@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::super::Bound;
 use crate::fabric::Place;
+use crate::product::cargo_with_log as cargo;
 use crate::progress::step;
-use crate::tests::checks::cargo;
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {

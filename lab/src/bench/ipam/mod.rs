@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::{Bound, report, warn_if_busy};
 use crate::fabric::Place;
 use crate::kube::assets::Assets;
+use crate::product::Profile;
 use crate::{packages, product};
 
 #[derive(Debug, Clone, Serialize)]
@@ -35,7 +36,8 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
         Ok(assets) => assets,
         Err(missing) => bail!("{missing}"),
     };
-    let (nodes, controller) = (product::build(place)?, product::build_controller(place)?);
+    let (nodes, controller) =
+        (product::build(place, Profile::Release)?, product::build_controller(place, Profile::Release)?);
     warn_if_busy();
     let in_memory = memory::measure(place)?;
     let api_server = server::measure(place, &assets, &controller)?;

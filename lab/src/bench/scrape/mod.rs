@@ -111,7 +111,7 @@ struct Figures {
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench scrape")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2"]))?;
-    let product = product::build(place)?;
+    let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing scrape up", || Fabric::up(place, "scrape", &product))?;
     let figures = fabric.watched(measure)?;
@@ -139,7 +139,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
         rows.push(row);
     };
     for (state, doing) in [("idle", Doing::Nothing), ("again", Doing::Again), ("flaps", Doing::Flaps)] {
-        note(step(&format!("nothing is asked, {state}"), || {
+        note(step(&format!("no queries, {state}"), || {
             asked.row("nothing", state, &mut feeder, doing, || {
                 std::thread::sleep(QUIET);
                 Ok(Vec::new())
@@ -178,14 +178,14 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
         let messages = TableMessages::new(PREFIXES, TO_A_SET, network);
         let mut feeder = peers.ns.within(|| Feeder::connect(network, messages)).context(who)?;
         step(&format!("{PREFIXES} routes to {who}"), || {
-            feeder.tell()?;
+            feeder.advertise()?;
             let there = || Ok(Seen::when(has_all(&ask()?.text), || "not all are there".to_owned()));
             beside(&mut feeder, Doing::Nothing, || {
                 host.within(|| wait_for("every route to be there", PATIENCE, there))
             })
         })?;
         for (state, doing) in [("idle", Doing::Nothing), ("again", Doing::Again)] {
-            note(step(&format!("{SCRAPES} askings of {who}, {state}"), || {
+            note(step(&format!("{SCRAPES} queries to {who}, {state}"), || {
                 let (answers, rate) = beside(&mut feeder, doing, || host.within(|| paced(SCRAPES, ask)))?;
                 Ok(row(who, "counters", state, &answers, None, rate, 0.0))
             })?);
@@ -283,14 +283,14 @@ fn beside<T>(feeder: &mut Feeder, doing: Doing, work: impl FnOnce() -> Result<T>
         let busy = scope.spawn(|| feeder.go_on(doing, &stop, PREFIXES));
         let outcome = work();
         stop.store(true, Ordering::Relaxed);
-        let told = busy.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok((outcome?, told as f64 / began.elapsed().as_secs_f64()))
+        let prefixes = busy.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok((outcome?, prefixes as f64 / began.elapsed().as_secs_f64()))
     })
 }
 
 /// Advertises the table, and waits until it is in the kernel.
 fn installed(feeder: &mut Feeder, node: &Host) -> Result<()> {
-    feeder.tell()?;
+    feeder.advertise()?;
     let all = |status: &trunkline_api::control::AgentStatus| {
         let kernel = &status.kernel;
         kernel.routes_wanted > u64::from(PREFIXES) && kernel.routes_installed == kernel.routes_wanted
@@ -373,9 +373,9 @@ fn losses(asked: &Agent<'_>, peers: &Host, feeder: Feeder) -> Result<Row> {
         })?;
         let mut back = peers.ns.within(|| lost.connect())?;
         std::thread::scope(|scope| {
-            let telling = scope.spawn(|| back.tell());
+            let advertising = scope.spawn(|| back.advertise());
             answers.extend(until(PREFIXES)?);
-            telling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            advertising.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         feeder = Some(back);
     }
@@ -399,8 +399,8 @@ fn bounds(rows: &[Row]) -> Vec<Bound> {
     let session = |question, state| of(question, state).and_then(|row| row.session_p99_ms).unwrap_or(0.0);
     vec![
         Bound::at_most("a scrape with 1,000,000 routes, idle, p99, ms", p99("scrape", "idle"), PROMISED_MS),
-        Bound::at_most("… while all are told again", p99("scrape", "again"), PROMISED_MS),
-        Bound::at_most("… while all are taken back and told again", p99("scrape", "flaps"), PROMISED_MS),
+        Bound::at_most("… while all are advertised again", p99("scrape", "again"), PROMISED_MS),
+        Bound::at_most("… while all are withdrawn and advertised again", p99("scrape", "flaps"), PROMISED_MS),
         Bound::at_most("… while the session is lost and comes back", p99("scrape", "losses"), PROMISED_MS),
         Bound::at_most("a search of the page for an address, p99, ms", p99("address", "idle"), PROMISED_MS),
         Bound::at_most("a search of the whole table, p99, ms", p99("search", "idle"), PROMISED_MS),
@@ -446,7 +446,7 @@ fn words(figures: &Figures) -> String {
         "p99",
         "max",
         "silence s",
-        "M told/s",
+        "M prefixes/s",
         "CPU s",
     ];
     let head = head.map(str::to_owned).to_vec();
@@ -473,7 +473,7 @@ mod tests {
     use super::has_all;
 
     #[test]
-    fn the_others_words_for_all() {
+    fn full_tables_of_other_speakers_are_recognised() {
         assert!(has_all("    Routes:         1000000 imported, 0 exported, 1000000 preferred"));
         assert!(has_all("\"pfxRcd\":1000000,\"pfxSnt\":0"));
         assert!(!has_all("Routes:         100000 imported"));

@@ -94,7 +94,7 @@ impl Feeder {
     }
 
     /// Advertises the whole table.
-    pub(super) fn tell(&mut self) -> Result<()> {
+    pub(super) fn advertise(&mut self) -> Result<()> {
         self.form ^= 1;
         self.session
             .stream
@@ -130,7 +130,7 @@ impl Feeder {
                     count += u64::from(prefixes);
                 }
             }
-            self.tell()?;
+            self.advertise()?;
             count += u64::from(prefixes);
         }
         Ok(count)
@@ -249,7 +249,7 @@ fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) ->
 
 fn ask_again_and_again(stream: &mut TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
     // The node's own prefixes are always advertised once: the only UPDATE with a prefix.
-    let told = |stream: &mut TcpStream| -> Result<()> {
+    let await_update = |stream: &mut TcpStream| -> Result<()> {
         loop {
             let (kind, body) = next_message(stream).context("the witness lost its session")?;
             // A withdrawn length, an attributes' length, and octets after both.
@@ -258,11 +258,11 @@ fn ask_again_and_again(stream: &mut TcpStream, answers: &Mutex<Vec<f64>>, stop: 
             }
         }
     };
-    told(stream)?;
+    await_update(stream)?;
     while !stop.load(Ordering::Relaxed) {
         let asked = Instant::now();
         stream.write_all(&message(ROUTE_REFRESH, &[0, 1, 0, 1]))?;
-        told(stream)?;
+        await_update(stream)?;
         let took = asked.elapsed().as_secs_f64() * 1e3;
         answers.lock().unwrap_or_else(PoisonError::into_inner).push(took);
         std::thread::sleep(PAUSE);

@@ -25,6 +25,7 @@ use serde::Serialize;
 use self::peers::{Feeder, Sinks, table};
 use super::memory::megabytes;
 use super::{Bound, report, warn_if_busy};
+use crate::cli::Speaker;
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
 use crate::packages;
@@ -34,16 +35,6 @@ use crate::shell::{Seen, run_with_input, wait_for};
 use crate::stats::{percentile, round};
 
 const ROUNDS: usize = 3;
-
-/// A speaker under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Speaker {
-    Trunkline,
-    Bird,
-    Frr,
-    Gobgp,
-}
 
 impl Speaker {
     const ALL: [Speaker; 4] = [Speaker::Trunkline, Speaker::Bird, Speaker::Frr, Speaker::Gobgp];
@@ -143,7 +134,7 @@ pub(crate) fn bench(place: &Place, json: bool, chosen: &[Speaker]) -> Result<boo
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2", "gobgpd"]))?;
     let chosen: Vec<Speaker> =
         Speaker::ALL.into_iter().filter(|it| chosen.is_empty() || chosen.contains(it)).collect();
-    let folder = product::build_example(place, "transit")?;
+    let folder = product::build_example(place, "transit", product::Profile::Release)?;
     warn_if_busy();
     let fabric = step("bringing it up", || Fabric::up(place, "speakers", &folder))?;
     let figures = fabric.watched(|fabric| measure(fabric, &chosen))?;
@@ -273,7 +264,7 @@ fn run(fabric: &Fabric, speaker: Speaker, load: Load, octets: &[u8]) -> Result<S
         let sinks = Sinks::connect(speaker, sinks, prefixes)?;
         let mut feeder = Feeder::connect(speaker)?;
         let start = Instant::now();
-        feeder.tell(octets)?;
+        feeder.send(octets)?;
         let passed_on = sinks.wait_announced(speaker.patience())?.duration_since(start);
         let start = Instant::now();
         feeder.end()?;

@@ -164,7 +164,7 @@ impl Feeder {
     }
 
     /// Returns when all octets are in the socket.
-    pub(super) fn tell(&mut self, octets: &[u8]) -> Result<()> {
+    pub(super) fn send(&mut self, octets: &[u8]) -> Result<()> {
         self.stream.write_all(octets).context("the speaker closed the feeder's session")
     }
 
@@ -232,13 +232,14 @@ impl Sinks {
             let left = deadline.saturating_duration_since(Instant::now());
             let of = self.streams.len();
             let event = self.events.recv_timeout(left).with_context(|| {
-                format!("after {patience:?} {done} of {of} sinks have heard every {what}")
+                format!("after {patience:?} {done} of {of} sinks have received every {what}")
             })?;
             if let SinkEvent::Lost(error) = event {
                 bail!("a sink lost its session: {error}");
             }
-            last = last
-                .max(Some(is(event).with_context(|| format!("not every {what} came before the next part"))?));
+            last = last.max(Some(
+                is(event).with_context(|| format!("not every {what} arrived before the next part"))?,
+            ));
         }
         last.context("no sinks")
     }
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_feeder_tells_is_what_a_sink_counts() {
+    fn a_sink_counts_the_prefixes_of_the_feeder() {
         for (all, to_a_set) in [(1000, 5), (1000, 1), (11, 5)] {
             let octets = table(all, to_a_set, 1);
             let (mut at, mut announced, mut messages) = (0, 0, 0);

@@ -73,15 +73,15 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
         peer
     };
     second.add(internal("10.2.0.2"))?;
-    let told: IpNet = parse("10.68.0.0/16");
-    second.originate(vec![(told, Origination::default())])?;
+    let prefix_of_client: IpNet = parse("10.68.0.0/16");
+    second.originate(vec![(prefix_of_client, Origination::default())])?;
     second.complete()?;
     let us = cell.both(&session)?;
     let mut client = internal("10.2.0.254");
     client.paths.route_reflector_client = true;
     us.add(client)?;
     second.wait_established(parse::<IpAddr>("10.2.0.2"))?;
-    let seen = cell.has(&told, "reflected", |paths| paths.iter().any(|path| path.reflected))?;
+    let seen = cell.has(&prefix_of_client, "reflected", |paths| paths.iter().any(|path| path.reflected))?;
     // Reflection changes no other attribute.
     ensure!(seen[0].as_path.is_empty() && seen[0].next_hop.starts_with("10.2.0.254"), "{seen:?}");
     second.wait_route(
@@ -91,7 +91,7 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
         |route| route.as_path.is_empty(),
     )?;
     second.stop(goodbye());
-    cell.has(&told, "gone with the client", <[_]>::is_empty)?;
+    cell.has(&prefix_of_client, "gone with the client", <[_]>::is_empty)?;
     us.stop(goodbye());
     Ok(())
 }
@@ -111,16 +111,16 @@ pub(super) fn local_as(cell: &Cell<'_>) -> Result<()> {
     us.add(peer(false))?;
     cell.originate(&us, &session)?;
     cell.established(&us, &session)?;
-    let heard = |what: &str, as_path: String| {
+    let received = |what: &str, as_path: String| {
         us.wait_route(session.way.router(), &prefix(0, false), what, |route| route.as_path == as_path)
     };
     cell.has(&prefix(0, true), "of both ASes", |paths| {
         paths.iter().any(|path| path.as_path == [session.our_as, OWN])
     })?;
-    heard("behind the local AS", format!("{} {}", session.our_as, session.router_as))?;
+    received("behind the local AS", format!("{} {}", session.our_as, session.router_as))?;
     us.update(peer(true))?;
     cell.exchanged(&us, &session)?;
-    heard("as it came", session.router_as.to_string())?;
+    received("as it came", session.router_as.to_string())?;
     ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
     us.stop(goodbye());
     Ok(())

@@ -54,7 +54,7 @@ pub(super) fn unnumbered(cell: &Cell<'_>) -> Result<()> {
     cell.originate(&us, &session)?;
     us.wait_established(key)?;
     for place in session.families() {
-        us.wait_route(key, &prefix(place, false), "told", |route| route.as_path == "65001")?;
+        us.wait_route(key, &prefix(place, false), "received", |route| route.as_path == "65001")?;
         wait_for("the router's route to be used over the link", PATIENCE, || {
             let used = us.fib(&prefix(place, false));
             let of = used.first().map(|path| (path.next_hop, path.peer));
@@ -96,7 +96,7 @@ pub(super) fn ttl_security(cell: &Cell<'_>) -> Result<()> {
     (ordinary.ttl_security, ordinary.hold_time) = (None, Duration::from_secs(3));
     let start = Instant::now();
     us.update(ordinary)?;
-    us.wait_peer(session.way.router(), "the router not to hear TTL 1", |peer| {
+    us.wait_peer(session.way.router(), "the router to ignore TTL 1", |peer| {
         let sent = peer.notification_sent.as_ref().filter(|it| it.ago < start.elapsed());
         sent.is_some_and(|it| it.text.contains("Hold Timer Expired")) && peer.state != State::Established
     })?;
@@ -130,7 +130,7 @@ pub(super) fn refresh(cell: &Cell<'_>, by_router: bool) -> Result<()> {
     let before = us.peer(router)?.traffic;
     if by_router {
         cell.router.ask_refresh(cell.host, ours)?;
-        us.wait_peer(router, "the router to ask for this side's again", |peer| {
+        us.wait_peer(router, "the router to request this side's routes again", |peer| {
             peer.traffic.received.route_refresh > before.received.route_refresh
                 && peer.traffic.sent.update > before.sent.update
         })?;
@@ -221,7 +221,7 @@ pub(super) fn prefix_limit(cell: &Cell<'_>) -> Result<()> {
     us.complete()?;
     cell.established(&us, &session)?;
     for number in 0..3 {
-        cell.router.tell(cell.host, number)?;
+        cell.router.advertise(cell.host, number)?;
     }
     us.wait_peer(session.way.router(), "the limit to end the session", |peer| {
         peer.state == State::Idle

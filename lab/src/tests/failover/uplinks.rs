@@ -1,6 +1,7 @@
-//! A ToR loses its uplinks, and with them its default route: the nodes stop sending by it, and say so.
+//! A ToR loses its uplinks and its default route: the nodes stop using it, and report it.
 //!
-//! Here the default route comes from the spines, and the ToRs pass it on: a ToR that originates one itself would go on to advertise it.
+//! Here the spines originate the default route, and the ToRs readvertise it: a ToR that originates
+//! one itself would keep advertising it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,7 +46,8 @@ fn ways(bed: &Bed<'_>, node: &str) -> Result<Vec<DefaultRouteStatus>> {
     Ok(client::status(bed.host(node)?)?.bgp.context("no speaker")?.ways_out)
 }
 
-/// Waits until the nodes' next hops of both families are the peers with these addresses, by default routes that they advertise.
+/// Waits until the nodes' next hops of both families are the peers with these addresses, because
+/// these advertise default routes.
 fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: DefaultRouteBasis) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be {peers:?}, {basis:?}"), PATIENCE, || {
@@ -62,8 +64,9 @@ fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: DefaultRouteBasis) -> Re
     Ok(())
 }
 
-/// Waits until the nodes send by all peers, because none advertises a default route. The IPv6 next hop of an IPv4 session comes with the
-/// peer's IPv6 routes: a ToR that has had none since the agent's restart has no IPv6 next hop.
+/// Waits until all peers are next hops of the nodes, because none advertises a default route. The
+/// IPv6 next hop of an IPv4 session arrives with the peer's IPv6 routes: a ToR that has advertised
+/// none since the agent's restart has no IPv6 next hop.
 fn wait_configured(bed: &Bed<'_>) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be as configured"), PATIENCE, || {
@@ -117,7 +120,7 @@ fn events(bed: &Bed<'_>, node: &str, kind: EventKind, peer: Option<&str>) -> Res
     Ok(found.map(|event| event.text).collect())
 }
 
-/// What the operator sees of a ToR without uplinks.
+/// The operator's view of a ToR without uplinks.
 fn shown(bed: &Bed<'_>) -> Result<()> {
     let node = bed.host("node1a")?;
     let out = events(bed, "node1a", EventKind::NextHopOut, Some("10.12.0.1"))?;
@@ -128,7 +131,7 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
     let why = "not by 10.12.0.1: it withdrew its default route";
     for command in ["status", "routes --explain 0.0.0.0/0", "routes --explain ::/0"] {
         let text = node.sh(&format!("trunkline {command}"))?;
-        ensure!(text.contains(why), "trunkline {command} says nothing of the ToR: {text}");
+        ensure!(text.contains(why), "trunkline {command} does not mention the ToR: {text}");
     }
     let doctor = node.sh("trunkline doctor || :")?;
     ensure!(doctor.contains("do not go by peer 10.12.0.1: it withdrew its default route"), "{doctor}");
@@ -140,7 +143,7 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Cuts both uplinks of a ToR under traffic. Returns what was lost.
+/// Cuts both uplinks of a ToR under traffic. Returns the loss.
 fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<String> {
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
@@ -152,9 +155,10 @@ fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<
     Ok(worst(&outcomes))
 }
 
-/// Kills the agent while the ToR has no uplinks: no packet is lost, in particular by the ToR whose session comes back first.
+/// Kills the agent while the ToR has no uplinks: no packet is lost, in particular not when this
+/// ToR's session returns first.
 fn restart(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<usize> {
-    // With it FRR keeps the routes of an agent whose BFD ends with it.
+    // With it FRR retains the routes of an agent that stops its BFD.
     for (tor, asn, _) in TORS {
         bed.host(tor)?.sh(&format!(
             "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"
@@ -190,7 +194,7 @@ pub(super) fn uplinks(context: &Context) -> Result<Verdict> {
         say(&format!("      uplinks of one ToR cut:{lost}"));
         shown(bed)?;
         let sent = restart(bed, &inside, &others)?;
-        // The other ToR's too: what is configured stays, and the loss is a warning.
+        // The other ToR's uplinks too: the configured next hops stay, and the loss is a warning.
         bed.host("tor1a")?.sh(CUT)?;
         wait_configured(bed)?;
         let warnings = events(bed, "node1b", EventKind::DefaultLost, None)?;

@@ -181,7 +181,7 @@ impl Node<'_> {
     }
 
     fn source(&self) -> Result<ClusterStatus> {
-        client::status(self.bed.node()?)?.cluster.context("trunkline status says nothing of an API server")
+        client::status(self.bed.node()?)?.cluster.context("trunkline status does not mention an API server")
     }
 
     pub(super) fn wait_source(
@@ -273,7 +273,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
                     .map_or(0, |watch| watch.events)
             };
             let before = of(&events);
-            node.wait_source("the first IPInstance to be heard of", |source| of(source) > before)?;
+            node.wait_source("the first IPInstance to arrive", |source| of(source) > before)?;
             ensure!(!adding.is_finished(), "an ADD did not wait for the second address");
             node.give(&late, "fd00:201::72", "DualStack", "node1")?;
             let got = adding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -284,17 +284,17 @@ fn addresses(context: &Context) -> Result<Verdict> {
         // The agent receives no events of another node's objects; a pod without an IPInstance is
         // refused with the reason.
         let without = bed.pod("without")?;
-        let heard = |source: ClusterStatus| {
+        let events_of = |source: ClusterStatus| {
             source.watches.into_iter().find(|watch| watch.name == "ipinstances").map(|watch| watch.events)
         };
-        let before = heard(node.source()?);
+        let before = events_of(node.source()?);
         for number in 1..=20 {
             node.give(&without, &format!("10.201.9.{number}"), "IPv4", "node2")?;
         }
         let error = cni::run(bed.fabric, "ADD", &cni::trunkline(None), &without)?.error()?;
         ensure!(error.text.contains("pod lab/node1-without has no IPInstance on this node yet"), "{error}");
         ensure!(error.text.contains("is the controller running"), "{error}");
-        let after = heard(node.source()?);
+        let after = events_of(node.source()?);
         // Meanwhile bookmarks have arrived, and the statuses of the late pod's addresses.
         ensure!(
             after.zip(before).is_some_and(|(after, before)| after <= before + 10),
@@ -318,12 +318,12 @@ fn addresses(context: &Context) -> Result<Verdict> {
                 .collect();
             Ok(Seen::when(names.iter().any(|name| name == "good") && status.ready, || format!("{names:?}")))
         })?;
-        let told = wait_for("an event on the Node", PATIENCE, || {
+        let event = wait_for("an event on the Node", PATIENCE, || {
             let events =
                 node.cluster.kubectl(["get", "events", "-A", "-o", "jsonpath={.items[*].message}"])?;
             Ok(if events.contains("Subnet bad") { Seen::Yes(events) } else { Seen::NotYet(events) })
         })?;
-        ensure!(!told.contains(KEY), "the key is in an event");
+        ensure!(!event.contains(KEY), "the key is in an event");
         node.cluster.kubectl(["delete", "subnet", "bad"])?;
         node.wait_source("the fault to be gone", |source| source.faults.is_empty())?;
         // A repeated fault increments the count of the same event.
@@ -380,7 +380,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         bed.nothing_but(&[], &[])?;
         let rights = node.accounts.check(node.cluster, &["agent"], &[])?;
         passed(format!(
-            "given, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost; {rights}"
+            "allocated, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost; {rights}"
         ))
     })
 }
@@ -424,7 +424,7 @@ fn outage(context: &Context) -> Result<Verdict> {
         bed.tor_has_only("tor1", &[steady[0], got[0]])?;
 
         node.cluster.start_api()?;
-        node.wait_source("the API server to be heard again", |source| {
+        node.wait_source("the API server to answer again", |source| {
             source.connected && source.unwritten == 0
         })?;
         node.seen_by("10.201.7.2", &known)?;

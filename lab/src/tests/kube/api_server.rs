@@ -62,7 +62,7 @@ fn api_server(context: &Lab) -> Result<Verdict> {
             "--timeout=60s",
             "crd/cables.lab.example",
         ])?;
-        let refused = cluster.apply(&cable("short", 0)).err().context("a cable of no length was taken")?;
+        let refused = cluster.apply(&cable("short", 0)).err().context("an invalid object was accepted")?;
         ensure!(format!("{refused:#}").contains("spec.metres"), "refused for another reason: {refused:#}");
 
         cluster.apply(&cable("one", 1))?;
@@ -80,7 +80,7 @@ fn api_server(context: &Lab) -> Result<Verdict> {
             cables.patch("one", &PatchParams::default(), &kube::api::Patch::Merge(&longer)).await?;
             watch.boxed().try_next().await?.context("the watch ended")
         })?;
-        let WatchEvent::Modified(seen) = seen else { anyhow::bail!("the watch said {seen:?}") };
+        let WatchEvent::Modified(seen) = seen else { anyhow::bail!("the watch reported {seen:?}") };
         ensure!(seen.data["spec"]["metres"] == 7, "the watch saw {:?}", seen.data);
 
         wait_for_line(&mut watcher, "7")?;
@@ -150,7 +150,7 @@ fn no_rights(cluster: &Cluster, resource: &ApiResource) -> Result<()> {
     match cluster.wait(cables.get("one")) {
         Err(kube::Error::Api(status)) if status.code == 403 => {
             let said = &status.message;
-            ensure!(said.contains("system:serviceaccount:default:nobody"), "taken for another: {said}");
+            ensure!(said.contains("system:serviceaccount:default:nobody"), "mistaken for another: {said}");
             Ok(())
         }
         other => anyhow::bail!("an account without rights was answered {other:?}"),

@@ -13,7 +13,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/chart",
-    about: "the Helm chart: rendered, taken by a real API server, its accounts' rights as few as are needed",
+    about: "the Helm chart: rendered, accepted by a real API server, with minimal rights of its accounts",
     run: chart,
 }];
 
@@ -109,7 +109,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
-        ensure!(!usual.contains(words), "{words:?} is there without being asked for");
+        ensure!(!usual.contains(words), "{words:?} is there without being configured");
         ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
     }
     controller(&usual)?;
@@ -168,7 +168,7 @@ fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     ensure!(!racks.contains("serviceAccountName: trunkline-agent\n"), "racks, and agents of no rack");
     let mut same = RACKS.to_vec();
     same.extend(["--set", "agent.racks[1].nodeSelector.rack=rack1"]);
-    let refused = render(&same).err().context("two racks with the same nodes were taken")?;
+    let refused = render(&same).err().context("two racks with the same nodes were accepted")?;
     ensure!(format!("{refused:#}").contains("rack1 and rack2 may select the same node"), "{refused:#}");
     Ok(())
 }
@@ -221,7 +221,7 @@ fn controller(usual: &str) -> Result<()> {
 /// The webhook's client CA comes from a Secret, if one is named.
 fn client_ca(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     const FLAG: &str = "--webhook-client-ca=/etc/trunkline/client-ca/ca.crt";
-    ensure!(!render(&[])?.contains("client-ca"), "a client CA without being asked for");
+    ensure!(!render(&[])?.contains("client-ca"), "a client CA without being configured");
     let deployment = object(&render(&["--set", "webhook.clientCA.secretName=api-server-ca"])?, "Deployment")?;
     let pod = &deployment["spec"]["template"]["spec"];
     ensure!(pod["volumes"][0]["secret"]["secretName"] == "api-server-ca", "its volumes: {}", pod["volumes"]);

@@ -18,7 +18,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/cordon",
-    about: "a cordoned node keeps its pods, leaves the fabric when they have gone, and comes back; not without the API server, not against an operator",
+    about: "a cordoned node keeps its pods, is drained when they are gone, and returns; not without the API server, not against an operator",
     run: cordon,
 }];
 
@@ -75,7 +75,7 @@ impl Node<'_> {
     fn stays(&self, phase: DrainPhase) -> Result<DrainStatus> {
         std::thread::sleep(LONG);
         let drain = self.drain()?;
-        ensure!(drain.phase == phase, "it should stay {}: {drain:?}", phase.name());
+        ensure!(drain.phase == phase, "the stage should stay {}: {drain:?}", phase.name());
         Ok(drain)
     }
 
@@ -131,7 +131,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         cni::del(bed.fabric, &cni::trunkline(None), &web)?;
         node.stays(DrainPhase::Undrained)?;
         node.cluster.start_api()?;
-        node.wait_source("the API server to be heard again", |source| source.connected)?;
+        node.wait_source("the API server to answer again", |source| source.connected)?;
         // Its object exists until its kubelet has confirmed the deletion.
         node.stays(DrainPhase::Undrained)?;
         node.cluster.kubectl(["-n", NAMESPACE, "delete", "pod", &web.name, "--grace-period=0", "--force"])?;

@@ -189,10 +189,10 @@ fn expect(
 ) -> Result<()> {
     let spec = edited(&base.spec, edits)?;
     let error = match attempt(cluster, base, spec, is_change) {
-        Ok(()) => bail!("{} with {edits:?} was taken; it should say {words:?}", base.name),
+        Ok(()) => bail!("{} with {edits:?} was accepted; expected {words:?}", base.name),
         Err(error) => format!("{error:#}"),
     };
-    ensure!(error.contains(words), "{} with {edits:?} should say {words:?}, and says: {error}", base.name);
+    ensure!(error.contains(words), "{} with {edits:?}: expected {words:?}, got: {error}", base.name);
     spoken.extend(rules().iter().map(|rule| rule.message).filter(|message| error.contains(message)));
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Addresses while the controllers or the API server are killed, fifty times each: [`super::storm`]
-//! lists the invariants.
+//! Addresses while the controllers or the API server are killed again and again: [`super::storm`]
+//! lists the invariants. A soak has more rounds and a longer outage.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::storm::{Storm, furnish};
+use super::storm::{BURST, Storm, furnish};
 use super::{Test, Verdict, cluster};
 use crate::kube::controller::Replicas;
 use crate::tests::{Context, passed};
@@ -13,18 +13,22 @@ use crate::tests::{Context, passed};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/leader-kill",
-        about: "the leading controller killed 50 times amid allocations: no address twice, none leaked",
+        about: "the leading controller killed at each moment of a burst of allocations: no address twice, none leaked",
         run: leader_kill,
     },
     Test {
         name: "kube/outage",
-        about: "the API server killed 50 times, once for a minute, while pods come and go: likewise",
+        about: "the API server killed at each moment of a burst, once for longer than a Lease, while pods come and go: likewise",
         run: outage,
     },
 ];
 
-const ROUNDS: usize = 50;
-const LONG: Duration = Duration::from_secs(60);
+/// One round for each moment of a burst.
+const ROUNDS: usize = BURST;
+const SOAK_ROUNDS: usize = 50;
+/// The longest outage. Both are longer than a Lease, so no replica leads at its end.
+const OUTAGE: Duration = Duration::from_secs(25);
+const SOAK_OUTAGE: Duration = Duration::from_secs(60);
 
 fn leader_kill(context: &Context) -> Result<Verdict> {
     cluster(context, "leader-kill", |cluster| {
@@ -32,7 +36,7 @@ fn leader_kill(context: &Context) -> Result<Verdict> {
         let pretended = furnish(cluster)?;
         let mut replicas = Replicas::start(cluster, &program, 3)?;
         let mut storm = Storm::begin(cluster, pretended)?;
-        for _ in 0..ROUNDS {
+        for _ in 0..context.rounds(ROUNDS, SOAK_ROUNDS) {
             // Found before the burst: a query in between would give the leader time to finish.
             let leader = replicas.wait_leader(cluster)?;
             storm.round(cluster, |cluster| replicas.kill(cluster, leader))?;
@@ -47,13 +51,14 @@ fn outage(context: &Context) -> Result<Verdict> {
         let pretended = furnish(cluster)?;
         let mut replicas = Replicas::start(cluster, &program, 2)?;
         let mut storm = Storm::begin(cluster, pretended)?;
-        for round in 0..ROUNDS {
+        let rounds = context.rounds(ROUNDS, SOAK_ROUNDS);
+        for round in 0..rounds {
             storm.round(cluster, |cluster| {
                 cluster.stop_api()?;
-                if round == ROUNDS / 2 {
+                if round == rounds / 2 {
                     // The length of the outage is the subject of the test, not a wait for a
                     // condition.
-                    std::thread::sleep(LONG);
+                    std::thread::sleep(if context.long { SOAK_OUTAGE } else { OUTAGE });
                 }
                 cluster.start_api()?;
                 Ok(Instant::now())

@@ -16,7 +16,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/finalizers",
-    about: "IPInstances, Subnets and Networks with others' finalizers: ours goes, theirs stay, and an address waits for its IPInstance's end",
+    about: "IPInstances, Subnets and Networks with foreign finalizers: only Trunkline's is removed, and an address is free when its IPInstance is gone",
     run: finalizers,
 }];
 
@@ -86,7 +86,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         kept.stateful_set = Some("db");
         let uid = cluster.wait(pretended.create(&kept))?;
         let its = cluster.wait(wait_addresses(&auditor, &kept, &uid))?[0];
-        ensure!(its != address, "{address} was given while its IPInstance is there");
+        ensure!(its != address, "{address} was allocated while its IPInstance exists");
         let its_name = its.to_string().replace('.', "-");
         let its_instance = ["ipinstance", its_name.as_str(), "-n", kept.namespace.as_str()];
         for before in [&[OURS, OTHERS][..], &[OTHERS]] {
@@ -124,10 +124,10 @@ fn finalizers(context: &Context) -> Result<Verdict> {
                 break;
             }
         }
-        ensure!(found, "{address} is not given any more");
+        ensure!(found, "{address} is not allocated any more");
         replicas.still_running()?;
         passed(
-            "ours taken off and put on, theirs untouched, on IPInstances, a Subnet and a Network".to_owned(),
+            "own finalizers removed and added, foreign ones unchanged, on IPInstances, a Subnet and a Network".to_owned(),
         )
     })
 }

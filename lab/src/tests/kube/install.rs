@@ -22,7 +22,7 @@ use crate::{client, evidence, packages, podman, product, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/install",
-    about: "docs/install.md followed on a real API server: helm, the chart's containers, a pod that is reached, and all of it taken away",
+    about: "docs/install.md followed on a real API server: helm, the chart's containers, a reachable pod, and the removal",
     run: install,
 }];
 
@@ -64,7 +64,7 @@ fn install(context: &Lab) -> Result<Verdict> {
     with_page(context, "install", "docs/install.md", |cluster, fabric, nodes, mut page| {
         page.section("1. The image")?;
 
-        page.section("2. The kinds")?;
+        page.section("2. The CRDs")?;
         for kind in ["networks", "subnets", "ipinstances", "nodeinfoes"] {
             established(cluster, kind)?;
         }
@@ -72,7 +72,7 @@ fn install(context: &Lab) -> Result<Verdict> {
         let refused = cluster.apply(
             "{apiVersion: networking.alibaba.com/v1, kind: Network, metadata: {name: bad}, spec: {type: Underlay, mode: BGP, netID: 0}}",
         );
-        ensure!(refused.is_err(), "a Network with netID 0 was taken");
+        ensure!(refused.is_err(), "a Network with netID 0 was accepted");
 
         page.section("3. The chart")?;
         for (what, name) in [("deployment", "trunkline-controller"), ("daemonset", "trunkline-agent")] {
@@ -105,9 +105,9 @@ fn install(context: &Lab) -> Result<Verdict> {
             |text| text.split_whitespace().eq(["Established"; 4]),
         )?;
 
-        let said = page.section("5. Look")?;
+        let said = page.section("5. Check")?;
         for words in ["rack1", "rack1-v4", "100.64.1.0/24", "node1a", "Established", "10.1.0.1", "10.2.0.1"] {
-            ensure!(said.contains(words), "what the page looks at does not say {words:?}: {said}");
+            ensure!(said.contains(words), "the output of the page's commands lacks {words:?}: {said}");
         }
         ensure!(!said.contains("the-racks-key"), "the key is shown: {said}");
 
@@ -134,7 +134,7 @@ fn install(context: &Lab) -> Result<Verdict> {
         page.section("After etcd was restored")?;
         rolled_out(cluster, "deployment/trunkline-controller")?;
 
-        page.section("Taking it away")?;
+        page.section("Uninstalling")?;
         nothing_left(cluster, fabric)?;
         passed(format!("{}; the first pod has {address}, {sent} pings", page.finish()?))
     })
@@ -167,7 +167,7 @@ pub(super) fn wait_text(
 fn webhook_answers(cluster: &Cluster) -> Result<()> {
     let subnet = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: lost}, spec: {network: nowhere, range: {version: '4', cidr: 10.9.0.0/24}}}";
     wait_for("the webhook to refuse a Subnet of no Network", PATIENCE, || {
-        let refused = cluster.apply(subnet).err().context("the Subnet was taken")?;
+        let refused = cluster.apply(subnet).err().context("the Subnet was accepted")?;
         let text = format!("{refused:#}");
         let spoke = text.contains("denied the request") && text.contains("nowhere");
         Ok(Seen::when(spoke, || text))

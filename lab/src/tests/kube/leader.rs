@@ -20,7 +20,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/leader",
-    about: "a leader stands still for longer than its Lease, and writes nothing when it goes on; others hand over when they are asked to end",
+    about: "a leader is suspended for longer than its Lease, and writes nothing when it continues; others hand over on an orderly stop",
     run: leader,
 }];
 
@@ -160,7 +160,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         let meanwhile = pods.make("meanwhile")?;
         pods.given(meanwhile)?;
         let other = replicas.wait_leader(cluster)?;
-        ensure!(other.name() != name, "{name} leads, and it stands still");
+        ensure!(other.name() != name, "{name} leads, and it is suspended");
         let others = written(cluster, other.name(), began)?;
         let created = others.iter().filter(|what| what.starts_with("create ipinstances")).count();
         ensure!(created >= BURST, "the audit log has {created} of the other's creates: {others:?}");
@@ -198,7 +198,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         replicas.still_running()?;
         let given = pods.nothing_lost()?;
         passed(format!(
-            "one stood still, woke and wrote nothing; {HANDOVERS} handed a Lease of 600 s over amid a burst; {given} addresses, none twice, lost or left over"
+            "one was suspended, continued and wrote nothing; {HANDOVERS} handed a Lease of 600 s over amid a burst; {given} addresses, no duplicate, no loss, no remainder"
         ))
     })
 }

@@ -46,7 +46,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             let auditor = AddressAuditor::open(cluster)?;
 
             page.section("Before")?;
-            page.section("1. The kinds")?;
+            page.section("1. The CRDs")?;
             it.unchanged(&before)?;
 
             let said = page.section("2. The controller")?;
@@ -58,7 +58,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             it.unchanged(&before)?;
             it.refuses_beside("node1b")?;
 
-            page.section("3. hybridnet's daemon leaves the nodes that move")?;
+            page.section("3. Node affinity for hybridnet's daemon")?;
             page.section("4. Each node")?;
             it.moved("node1a", &before)?;
             // The controller has given the drained pod its address on the node that hybridnet still
@@ -143,7 +143,7 @@ impl Migration<'_, '_> {
         })?;
         self.cluster.kubectl(["label", "node", node, "trunkline-"])?;
         let files = self.fabric.host(node)?.sh("ls -A /etc/cni/net.d")?;
-        ensure!(files.trim() == "06-hybridnet.conflist", "{node}'s runtime goes by {files}");
+        ensure!(files.trim() == "06-hybridnet.conflist", "{node}'s runtime uses {files}");
         Ok(())
     }
 
@@ -194,10 +194,7 @@ impl Migration<'_, '_> {
         let sockets = host.sh("cat /proc/net/unix")?;
         ensure!(!sockets.contains("hybridnet.sock"), "hybridnet's daemon is still on {node}");
         let rules = host.sh("ip rule; ip route show table 39999")?;
-        ensure!(
-            !rules.contains("unreachable 100.64.1.0/24"),
-            "{node} still has what hybridnet left: {rules}"
-        );
+        ensure!(!rules.contains("unreachable 100.64.1.0/24"), "{node} still has rules of hybridnet: {rules}");
         let web = format!("web-{node}-1");
         let (_, address) = self.running(&web)?;
         self.nodes.attached(node, &web)?;

@@ -26,7 +26,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/overlay",
-    about: "overlay pods on three nodes, known from NodeInfos and IPInstances alone; one moves; no node claims what is not its own",
+    about: "overlay pods on three nodes, known only from NodeInfos and IPInstances; one pod moves; no node claims foreign addresses",
     run: overlay,
 }];
 
@@ -73,7 +73,7 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
     webhook::register(cluster, &mut replicas, one, other)?;
     let _doorways = nodes::join(cluster, fabric, |node| rights::agent_on(cluster, WITHOUT_KEYS, node))?;
     for (node, end) in ENDS {
-        wait_for(&format!("NodeInfo {node} to tell its end of the tunnels"), PATIENCE, || {
+        wait_for(&format!("NodeInfo {node} to have its end of the tunnels"), PATIENCE, || {
             let args = ["get", "nodeinfo", node, "-o", "json", "--ignore-not-found"];
             let info: Value = serde_json::from_str(&cluster.kubectl(args)?).unwrap_or_default();
             Ok(Seen::when(info["spec"]["vtepInfo"]["ip"] == end, || info["spec"].to_string()))

@@ -186,8 +186,8 @@ impl Racks<'_> {
         let cluster = self.cluster;
         let name = &pod.plan.name;
         let jsonpath = "jsonpath={.metadata.annotations.cni\\.projectcalico\\.org/podIPs}";
-        let told = cluster.kubectl(["get", "pod", name, "-n", NAMESPACE, "-o", jsonpath])?;
-        ensure!(told.contains(&pod.addresses[0].to_string()), "Calico is told {told:?} of {name}");
+        let shown = cluster.kubectl(["get", "pod", name, "-n", NAMESPACE, "-o", jsonpath])?;
+        ensure!(shown.contains(&pod.addresses[0].to_string()), "Calico sees {shown:?} of {name}");
 
         cluster.apply(FRINGE)?;
         nodes::says(cluster, "nowhere", "True", "NoNetwork")?;
@@ -215,13 +215,14 @@ impl Racks<'_> {
                 },
                 "spec": { "containers": [{ "name": "main", "image": "pretended" }] },
             });
-            let refused = cluster.apply(&pod.to_string()).err().context("a pod of nowhere was taken")?;
+            let refused =
+                cluster.apply(&pod.to_string()).err().context("a pod without a network was admitted")?;
             ensure!(format!("{refused:#}").contains(words), "{refused:#}");
         }
 
         let spoil = r#"{"data":{"tls.crt":""}}"#;
         cluster.kubectl(["patch", "secret", "trunkline-webhook", "-n", "kube-system", "-p", spoil])?;
-        wait_for("the webhook's Secret to be mended", PATIENCE, || {
+        wait_for("the webhook's Secret to be restored", PATIENCE, || {
             let certificate = webhook::serving(cluster)?;
             Ok(Seen::when(!certificate.is_empty(), || "empty".to_owned()))
         })
@@ -260,9 +261,9 @@ impl Racks<'_> {
             let name = pod.addresses[0].to_string().replace('.', "-");
             let text = self.cluster.kubectl(["get", "ipinstance", &name, "-n", NAMESPACE, "-o", "json"])?;
             let status = serde_json::from_str::<Value>(&text)?["status"].take();
-            let told =
+            let shown =
                 status["sandboxID"] == *pod.sandbox.container_id && status["nodeName"] == *pod.plan.node;
-            Ok(Seen::when(told, || status.to_string()))
+            Ok(Seen::when(shown, || status.to_string()))
         })
     }
 

@@ -31,7 +31,7 @@ const ADDRESSES: usize = 120;
 const NAMESPACES: [&str; 3] = ["storm-a", "storm-b", "storm-c"];
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Number of pods created at once in each round; the disturbance happens meanwhile.
-const BURST: usize = 12;
+pub(super) const BURST: usize = 12;
 const COMING_AND_GOING: usize = 5;
 const STATEFUL: usize = 3;
 
@@ -181,11 +181,14 @@ impl Storm {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());
         let kept = 2 * STATEFUL;
-        let settled = cluster.wait(self.auditor.until("only what is kept to be left", PATIENCE, |state| {
-            let all_kept =
-                state.instances.values().all(|held| held.owner == "StatefulSet" && held.pod_uid.is_empty());
-            (all_kept && state.instances.len() == kept).then_some(0)
-        }));
+        let settled =
+            cluster.wait(self.auditor.until("only retained addresses to be left", PATIENCE, |state| {
+                let all_kept = state
+                    .instances
+                    .values()
+                    .all(|held| held.owner == "StatefulSet" && held.pod_uid.is_empty());
+                (all_kept && state.instances.len() == kept).then_some(0)
+            }));
         settled.map_err(|e| {
             let left: Vec<String> =
                 self.auditor.now().instances.iter().map(|(key, held)| format!("{key:?} {held:?}")).collect();

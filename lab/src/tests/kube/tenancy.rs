@@ -135,7 +135,7 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
         let ignored = json!({ "webhook.hybridnet.io/ignore": "true" });
         ensure!(
             attempt(cluster, "tenant", red(), ignored, false)?.is_some(),
-            "a pod without the webhook was taken"
+            "a pod without the webhook was admitted"
         );
 
         // An earlier pod: other clients may still write it, but not move it to another Network.

@@ -19,7 +19,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/twice",
-    about: "two IPInstances with one address, made by another hand: one pod keeps it, the other gets another one, and an event says so",
+    about: "two IPInstances with one address, made by another program: one pod keeps it, the other pod gets another address, and an event reports it",
     run: twice,
 }];
 
@@ -92,15 +92,15 @@ impl Pod {
             let about = |event: &&Value| {
                 event["involvedObject"]["uid"] == json!(self.uid) && event["reason"] == "IPConflict"
             };
-            let told: Vec<&str> = list["items"]
+            let texts: Vec<&str> = list["items"]
                 .as_array()
                 .into_iter()
                 .flatten()
                 .filter(about)
                 .filter_map(|event| event["message"].as_str())
                 .collect();
-            let all = told.iter().any(|text| words.iter().all(|word| text.contains(word)));
-            Ok(Seen::when(all, || format!("{told:?}")))
+            let all = texts.iter().any(|text| words.iter().all(|word| text.contains(word)));
+            Ok(Seen::when(all, || format!("{texts:?}")))
         })
     }
 }
@@ -125,7 +125,7 @@ fn twice(context: &Context) -> Result<Verdict> {
         let (first, second) = (make("first", 0)?, make("second", 1)?);
         let one = cluster.wait(wait_addresses(&auditor, &first.plan, &first.uid))?[0];
         let two = cluster.wait(wait_addresses(&auditor, &second.plan, &second.uid))?[0];
-        ensure!(one != two, "{one} was given twice");
+        ensure!(one != two, "{one} was allocated twice");
         second.forge(cluster, &one.to_string())?;
         second.wait_told(
             cluster,

@@ -134,7 +134,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             }
         }
     }
-    ensure!(not_here.is_none(), "{NOT_HERE} {not_here:?} stands before no block");
+    ensure!(not_here.is_none(), "{NOT_HERE} {not_here:?} is before no block");
     sections.retain(|section| !section.blocks.is_empty());
     ensure!(!sections.is_empty(), "no blocks");
     Ok(sections)
@@ -149,7 +149,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn blocks_come_by_section_with_what_is_not_for_the_lab() {
+    fn blocks_have_their_section_and_reason_for_exclusion() {
         let page = "# A\n## One\n\n<!-- not in the lab: no registry -->\n```sh\npush\n```\nthen\n```sh\na <<'E'\n## no title\nE\n```\n## Two\n```yaml\nb: c\n```\n";
         let sections = parse(page).expect("a page");
         let block =

@@ -33,7 +33,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "kube/webhook-life",
-        about: "nobody answers: pods pass, resources are refused; certificates are rotated and put back, no request fails",
+        about: "without an answer pods pass and resources are denied; certificates are rotated and restored, no request fails",
         run: life,
     },
 ];
@@ -49,9 +49,9 @@ fn rules(context: &Lab) -> Result<Verdict> {
     let program = context.controller()?;
     cluster(context, "webhook", |cluster| {
         let mut replicas = start(cluster, &program, &[])?;
-        let told = cases::run(cluster)?;
+        let text = cases::run(cluster)?;
         replicas.still_running()?;
-        passed(told)
+        passed(text)
     })
 }
 
@@ -216,13 +216,13 @@ fn rotations(cluster: &Cluster) -> Result<String> {
 fn put_back(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), "kube-system");
     cluster.wait(secrets.delete(NAME, &kube::api::DeleteParams::default()))?;
-    wait_for("the Secret to be put back", PATIENCE, || serving(cluster).map(Seen::Yes))?;
+    wait_for("the Secret to be restored", PATIENCE, || serving(cluster).map(Seen::Yes))?;
     let empty = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
     let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration");
     let configurations: Api<DynamicObject> = Api::all_with(cluster.client(), &ApiResource::from_gvk(&kind));
     let patch = Patch::<()>::Json(serde_json::from_value(empty)?);
     cluster.wait(configurations.patch(NAME, &PatchParams::default(), &patch))?;
-    wait_for("the trust to be put back", PATIENCE, || {
+    wait_for("the trust to be restored", PATIENCE, || {
         let now = cluster.wait(configurations.get(NAME))?;
         let bundle = &now.data["webhooks"][0]["clientConfig"]["caBundle"];
         Ok(Seen::when(bundle.is_string(), || "no caBundle".to_owned()))
@@ -233,17 +233,17 @@ fn put_back(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
 /// All replicas are killed.
 fn nobody_answers(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     replicas.kill_all()?;
-    let passed = create(cluster, &pod("passes", json!({})), false)
-        .context("a pod does not pass while nobody answers")?;
+    let passed =
+        create(cluster, &pod("passes", json!({})), false).context("a pod is denied without a webhook")?;
     ensure!(
         passed
             .metadata
             .annotations
             .is_none_or(|all| !all.contains_key("networking.alibaba.com/handled-by-webhook")),
-        "the pod is stamped though nobody answers"
+        "the pod is stamped without a webhook"
     );
     let refused = create(cluster, &network("unasked", "unasked"), false);
-    let refused = refused.err().context("a Network passed while nobody answers")?;
+    let refused = refused.err().context("a Network was admitted without a webhook")?;
     let said = format!("{refused:#}");
     ensure!(said.contains("failed calling webhook"), "refused for another reason: {said}");
     Ok(())

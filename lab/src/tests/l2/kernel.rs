@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::tests::checks::cargo;
+use crate::product::cargo_with_log as cargo;
 use crate::tests::{Context, Test, Verdict, passed};
 use crate::uml;
 

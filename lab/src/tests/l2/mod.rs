@@ -29,7 +29,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/pairs",
-        about: "pods, nodes, hosts and what is outside reach each other by their own addresses; no node asks for a MAC as a pod",
+        about: "pods, nodes, hosts and the outside reach each other by their own addresses; no node sends an ARP request with a pod as sender",
         run: pairs,
     },
 ];
@@ -91,7 +91,7 @@ impl Rack {
     /// Fails unless an error names a gateway that does not answer; any of them may be the first.
     fn names_gateway(&self, said: &str) -> Result<()> {
         let named = self.gateways.iter().any(|gateway| said.contains(gateway));
-        ensure!(named, "the error does not say which of {:?}: {said}", self.gateways);
+        ensure!(named, "the error has none of {:?}: {said}", self.gateways);
         Ok(())
     }
 
@@ -174,7 +174,11 @@ fn pairs(context: &Context) -> Result<Verdict> {
             // A request for one's own address is an announcement.
             let (by_pod, own) = (format!(" tell {pod},"), format!("who-has {pod} "));
             let as_pod = asked.iter().find(|line| line.contains(&by_pod) && !line.contains(&own));
-            ensure!(as_pod.is_none(), "asked as a pod: {}", as_pod.map_or("", String::as_str));
+            ensure!(
+                as_pod.is_none(),
+                "ARP request with a pod as sender: {}",
+                as_pod.map_or("", String::as_str)
+            );
         }
         passed(format!("{pairs} pairs of addresses, {} ARP requests, none as a pod", asked.len()))
     })

@@ -17,17 +17,17 @@ use crate::tests::{Context, Test, Verdict, passed};
 pub(in crate::tests) const TESTS: &[Test] = &[
     Test {
         name: "l2/parent",
-        about: "the parent goes down and comes back, is renamed, gets another MTU, loses its carrier: pods are reached again",
+        about: "the parent goes down and comes back, is renamed, gets another MTU, loses its carrier: pods are reachable again",
         run: parent,
     },
     Test {
         name: "l2/untagged",
-        about: "netID 0: pods on the nodes' own network, the nodes in it too; the device of the VLAN before goes",
+        about: "netID 0: pods on the nodes' own network, with the nodes; the device of the earlier VLAN is removed",
         run: untagged,
     },
     Test {
         name: "l2/vlan-device",
-        about: "a VLAN device is there while a subnet needs it, comes back if deleted, and someone else's is left alone",
+        about: "a VLAN device exists while a subnet needs it, is restored after a deletion, and a foreign one is not touched",
         run: vlan_device,
     },
 ];
@@ -65,13 +65,13 @@ fn parent(context: &Context) -> Result<Verdict> {
             node.sh("ip link set eth1 down && ip link set eth1 name up0 && ip link set up0 up")?;
             ready(bed, &node.name)?;
             reached("the parent was renamed")?;
-            ensure!(device(node, rack.vlan)? == before, "the VLAN device was made anew");
+            ensure!(device(node, rack.vlan)? == before, "the VLAN device was created again");
 
             let networks = client::status(node)?.networks;
             let carried = networks.iter().flat_map(|network| &network.subnets);
             let carried: Vec<_> = carried.map(|s| (s.device.as_deref(), s.parent.as_deref())).collect();
             let own = format!("eth1.{}", rack.vlan);
-            ensure!(carried == [(Some(own.as_str()), Some("up0")); 2], "what the status says: {carried:?}");
+            ensure!(carried == [(Some(own.as_str()), Some("up0")); 2], "the status: {carried:?}");
 
             for mtu in ["1400", "1500"] {
                 node.run("ip", ["link", "set", "up0", "mtu", mtu])?;

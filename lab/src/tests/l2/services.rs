@@ -60,7 +60,7 @@ fn services(context: &Context) -> Result<Verdict> {
         let own: [IpAddr; 2] = ["10.2.0.13".parse()?, "fd00:2::13".parse()?];
         for (place, service) in &services {
             let seen = greeted(&pod.ns, SocketAddr::new(*service, 80)).context(*place)?;
-            ensure!(own.contains(&seen), "{place} was asked by {seen}, not by the node");
+            ensure!(own.contains(&seen), "{place} saw {seen}, not the node");
         }
         // The packet sent last has passed: no packet of the Services was on the wire before it.
         reachable(flows(node, &["10.2.0.1"])?)?;

@@ -13,7 +13,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 pub(in crate::tests) const TESTS: &[Test] = &[
     Test {
         name: "l2/duplicate-address",
-        about: "an address that a machine on the VLAN has is not given: the error names the machine's MAC",
+        about: "an address of a machine on the VLAN is refused: the error names the machine's MAC",
         run: duplicate_address,
     },
     Test {
@@ -28,7 +28,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/announced",
-        about: "the VLAN hears of a pod's addresses, and a neighbour forgets who had them before",
+        about: "the node announces a pod's addresses on the VLAN, and a neighbour replaces its old entry",
         run: announced,
     },
 ];
@@ -57,11 +57,11 @@ fn duplicate_address(context: &Context) -> Result<Verdict> {
             host.run("ip", ["addr", "add", address, "dev", device])?;
             said = rack.refused(bed, &pod)?;
             for word in [address, mac.trim()] {
-                ensure!(said.contains(word), "the error does not say {word}: {said}");
+                ensure!(said.contains(word), "the error does not contain {word}: {said}");
             }
             bed.nothing_left(rack.nodes[0])?;
             host.run("ip", ["addr", "del", address, "dev", device])?;
-            cni::add(bed.fabric, &rack.conf(), &pod).context("when the other machine has given it up")?;
+            cni::add(bed.fabric, &rack.conf(), &pod).context("when the other machine has released it")?;
             cni::del(bed.fabric, &rack.conf(), &pod)?;
         }
         Ok(said)

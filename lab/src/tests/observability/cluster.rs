@@ -110,12 +110,13 @@ impl Observed<'_> {
         self.leaderless(&mut replicas, &prometheus, &pods[0]).context("no controller")?;
         let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
         webhook::register(self.cluster, &mut replicas, one, other)?;
-        say("a right that was taken from the controller");
-        self.forbidden(&prometheus).context("a right that was taken from the controller")?;
+        say("a right that was removed from the controller");
+        self.forbidden(&prometheus).context("a right that was removed from the controller")?;
         say("a network that is filled");
         self.filled(&prometheus).context("a network that is filled")?;
         say("an API server that is away");
         self.away(&prometheus).context("an API server that is away")?;
+        prometheus.wait_all_cleared()?;
 
         replicas.still_running()?;
         let series: Vec<String> = targets
@@ -186,14 +187,15 @@ impl Observed<'_> {
         })?;
         for _ in 0..6 {
             prometheus.wait_scrape()?;
-            ensure!(!is_judged(cluster)?, "the webhook judges a pod by what it may not read");
+            ensure!(!is_judged(cluster)?, "the webhook checks a pod with objects that it may not read");
         }
         prometheus.wait_firing("TrunklineWebhookFailing", "")?;
         replace(cluster, &whole)?;
         wait_for("the pod to be judged", PATIENCE, || {
             Ok(Seen::when(is_judged(cluster)?, || "it passes".to_owned()))
         })?;
-        prometheus.wait_cleared("TrunklineWebhookFailing")
+        prometheus.clear_later(&["TrunklineWebhookFailing"]);
+        Ok(())
     }
 
     /// Pods use all addresses, and one pod waits.

@@ -58,7 +58,7 @@ pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>
 /// A collector on a node, which receives logs and traces by OTLP/HTTP.
 pub(super) struct Collector {
     daemon: Daemon,
-    told: PathBuf,
+    output: PathBuf,
 }
 
 impl Collector {
@@ -67,12 +67,12 @@ impl Collector {
     pub(super) fn start(fabric: &Fabric, host: &Host, program: &Path) -> Result<Self> {
         let folder = fabric.folder.join("otel");
         std::fs::create_dir_all(&folder)?;
-        let told = folder.join("told.json");
+        let output = folder.join("requests.json");
         let pipeline = json!({"receivers": ["otlp"], "exporters": ["file"]});
         // JSON is valid YAML.
         let config = json!({
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": ENDPOINT}}}},
-            "exporters": {"file": {"path": told, "append": true, "flush_interval": "100ms"}},
+            "exporters": {"file": {"path": output, "append": true, "flush_interval": "100ms"}},
             "service": {
                 "telemetry": {"metrics": {"level": "none"}},
                 "pipelines": {"logs": pipeline, "traces": pipeline},
@@ -87,7 +87,7 @@ impl Collector {
             let connected = host.ns.within(|| Ok(std::net::TcpStream::connect(ENDPOINT).map(drop)?));
             Ok(Seen::when(connected.is_ok(), || format!("{connected:?}")))
         })?;
-        Ok(Self { daemon, told })
+        Ok(Self { daemon, output })
     }
 
     /// Kills it without a shutdown.
@@ -97,8 +97,8 @@ impl Collector {
     }
 
     /// All data so far, in the file exporter's format: OTLP's JSON, one request per line.
-    pub(super) fn told(&self) -> Result<Vec<Value>> {
-        let text = std::fs::read_to_string(&self.told)?;
+    pub(super) fn requests(&self) -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(&self.output)?;
         // The last line may be incomplete.
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
@@ -116,7 +116,7 @@ impl Collector {
     fn records(&self, of: &str, scope: &str, records: &str) -> Result<Vec<(Value, Value)>> {
         let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
         let mut all = Vec::new();
-        for request in self.told()? {
+        for request in self.requests()? {
             for group in list(&request, of) {
                 for scope in list(&group, scope) {
                     all.extend(list(&scope, records).into_iter().map(|r| (group["resource"].clone(), r)));

@@ -1,6 +1,7 @@
-//! Which lab evaluates what. No lab has everything that dashboards and alerts are about: on two racks there is no API server, in its cluster no VLAN, and where
-//! VLANs are nothing else. So each expression belongs to one lab, by the metric that it names first, and nobody writes down which: a
-//! panel or an alert that is added belongs somewhere, or [`divided`] fails, and the lab that it belongs to evaluates it, or [`evaluate`] fails there.
+//! The lab of each expression. No lab can produce data for all dashboards and alerts: two racks
+//! have no API server, the cluster has no VLAN, and the VLAN lab has nothing else. So the first
+//! metric of an expression decides its lab, without a manual list. A new panel or alert without a
+//! lab makes [`divided`] fail, and one without data makes [`evaluate`] fail in its lab.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,8 @@ pub(super) enum Lab {
     Vlans,
 }
 
-/// Families of metrics by how their names begin. Each metric of the catalogue is in one of them.
+/// Families of metrics by the prefix of their names. Each metric of the catalogue is in one of
+/// them.
 const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_controller_", Lab::Cluster),
     ("trunkline_webhook_", Lab::Cluster),
@@ -71,12 +73,13 @@ impl Lab {
         let mut families = FAMILIES.iter().filter(|(family, _)| metric.starts_with(family));
         match (families.next(), families.next()) {
             (Some((_, lab)), None) => Ok(*lab),
-            (None, _) => bail!("no lab has {metric}: name its family and who has it in FAMILIES"),
+            (None, _) => bail!("no lab has {metric}: add its family and its lab to FAMILIES"),
             (Some(_), Some(_)) => bail!("{metric} is of two families"),
         }
     }
 
-    /// The one that evaluates an expression. `unless` and the like may name others' metrics behind the one that it is about.
+    /// The lab of an expression. `unless` and the like may name metrics of other labs after the
+    /// first one.
     fn evaluating(expr: &str) -> Result<Lab> {
         match rules::in_order(expr).next() {
             Some(first) => Lab::of(first),
@@ -103,8 +106,8 @@ fn expressions() -> Vec<Expression> {
     all
 }
 
-/// What each lab is to evaluate: how many expressions of panels, and which alerts. An error names what belongs to none, and a metric of the catalogue that no
-/// lab would have.
+/// The expressions of each lab: the number of panels' expressions, and the alerts. An error names
+/// expressions and metrics of the catalogue that no lab has.
 pub(super) fn divided(place: &Place) -> Result<BTreeMap<Lab, (usize, BTreeSet<String>)>> {
     let mut divided: BTreeMap<Lab, (usize, BTreeSet<String>)> = BTreeMap::new();
     let mut nobodys = Vec::new();
@@ -129,7 +132,8 @@ pub(super) fn divided(place: &Place) -> Result<BTreeMap<Lab, (usize, BTreeSet<St
     Ok(divided)
 }
 
-/// The end of a lab: each expression of its panels has had data since its Prometheus was started, and each of its alerts has fired and cleared. In words.
+/// The final check of a lab: each expression of its panels has had data since the start of its
+/// Prometheus, and each of its alerts has fired and cleared. Returns a text.
 pub(super) fn evaluate(lab: Lab, prometheus: &Prometheus, place: &Place) -> Result<String> {
     let mut faults = Vec::new();
     let mut evaluated = 0;
@@ -151,7 +155,8 @@ pub(super) fn evaluate(lab: Lab, prometheus: &Prometheus, place: &Place) -> Resu
     Ok(format!("{evaluated} expressions of panels have data, {} alerts fired and cleared", alerts.len()))
 }
 
-/// What promtool says of a process' metrics; and none is exported that the catalogue does not have, with just these labels. How many series.
+/// Checks a process's metrics with promtool, and that each is in the catalogue with the same
+/// labels. Returns the number of series.
 pub(super) fn lint(text: &str) -> Result<usize> {
     let said = crate::shell::run_with_input(&mut crate::shell::cmd("promtool", ["check", "metrics"]), text)?;
     ensure!(said.trim().is_empty(), "promtool check metrics: {said}");
@@ -193,7 +198,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn every_panel_and_alert_belongs_to_a_lab_that_is_a_test() {
+    fn every_panel_and_alert_belongs_to_a_lab() {
         let divided = divided(&Place::find(None).unwrap()).unwrap();
         let tests = || super::super::TESTS.iter().chain(super::super::VLAN_TESTS);
         for lab in Lab::ALL {
@@ -204,7 +209,7 @@ mod unit {
     }
 
     #[test]
-    fn an_expression_belongs_to_the_metric_that_it_is_about() {
+    fn an_expression_belongs_to_its_first_metric() {
         assert_eq!(Lab::evaluating("rate(trunkline_wire_check_seconds_bucket[1m])").unwrap(), Lab::Vlans);
         let unless = "trunkline_subnet_addresses unless on (instance) trunkline_cluster_connected";
         assert_eq!(Lab::evaluating(unless).unwrap(), Lab::TwoRacks);

@@ -79,7 +79,7 @@ fn followed(files: &[File], anchors: &BTreeSet<String>, alerts: &BTreeSet<String
                 .as_array()
                 .is_some_and(|steps| steps.len() > 1);
             if red && explained == 0 {
-                faults.push(format!("{of}: it can be red, and no link says what to do then"));
+                faults.push(format!("{of}: it can be red, and has no link to a runbook"));
             }
         }
     }
@@ -113,7 +113,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn every_link_of_every_panel_leads_somewhere() {
+    fn every_link_of_every_panel_has_a_target() {
         assert!(follow(&Place::find(None).unwrap()).unwrap() > 100);
     }
 
@@ -126,7 +126,7 @@ mod unit {
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_is_found() {
+    fn a_link_without_a_target_is_found() {
         let url = |url: &str| json!({"url": url});
         let good = url("/d/b?${node:queryparam}&${__url_time_range}");
         let red = json!([{"value": null}, {"value": 1}]);
@@ -148,7 +148,7 @@ mod unit {
             (
                 json!([good]),
                 &red,
-                "a: p: it can be red, and no link says what to do then; no panel leads to Here",
+                "a: p: it can be red, and has no link to a runbook; no panel leads to Here",
             ),
             (json!([url("${runbooks}#here")]), &calm, "a: p: 0 links to the next level"),
             (

@@ -1,4 +1,4 @@
-//! What a node and a cluster show to Prometheus and what is made of it: metrics, alert rules, dashboards.
+//! Observability of a node and a cluster: metrics, alert rules, dashboards.
 //!
 //! ```text
 //! rules       alert rules by promtool, with cases, runbook sections and metrics that are there

@@ -20,7 +20,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/otlp",
-    about: "a real OpenTelemetry Collector is told events and traces of pods; while it is dead the agent goes on; credentials are shown nowhere",
+    about: "a real OpenTelemetry Collector receives events and traces of pods; while it is down the agent continues; credentials appear nowhere",
     run: otlp,
 };
 
@@ -92,8 +92,9 @@ fn otlp(context: &Context) -> Result<Verdict> {
         client::end_agent(node, Signal::TERM)?;
         let logs = wait_for("the last event to be in the collector's file", PATIENCE, || {
             let logs = collector.logs()?;
-            let told = |(_, record): &(Value, Value)| record["body"].to_string().contains("the last event");
-            let last = logs.iter().any(told);
+            let is_last =
+                |(_, record): &(Value, Value)| record["body"].to_string().contains("the last event");
+            let last = logs.iter().any(is_last);
             Ok(if last { Seen::Yes(logs) } else { Seen::NotYet(format!("{} others", logs.len())) })
         })?;
         let number = |(_, record): &(Value, Value)| {
@@ -140,8 +141,8 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
         before = done;
     }
     ensure!(before > begin, "nothing took any time: {steps:?}");
-    let told = steps.last().map(|step| step["attributes"].to_string()).unwrap_or_default();
-    ensure!(told.contains(TOR) || told.contains("10.2.0.1"), "no peer is named: {told}");
+    let attributes = steps.last().map(|step| step["attributes"].to_string()).unwrap_or_default();
+    ensure!(attributes.contains(TOR) || attributes.contains("10.2.0.1"), "no peer is named: {attributes}");
     ensure!(root["status"]["code"] != 2, "{root}");
     Ok(pod)
 }

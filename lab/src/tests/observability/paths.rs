@@ -1,4 +1,5 @@
-//! Faults of the ways to pods: a router lacks their routes, packets come for addresses that no pod has, the speaker does not listen or does not run.
+//! Faults of the paths to pods: a router lacks their routes, packets arrive for addresses without a
+//! pod, the speaker does not listen or does not run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,7 +20,7 @@ use crate::tests::bed::{Bed, PATIENCE};
 const NOBODY_1: &str = "10.201.99.99";
 const NOBODY_2: &str = "10.202.99.99";
 
-/// Sends datagrams to many ports of an address, so that they are spread over all next hops.
+/// Sends datagrams to many ports of an address, and so over all next hops.
 fn spray(bed: &Bed<'_>, from: &str, to: &str) -> Result<()> {
     let line =
         format!("for i in $(seq 1 800); do echo x >/dev/udp/{to}/$((20000 + i)); done 2>/dev/null || :");
@@ -35,17 +36,20 @@ pub(super) fn refused(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     spray(bed, "tor1b", &address.to_string())?;
     prometheus.wait_firing("TrunklineAlternatePaths", "node1b")?;
     ensure!(prometheus.firing("TrunklineAlternatePathDrops")?.is_empty(), "the other router knows the pod");
+    prometheus.clear_later(&["TrunklineAlternatePaths"]);
     link_faults::end(bed.fabric, &PODS_REFUSED)
 }
 
-/// Packets for an address of the rack that no pod has visit two nodes, and are dropped by the second.
+/// Packets for an address of the rack without a pod visit two nodes, and the second drops them.
 pub(super) fn nobody(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_scrape()?;
     spray(bed, "tor1b", NOBODY_1)?;
-    prometheus.wait_firing("TrunklineAlternatePathDrops", "node1a")
+    prometheus.wait_firing("TrunklineAlternatePathDrops", "node1a")?;
+    prometheus.clear_later(&["TrunklineAlternatePathDrops"]);
+    Ok(())
 }
 
-/// Likewise at a node that has one router left, which has nobody to forward to.
+/// The same at a node with one remaining router, which has no alternate path.
 pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let line = "neighbor 10.22.0.22 shutdown";
     configure(bed, "tor2b", &["router bgp 65022", line])?;
@@ -55,24 +59,17 @@ pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let packets = "trunkline_subnet_unassigned_packets_total{instance=\"node2b\",subnet=\"rack2-v4\"}";
     let packets: f64 = prometheus.query(packets)?.iter().sum();
     ensure!(packets > 100.0, "{packets} packets of rack2-v4 were counted");
+    prometheus.clear_later(&["TrunklineUnassignedPackets"]);
     configure(bed, "tor2b", &["router bgp 65022", &format!("no {line}")])?;
     client::wait_established(bed.host("node2b")?, PATIENCE)?;
     prometheus.wait_cleared("TrunklinePeerDown")
-}
-
-/// The packets of the faults before are past their range by and by.
-pub(super) fn cleared(_: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
-    for alert in ["TrunklineAlternatePaths", "TrunklineAlternatePathDrops", "TrunklineUnassignedPackets"] {
-        prometheus.wait_cleared(alert)?;
-    }
-    Ok(())
 }
 
 /// Another program has port 179 when the agent starts.
 pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;
-    // Not v6only: it takes the port in both families.
+    // Without v6only it binds the port in both families.
     let taken = node.ns.within(|| Ok(TcpListener::bind("[::]:179")?))?;
     client::start_agent(node)?;
     prometheus.wait_firing("TrunklineBgpNotListening", "node1b")?;
@@ -81,8 +78,8 @@ pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_established(node, PATIENCE)
 }
 
-/// A speaker that does not run. No fault of a host leads there, only a defect does: `agent/tests/start.rs` makes the agent show it, and this
-/// shows Prometheus the same series.
+/// A speaker that does not run. Only a defect of the program leads there, not a fault of the host:
+/// `cli/tests/start.rs` tests the agent, and this test the alert.
 pub(super) struct Exporter {
     port: u16,
     running: Arc<AtomicBool>,

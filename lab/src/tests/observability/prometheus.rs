@@ -67,6 +67,8 @@ pub(super) struct Prometheus {
     fired: RefCell<BTreeSet<String>>,
     /// Alerts that cleared after a wait.
     cleared: RefCell<BTreeSet<String>>,
+    /// Alerts over a range that still has the values of a fault that is over.
+    clearing: RefCell<Vec<&'static str>>,
     began: Instant,
     _windows: Vec<Window>,
     _runtime: Runtime,
@@ -169,6 +171,7 @@ impl Prometheus {
             agents,
             fired: RefCell::default(),
             cleared: RefCell::default(),
+            clearing: RefCell::default(),
             began: Instant::now(),
             _windows: windows,
             _runtime: runtime,
@@ -265,6 +268,16 @@ impl Prometheus {
         }
         Ok(())
     }
+
+    /// The fault of these alerts is over. They clear when their range of a minute is: later faults
+    /// begin meanwhile, and [`Prometheus::wait_all_cleared`] waits for all of them together.
+    pub(super) fn clear_later(&self, alerts: &[&'static str]) {
+        self.clearing.borrow_mut().extend(alerts);
+    }
+
+    pub(super) fn wait_all_cleared(&self) -> Result<()> {
+        self.clearing.take().into_iter().try_for_each(|alert| self.wait_cleared(alert))
+    }
 }
 
 const WEEK: &str = "< 604800";
@@ -342,7 +355,7 @@ fn percent(text: &str) -> String {
 #[cfg(test)]
 mod unit {
     #[test]
-    fn times_become_short_and_thresholds_stay() {
+    fn times_are_shortened_and_thresholds_are_not() {
         let rules = "x[15m]) > 3\n        for: 5m\ny < 600\nz[10m]\n".repeat(4) + "w < 604800\n";
         let hasty = super::hastened(&rules).unwrap();
         assert!(hasty.contains("x[1m]) > 3\n        for: 5s\ny < 600\nz[1m]"), "{hasty}");

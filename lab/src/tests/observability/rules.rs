@@ -14,7 +14,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/rules",
-    about: "alert rules: promtool takes them, each has unit tests, a runbook section, and metrics that are exported",
+    about: "alert rules: promtool accepts them, each has unit tests, a runbook section, and exported metrics",
     run: rules,
 };
 
@@ -99,7 +99,7 @@ fn consistent(place: &Place) -> Result<usize> {
         let named = named(expr);
         ensure!(names_series(expr), "{alert} looks at no metric");
         let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
-        ensure!(unknown.is_empty(), "{alert} looks at {unknown:?}, which nobody exports");
+        ensure!(unknown.is_empty(), "{alert} uses {unknown:?}, which no program exports");
     }
     let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
     let orphans: Vec<_> = sections.difference(&alerts).collect();
@@ -142,12 +142,12 @@ mod unit {
     use super::*;
 
     #[test]
-    fn rules_cases_runbook_and_catalogue_belong_together() {
+    fn rules_cases_runbook_and_catalogue_match() {
         assert!(consistent(&Place::find(None).unwrap()).unwrap() > 10);
     }
 
     #[test]
-    fn metrics_of_an_expression_are_found_and_judged() {
+    fn metrics_of_an_expression_are_found_and_checked() {
         let expr = "rate(trunkline_request_duration_seconds_bucket{a=\"x\"}[5m]) / on (instance) trunkline_up_and_away";
         let named: Vec<&str> = named(expr).into_iter().collect();
         assert_eq!(named, ["trunkline_request_duration_seconds_bucket", "trunkline_up_and_away"]);

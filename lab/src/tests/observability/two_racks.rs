@@ -1,7 +1,8 @@
-//! A real Prometheus on two racks: each alert fires for the fault that it is for and clears when that is over, and every panel that is about nodes has
-//! had data by then.
+//! A real Prometheus on two racks: each alert fires for its fault and clears afterwards, and every
+//! panel about nodes has data.
 //!
-//! Alerts and panels about the controller and the API server are left to a cluster, those of VLANs to a kernel that has them ([`super::labs`]).
+//! Alerts and panels about the controller and the API server are tested in a cluster, those about
+//! VLANs in a kernel with VLANs ([`super::labs`]).
 
 use std::time::Instant;
 
@@ -64,12 +65,14 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
             ("an agent that is stopped, and one behind a firewall", agents::stopped),
-            ("packets by wrong ways, past their range", paths::cleared),
+            ("the range of alerts is over", |_, prometheus| prometheus.wait_all_cleared()),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
             crate::progress::say(&format!("      {what}"));
+            let began = Instant::now();
             fault(bed, &prometheus).with_context(|| what.to_owned())?;
+            crate::progress::say(&format!("        {:.0} s", began.elapsed().as_secs_f64()));
         }
         exporter.speaker_stops(&prometheus).context("a speaker that does not run")?;
         let evaluated = labs::evaluate(Lab::TwoRacks, &prometheus, &context.place)?;
@@ -116,10 +119,9 @@ fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         slow.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
     })?;
     prometheus.wait_firing("TrunklineAttachSlow", "node1a")?;
-    for alert in ["TrunklinePeerDown", "TrunklineNodeIsolated", "TrunklineAttachSlow"] {
-        prometheus.wait_cleared(alert)?;
-    }
-    Ok(())
+    prometheus.clear_later(&["TrunklineAttachSlow"]);
+    prometheus.wait_cleared("TrunklinePeerDown")?;
+    prometheus.wait_cleared("TrunklineNodeIsolated")
 }
 
 fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
@@ -140,9 +142,7 @@ fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let settled = "trunkline_convergence_peer_loss_to_kernel_seconds_count{instance=\"node2a\"}";
     let settled: f64 = prometheus.query(settled)?.iter().sum();
     ensure!(settled >= 5.0, "{settled} losses of a peer were followed to the kernel");
-    for alert in ["TrunklinePeerFlapping", "TrunklineBfdFlapping"] {
-        prometheus.wait_cleared(alert)?;
-    }
+    prometheus.clear_later(&["TrunklinePeerFlapping", "TrunklineBfdFlapping"]);
     Ok(())
 }
 
@@ -153,7 +153,8 @@ fn losses(node: &crate::host::Host) -> Result<u64> {
         .sum())
 }
 
-/// What no session shows: tor1b's port takes no large packets, then it has tor1a's BGP identifier.
+/// Faults that no session shows: tor1b's port drops large packets, then tor1b has tor1a's BGP
+/// identifier.
 fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (router, node) = (bed.host("tor1b")?, bed.host("node1a")?);
     router.sh("ip link set eth3 mtu 1400")?;
@@ -171,7 +172,8 @@ fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_bfd(node, PATIENCE)
 }
 
-/// tor2b has graceful restart of under a minute from here on, so that its stale paths are near their end as soon as it has gone.
+/// From here on tor2b has a restart time of less than a minute, so its stale paths are near expiry
+/// at once.
 fn restarting(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (router, node) = (bed.host("tor2b")?, bed.host("node2a")?);
     // Without BFD, which here takes a router's fate for its control plane's.
@@ -202,7 +204,7 @@ fn limit(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let peer = client::peers(node)?.into_iter().find(|peer| peer.address.to_string() == "10.11.0.1");
     let peer = peer.context("node1b has no peer 10.11.0.1")?;
     let received: usize = peer.families.iter().map(|family| family.received).sum();
-    ensure!(received > 0, "10.11.0.1 tells nothing");
+    ensure!(received > 0, "10.11.0.1 advertises nothing");
     let line = "        address: 10.11.0.1\n";
     manifest.edit(line, &format!("{line}        maxPrefixes: {received}\n"))?;
     prometheus.wait_firing("TrunklinePrefixLimitNear", "node1b")?;
@@ -216,16 +218,17 @@ fn hands(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let address = attached.addresses.iter().find(|address| address.is_ipv4()).context("an IPv4 address")?;
     node.sh(&format!("ip route del {address}/32 table 39999"))?;
     prometheus.wait_firing("TrunklineKernelChangedByOthers", "node2b")?;
-    // IPv6 goes from both links, and with it every way that the IPv6 default route could take; the sessions are IPv4's.
+    // Both links lose IPv6, and with it every path of the IPv6 default route; the sessions use
+    // IPv4.
     node.sh("for i in eth1 eth2; do echo 1 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done")?;
     prometheus.wait_firing("TrunklineRoutesNotInStep", "node2b")?;
     node.sh("for i in eth1 eth2; do echo 0 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done; \
          ip addr add fd00:21::22/64 dev eth1; ip addr add fd00:22::22/64 dev eth2")?;
-    prometheus.wait_cleared("TrunklineRoutesNotInStep")?;
-    prometheus.wait_cleared("TrunklineKernelChangedByOthers")
+    prometheus.clear_later(&["TrunklineKernelChangedByOthers"]);
+    prometheus.wait_cleared("TrunklineRoutesNotInStep")
 }
 
-/// A pod that sends from an address that is not its own; then a node whose `nft` does not work, while others delete the guard's table.
+/// A pod with a forged source; then a node with a broken `nft` and a deleted table of the guard.
 fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (attacker, _) = pod(bed, "node2b", "attacker")?;
     let forged = Packet::udp(("8.8.8.8".parse()?, 5_000), ("192.0.2.1".parse()?, 5_000), b"forged")?;
@@ -243,8 +246,8 @@ fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     ensure!(error.text.contains("guard"), "an ADD without the guard: {error}");
     node.sh("umount \"$(command -v nft)\"")?;
     cni::add(bed.fabric, &cni::trunkline(Some("rack2")), &refused)?;
-    prometheus.wait_cleared("TrunklineGuardNotInForce")?;
-    prometheus.wait_cleared("TrunklineGuardDrops")
+    prometheus.clear_later(&["TrunklineGuardDrops"]);
+    prometheus.wait_cleared("TrunklineGuardNotInForce")
 }
 
 /// A subnet of two addresses, for pods that ask for it.
@@ -278,7 +281,8 @@ fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     for number in 1..=6 {
         let failed = cni::run(bed.fabric, "ADD", &conf, &refused)?.error()?;
         ensure!(failed.text.contains("subnet small has 2 of 2 in use"), "{failed}");
-        // Each is seen by a scrape before the next: what comes between two scrapes is one step, and the first no step at all.
+        // A scrape must record each step before the next one: two steps between two scrapes look
+        // like one, and the first like none.
         wait_for("a scrape", PATIENCE, || {
             let seen = failures(prometheus)?;
             Ok(Seen::when(seen >= f64::from(number), || format!("{seen} of {number} failures")))
@@ -291,7 +295,8 @@ fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     }
     prometheus.wait_cleared("TrunklinePoolNearlyEmpty")?;
     manifest.write(&without)?;
-    prometheus.wait_cleared("TrunklineAttachFailing")
+    prometheus.clear_later(&["TrunklineAttachFailing"]);
+    Ok(())
 }
 
 fn failures(prometheus: &Prometheus) -> Result<f64> {

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_96_cells_and_none_twice() {
+    fn there_are_96_different_cells() {
         let mut cells = Cell::all();
         assert_eq!(cells.len(), 96);
         cells.sort_unstable();

@@ -50,7 +50,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "services/return-path",
-        about: "two uplinks and a management network: whatever translates, an answer leaves by the link that was asked",
+        about: "two uplinks and a management network: with every translator, an answer leaves by the link of its request",
         run: return_path::run,
     },
 ];

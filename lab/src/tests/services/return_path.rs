@@ -115,12 +115,14 @@ fn work(bed: &Bed<'_>, cluster: &Cluster, program: &Path) -> Result<Verdict> {
         for frontend in FRONTENDS {
             for v4 in [true, false] {
                 ask(outside, link, frontend, v4)
-                    .with_context(|| format!("{}, asked by {link}", frontend.name))?;
+                    .with_context(|| format!("{}, requested through {link}", frontend.name))?;
                 asked += CONNECTIONS;
             }
         }
     }
-    passed(format!("{asked} connections by three links, IPv4 and IPv6: each answered by its own link alone"))
+    passed(format!(
+        "{asked} connections through three links, IPv4 and IPv6: each is answered through its own link"
+    ))
 }
 
 fn attach(bed: &Bed<'_>, node: &str, name: &str, addresses: [&str; 2]) -> Result<Namespace> {

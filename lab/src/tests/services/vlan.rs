@@ -80,7 +80,7 @@ pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
 
 /// The part in the user-mode kernel.
 pub(super) fn inside(context: &Context) -> Result<Verdict> {
-    let file = context.handed.as_ref().context("what the part outside hands over")?;
+    let file = context.handed.as_ref().context("the data of the part outside")?;
     let handed: Handed = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     let folder = context.place.folder("services-proxies");
     std::fs::create_dir_all(&folder)?;

@@ -179,7 +179,7 @@ pub(super) fn cases() -> Vec<Case> {
             )),
         ),
         case(
-            "what the webhook stamps is what the pod gets",
+            "the pod gets the addresses that the webhook stamped",
             vec![
                 namespace_says("specified-network", json!("overlay")),
                 namespace_says("ip-family", json!("DualStack")),
@@ -199,7 +199,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a bad Network is refused with what is wrong, and harms nothing",
+            "a bad Network is refused with the fault, and has no effect",
             vec![
                 Refused(
                     Box::new(Apply(SECOND_UNDERLAY)),

@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "dual stack: no IPv6 address is left, so no IPv4 address is taken",
+            "dual stack: no IPv6 address is left, so no IPv4 address is allocated",
             vec![
                 pod("a").on("n3").with("ip-family", "DualStack").made(),
                 has("a", &["10.2.0.2", "fd00:2::10"]),
@@ -62,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "dual stack: no IPv4 address is left, so no IPv6 address is taken",
+            "dual stack: no IPv4 address is left, so no IPv6 address is allocated",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -77,7 +77,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "gateway, excluded, reserved, own and broadcast addresses are nobody's; who waits has what is given back",
+            "gateway, excluded, reserved, own and broadcast addresses are never allocated; a waiting pod gets a released address",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -97,7 +97,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "round robin: what was given back comes again last",
+            "round robin: a released address is allocated again last",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -138,7 +138,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "who waits in a full network has an address of a subnet that is added",
+            "a pod that waits in a full network gets an address of a new subnet",
             vec![
                 pod("a").on("n3").with("ip-family", "IPv6").made(),
                 has("a", &["fd00:2::10"]),
@@ -151,7 +151,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a private subnet is for who names it",
+            "a private subnet is only for pods that name it",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -187,7 +187,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a node in no Underlay: the pod is told, and waits until there is one",
+            "a node in no Underlay: the pod gets an event, and waits until there is one",
             vec![
                 pod("a").on("n4").made(),
                 HasEvent("a", FAIL, "no Underlay Network selects node n4: label the node for one"),
@@ -217,7 +217,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that is not there yet: the pod is told, and waits for it",
+            "a Subnet that does not exist yet: the pod gets an event, and waits for it",
             vec![
                 pod("a").on("n3").with("specified-subnet", "rack2-more-v6").with("ip-family", "IPv6").made(),
                 HasEvent("a", FAIL, "there is no Subnet rack2-more-v6"),

@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Network that stops being readable goes on as it was",
+            "a Network that becomes unreadable keeps its last state",
             vec![
                 Loosen("Network"),
                 Change("Network", "rack1", json!({"spec": {"config": {"bgpPeers": "none"}}})),
@@ -67,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that overlaps another gives nothing, and the older one serves",
+            "a Subnet that overlaps an older one is not used",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an IPInstance that cannot be read: its address is nobody's until it is gone",
+            "an IPInstance that cannot be read: its address is not allocated until it is gone",
             vec![
                 Loosen("IPInstance"),
                 Garble("10.1.0.10"),

@@ -77,7 +77,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "what the node's agent wrote of the sandbox goes when it is kept",
+            "the agent's data about the sandbox are removed when the address is retained",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -91,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "network and family are kept, whatever the next pod says or does not say",
+            "network and family are retained, whatever the next pod's annotations are",
             vec![
                 pod("db-0")
                     .of(SET)
@@ -110,7 +110,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "ip-retain: false gives back, and takes anew",
+            "ip-retain: false releases the address and allocates another one",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -159,7 +159,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "on a node outside the network: the pod is told, and the address stays kept",
+            "on a node outside the network: the pod gets an event, and the address stays retained",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -203,7 +203,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "hybridnet's finalizer is taken off a pod once its address is kept",
+            "hybridnet's finalizer is removed from a pod after its address is retained",
             vec![
                 pod("db-0").of(SET).with_finalizer().made(),
                 has("db-0", &["10.1.0.10"]),

@@ -81,7 +81,7 @@ pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInsta
 pub(super) fn reserved(instance: &IPInstanceObject) -> Result<()> {
     let (binding, seen) = (&instance.spec.binding, format!("{instance:?}"));
     ensure!(binding.node_name.is_empty() && binding.pod_uid.is_empty(), "bound: {seen}");
-    ensure!(!binding.pod_name.is_empty(), "kept for nobody: {seen}");
+    ensure!(!binding.pod_name.is_empty(), "retained for no pod: {seen}");
     for label in ["node", "pod-uid"] {
         ensure!(!instance.labels().contains_key(&format!("{OURS}{label}")), "label {label}: {seen}");
     }
@@ -90,7 +90,7 @@ pub(super) fn reserved(instance: &IPInstanceObject) -> Result<()> {
     let status = instance.status.clone().unwrap_or_default();
     ensure!(
         status.node_name.is_empty() && status.pod_name.is_empty() && status.sandbox_id.is_empty(),
-        "its status says that it is used: {seen}"
+        "its status has it in use: {seen}"
     );
     Ok(())
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::difference;
 
     #[test]
-    fn what_is_wanted_is_looked_for_and_nothing_else() {
+    fn only_the_wanted_state_is_checked() {
         let there = json!({"a": {"b": 1, "c": [{"d": 2, "e": 3}]}});
         for wanted in [
             json!({}),

@@ -62,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "attachments: GlobalBGP comes and goes, and counts where BGP is spoken",
+            "attachments: GlobalBGP is added and removed, and counts on nodes with BGP",
             vec![
                 Apply(GLOBAL),
                 attached("n1", [true, true, true]),
@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "quota: as the Network's addresses are given and given back",
+            "quota: it follows the Network's allocations and releases",
             vec![
                 left("n1", [true, true, true]),
                 left("n3", [true, true, true]),
@@ -115,7 +115,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "NetworkUnavailable on a node in no Network, taken back once it is in one",
+            "NetworkUnavailable on a node in no Network, removed when it is in one",
             vec![
                 Delete("Network", "overlay"),
                 Shows("Node", "n4", condition("True", "NoNetwork")),
@@ -129,7 +129,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "NetworkUnavailable for somebody else's reason stays",
+            "NetworkUnavailable with a foreign reason stays",
             vec![
                 ChangeStatus("Node", "n4", condition("True", "CableUnplugged")),
                 label("n4", json!("1")),
@@ -139,7 +139,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a node that goes takes its NodeInfo along",
+            "the NodeInfo of a deleted node is deleted",
             vec![
                 Apply(NODE_INFO),
                 Shows("NodeInfo", "n4", json!({"spec": {"vtepInfo": {"ip": "192.0.2.4"}}})),

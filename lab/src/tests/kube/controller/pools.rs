@@ -14,7 +14,7 @@ const MACS: &str = "02:aa:00:00:00:01,02-aa-00-00-00-02";
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "each ordinal has its entry, and who has none is told",
+            "each ordinal has its entry, and a pod without one gets an event",
             vec![
                 pod("db-0").of(SET).with("ip-pool", THREE).made(),
                 pod("db-2").of(SET).with("ip-pool", THREE).made(),
@@ -48,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "reserved addresses are for who names them",
+            "reserved addresses are only for pods that name them",
             vec![pod("db-0").of(SET).with("ip-pool", "10.2.0.4").on("n3").made(), has("db-0", &["10.2.0.4"])],
         ),
         case(
@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a changed pool: what is not in it any more is given back",
+            "a changed pool: addresses outside it are released",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.15").made(),
                 has("db-0", &["10.1.0.15"]),
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a pool where there was none: what the pod had is given back",
+            "a new pool: the pod's earlier address is released",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -96,7 +96,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an entry that another pod has: the pod is told, and has it afterwards",
+            "an entry of another pod: the pod gets an event, and the address afterwards",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -108,7 +108,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "addresses of no subnet, and ones that are nobody's",
+            "addresses of no subnet, and addresses that are never allocated",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.9.0.1").made(),
                 HasEvent(

@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a pod made anew under its name has another address, and the old one is free",
+            "a pod created again under its name has another address, and the old one is free",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -82,7 +82,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an IPInstance that is kept goes at once when it is deleted",
+            "a retained IPInstance is gone at once when it is deleted",
             vec![
                 pod("db-0").of("StatefulSet").made(),
                 has("db-0", &["10.1.0.10"]),
@@ -105,7 +105,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that is being deleted gives nothing more, and what it gave stays",
+            "a Subnet under deletion allocates nothing more, and its allocations stay",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -120,7 +120,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that is deleted and made anew knows what is in use",
+            "a Subnet that is deleted and created again has the used addresses",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),

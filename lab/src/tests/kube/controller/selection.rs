@@ -93,7 +93,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "what the pod says counts before what its namespace says, as a whole",
+            "the pod's annotations take precedence over its namespace's, as a whole",
             vec![
                 namespace_says("specified-network", json!("overlay")),
                 namespace_says("ip-family", json!("DualStack")),
@@ -108,7 +108,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "what is kept for a pod counts before what it says",
+            "a retained address takes precedence over the pod's annotations",
             vec![
                 pod("db-0").of("StatefulSet").made(),
                 has("db-0", &["10.1.0.10"]),
@@ -128,7 +128,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "what does not go together is told",
+            "contradictions lead to an event",
             vec![
                 pod("a").on("n3").with("specified-network", "rack1").made(),
                 HasEvent("a", FAIL, "node n3 does not belong to Network rack1"),

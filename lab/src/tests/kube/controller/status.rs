@@ -32,7 +32,7 @@ fn network(name: &'static str, v4: [u32; 3], v6: [u32; 3], pairs: u32) -> Step {
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "in the beginning: all that can be given, private ones too, reserved ones not",
+            "at first: all free addresses, private ones too, reserved ones not",
             vec![
                 subnet("rack1-v4", [10, 0, 10], ""),
                 subnet("rack2-v4", [3, 0, 3], ""),
@@ -64,7 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "what is kept counts as used",
+            "retained addresses count as used",
             vec![
                 pod("db-0").of("StatefulSet").made(),
                 has("db-0", &["10.1.0.10"]),

@@ -302,7 +302,7 @@ impl fmt::Display for Step {
             Step::HasNone(name) => write!(f, "{name} has no address"),
             Step::Still(name, addresses) => write!(f, "{name} still has {addresses:?}"),
             Step::Held(address) => write!(f, "{address} is held"),
-            Step::HasEvent(name, reason, text) => write!(f, "{name} is told {reason}: {text}"),
+            Step::HasEvent(name, reason, text) => write!(f, "{name} has the event {reason}: {text}"),
             Step::Warned(kind, name, words) => write!(f, "{kind} {name} has a warning with {words:?}"),
             Step::Shows(kind, name, object) => write!(f, "{kind} {name} shows {object}"),
             Step::Gone(kind, name) => write!(f, "{kind} {name} is gone"),
@@ -587,7 +587,7 @@ impl<'a> World<'a> {
     fn has_event(&self, pod: &str, reason: &str, text: &str) -> Result<()> {
         let uid = self.get("Pod", pod)?.and_then(|pod| pod.uid());
         let events: Api<Event> = Api::namespaced(self.cluster.client(), &self.namespace);
-        self.until(&format!("{pod} to be told {reason}: {text}"), |world| {
+        self.until(&format!("{pod} to have the event {reason}: {text}"), |world| {
             let all = world.cluster.wait(events.list(&ListParams::default()))?;
             let about = |event: &&Event| {
                 event.regarding.as_ref().is_some_and(|about| {
@@ -670,7 +670,7 @@ impl<'a> World<'a> {
         let pods = api(self.cluster, "Pod", Some(&self.namespace));
         drop(self.cluster.wait(pods.delete_collection(&at_once, &all))?);
         if went_well {
-            checked = self.until("what is left to be kept for pods to come", |world| {
+            checked = self.until("the remaining addresses to be retained for later pods", |world| {
                 let left = world.instances()?;
                 let bound: Vec<&str> = left
                     .iter()

@@ -165,7 +165,7 @@ fn first() -> Vec<Rule> {
             ],
         ),
         rule(
-            "mode goes with type",
+            "mode matches type",
             vec![new("Network", with(overlay(), json!({"mode": "VXLAN"})))],
             vec![
                 (new("Network", with(overlay(), json!({"mode": "VLAN"}))), "mode"),
@@ -188,7 +188,7 @@ fn first() -> Vec<Rule> {
             ],
         ),
         rule(
-            "Network update: type, mode, netID stay",
+            "Network update: type, mode, netID do not change",
             vec![Change("Network", "bgp", json!({"spec": peer(65100, "10.0.0.2")}))],
             vec![
                 (Change("Network", "bgp", json!({"spec": {"type": "Overlay"}})), "type"),
@@ -330,7 +330,7 @@ fn then() -> Vec<Rule> {
             vec![(subnet("bgp", "10.64.0.0/15", json!({})), "65536")],
         ),
         rule(
-            "prefixes equal or apart",
+            "prefixes equal or disjoint",
             vec![subnet("bgp", "10.20.1.0/24", json!({}))],
             vec![
                 (subnet("bgp", "10.20.0.0/25", json!({})), "overlaps 10.20.0.0/24 of Subnet bgp4"),
@@ -695,11 +695,11 @@ fn stamps(cluster: &Cluster) -> Result<usize> {
     let annotations = annotations_of(&[("specified-network", "vlan")]);
     create(
         cluster,
-        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "told", "annotations": annotations}}),
+        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant", "annotations": annotations}}),
         false,
     )?;
-    let told = |mut pod: Value| {
-        pod["metadata"]["namespace"] = json!("told");
+    let in_tenant = |mut pod: Value| {
+        pod["metadata"]["namespace"] = json!("tenant");
         pod
     };
     let quota = "networking.alibaba.com/ipv4-address-quota=nonempty";
@@ -707,14 +707,14 @@ fn stamps(cluster: &Cluster) -> Result<usize> {
     let cases = [
         (
             "the namespace's",
-            told(pod("p", json!({}))),
+            in_tenant(pod("p", json!({}))),
             Some("vlan"),
             "Underlay",
             vec!["network=rack2", quota],
         ),
         (
             "the pod's",
-            told(pod("p", json!({"annotations": annotations_of(&[("specified-subnet", "bgp4")])}))),
+            in_tenant(pod("p", json!({"annotations": annotations_of(&[("specified-subnet", "bgp4")])}))),
             Some("bgp"),
             "Underlay",
             vec!["network=rack1", quota],

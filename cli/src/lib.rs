@@ -1,0 +1,21 @@
+//! The operator's commands, and the command line of the binary `trunkline`. `trunkline agent` runs
+//! the daemon of [`trunkline_agent`].
+
+pub mod arguments;
+pub mod bundle;
+pub mod check;
+pub mod client;
+mod clock;
+pub mod commands;
+pub mod completions;
+pub mod doctor;
+mod events;
+pub mod hybridnet;
+pub mod install;
+mod list;
+pub mod packet_path;
+mod probes;
+pub mod show;
+pub mod table;
+pub mod watch;
+mod ways_out;

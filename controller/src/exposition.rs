@@ -1,0 +1,94 @@
+//! Source of `/metrics`: the counters ([`crate::metrics`]), and gauges that are read from the shared
+//! state at each scrape, so that a deleted network has no series left.
+
+use trunkline_api::metrics::of_controller as m;
+use trunkline_daemon::metrics::Exposition;
+
+use crate::state::{ControllerState, Queues, SharedState};
+
+/// All metrics in Prometheus' text format.
+pub fn text(shared: &SharedState) -> String {
+    let mut page = Exposition::default();
+    write_state(&mut page, &shared.lock());
+    match trunkline_daemon::metrics::text(shared.metrics().registry(), page) {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::error!(%error, "the metrics cannot be written");
+            String::new()
+        }
+    }
+}
+
+fn write_state(page: &mut Exposition, state: &ControllerState) {
+    let term = state.term.as_ref();
+    page.put_bool(m::LEADER, &[], term.is_some());
+    page.put_bool(m::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], true);
+    let cluster = &state.cluster;
+    page.put_count(m::IPINSTANCES, &[], cluster.instances.len() as u64);
+    let Some(term) = term else { return };
+    page.put_count(m::PODS, &[], cluster.pods.len() as u64);
+    page.put_count(m::PODS_WAITING, &[], term.waiting.len() as u64);
+    page.put_count(m::CONFLICTS, &[], term.ipam.conflicts().count() as u64);
+    for (name, waiting, failed) in queues(&term.queues) {
+        page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);
+        page.put_count(m::QUEUE_FAILING, &[name], failed as u64);
+    }
+    for network in cluster.networks() {
+        let usage = term.ipam.network_usage(network.name());
+        for (family, usage) in [("ipv4", usage.v4), ("ipv6", usage.v6)] {
+            for (state, count) in
+                [("total", usage.total), ("used", usage.used), ("available", usage.available)]
+            {
+                page.put(m::NETWORK_ADDRESSES, &[network.name(), family, state], f64::from(count));
+            }
+        }
+        let pairs = usage.dual_stack.available;
+        page.put(m::NETWORK_ADDRESSES, &[network.name(), "dualstack", "available"], f64::from(pairs));
+    }
+}
+
+fn queues(queues: &Queues) -> [(&'static str, usize, usize); 6] {
+    [
+        ("pods", queues.pods.depth(), queues.pods.failing()),
+        ("ipinstances", queues.instances.depth(), queues.instances.failing()),
+        ("conflicts", queues.conflicts.depth(), queues.conflicts.failing()),
+        ("networks", queues.networks.depth(), queues.networks.failing()),
+        ("subnets", queues.subnets.depth(), queues.subnets.failing()),
+        ("nodes", queues.nodes.depth(), queues.nodes.failing()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn every_metric_of_the_catalogue_is_exported() {
+        let shared = SharedState::new(Arc::new(Metrics::new().unwrap()));
+        crate::webhook::Metrics::register(shared.metrics().registry()).unwrap().touch();
+        let network = serde_json::from_value(serde_json::json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": "n"}, "spec": {},
+        }));
+        shared.lock().set_network(&"n".into(), network.unwrap());
+        shared.lock().begin_term(Queues::new(Duration::ZERO));
+        shared.metrics().failed("api");
+        shared.metrics().reconcile_failed("pods", "api");
+        shared.metrics().reserved(1);
+        shared.metrics().watch_failed("Pod");
+        shared.metrics().connections().listener("webhook");
+        let text = text(&shared);
+        let exported: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let declared: BTreeSet<&str> =
+            m::SECTIONS.iter().flat_map(|section| section.metrics).map(|metric| metric.name).collect();
+        assert_eq!(exported, declared);
+    }
+}

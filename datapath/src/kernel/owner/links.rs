@@ -1,0 +1,312 @@
+//! Links of the plan: created, taken over from the last run, repaired, deleted.
+//!
+//! ```text
+//!  plan 1: eth0.10 wanted ──► created ──► HostChanged ──► plan 2: eth0.10 has index 7: routes over it
+//! ```
+//!
+//! [`Owner::settle_links`] compares the plan with the recorded links. It runs after each plan and
+//! after each change of a link. So it restores links that another program deleted or set down, and
+//! it tries failed creations again. Faults are stored by link name
+//! ([`KernelHost::link_faults`](crate::plan::KernelHost::link_faults)); the planner forwards them
+//! to the pods that wait for the link.
+//!
+//! **The owner of a link** is in its alias. Links that this process created or took over are also
+//! known by their index. Any other link with the wanted name belongs to another program and is not
+//! changed.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::super::scan::Neighbours;
+use super::super::topology::LinkState;
+use super::{KernelError, Owner, Reason, Request};
+use crate::netlink::objects::{self, LinkInfo};
+use crate::netlink::vxlan::{self, VxlanInfo};
+use crate::netlink::{Batch, BatchResult, Refusal};
+use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
+
+/// The temporary name of a new link.
+const TEMPORARY_NAME: &str = "trunkline-new";
+
+impl Owner {
+    /// Brings the links to the plan.
+    pub(super) fn settle_links(&mut self) -> Result<(), KernelError> {
+        if !self.planned {
+            return Ok(());
+        }
+        self.flush()?;
+        let wanted = self.plan.links.clone();
+        let is_wanted = |link: &LinkInfo| {
+            wanted.get(&link.name).is_some_and(|plan| link.planned_kind() == Some(plan.kind))
+        };
+        let own = self.topology.links.values().map(|link| &link.info);
+        let surplus: Vec<LinkInfo> =
+            own.filter(|link| self.topology.is_planned(link) && !is_wanted(link)).cloned().collect();
+        let before = std::mem::take(&mut self.link_faults);
+        for link in surplus {
+            if let Err(fault) = self.delete_link(&link) {
+                self.link_faults.insert(link.name, fault);
+            }
+        }
+        let mut changed = Vec::new();
+        for (name, plan) in &wanted {
+            let settled = match self.topology.named(name).cloned() {
+                None => self.create_link(name, plan).map(Some),
+                Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
+                Some(link) => Err(format!(
+                    "{name} exists and is not Trunkline's ({}): it is not changed: rename or delete it",
+                    link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
+                )),
+            };
+            match settled {
+                Ok(info) => changed.extend(info),
+                Err(fault) => drop(self.link_faults.insert(name.clone(), fault)),
+            }
+        }
+        let faults = self.link_faults.clone();
+        for (_, fault) in faults.iter().filter(|(name, fault)| before.get(*name) != Some(fault)) {
+            self.fault(Reason::Link, fault.clone());
+        }
+        if before != self.link_faults {
+            self.host_changed();
+        }
+        changed.into_iter().try_for_each(|info| self.handle_link(info))
+    }
+
+    /// Creates a link. Returns its state, or an error text.
+    fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
+        let Some(may_be_up) = self.may_be_up(plan.kind) else {
+            return Err(format!("{name} cannot be created: its parent link does not exist"));
+        };
+        let mut batch = Batch::new();
+        match plan.kind {
+            LinkKind::Vlan { parent, id } => batch.create_vlan(TEMPORARY_NAME, parent, id, plan.mtu),
+            LinkKind::Vxlan { vni, local, port, mac } => {
+                batch.create_vxlan(TEMPORARY_NAME, &VxlanInfo { vni, local, port }, mac, plan.mtu);
+            }
+            LinkKind::Sink => batch.create_ifb(TEMPORARY_NAME),
+        }
+        batch.mark_link(TEMPORARY_NAME, &plan.alias);
+        batch.get_link(TEMPORARY_NAME);
+        let outcome = self.request(&mut batch)?;
+        if let Some(refusal) = outcome.refusal(0) {
+            return Err(format!("{name} cannot be created: {}", self.why_not(plan, refusal)));
+        }
+        let made = first_link(&outcome)
+            .ok_or_else(|| format!("{name} cannot be created: it disappeared at once"))?;
+
+        batch.clear();
+        batch.name_link(made.index, name);
+        if made.mtu != plan.mtu {
+            batch.set_link(made.index, &plan.alias, plan.mtu);
+        }
+        if may_be_up {
+            batch.set_up(made.index);
+        }
+        batch.get_link_at(made.index);
+        let outcome = self.request(&mut batch)?;
+        if let Some(refusal) = outcome.refusal(0) {
+            let fault = format!("{name} cannot be renamed: {refusal}");
+            self.delete_link(&made)?;
+            return Err(fault);
+        }
+        let info = first_link(&outcome).unwrap_or(made);
+        tracing::info!(link = name, index = info.index, "link created");
+        self.changed += 1;
+        self.topology.planned.insert(info.index);
+        match outcome.refusals.first() {
+            Some(refusal) => Err(format!("{name} cannot be set up: {refusal}")),
+            None => Ok(info),
+        }
+    }
+
+    /// Whether a link of this kind can be up now: a VLAN device can be up only if its parent is up,
+    /// and comes up with the parent. None: the parent is deleted. The kernel is asked, as in
+    /// `is_up_now`: the kernel reports the deletion of VLAN devices before that of their parent.
+    fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
+        match kind {
+            LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
+            LinkKind::Vxlan { .. } | LinkKind::Sink => Some(true),
+        }
+    }
+
+    fn why_not(&self, plan: &LinkPlan, refusal: &Refusal) -> String {
+        let (driver, option, what) = match plan.kind {
+            LinkKind::Vlan { id, .. } => ("8021q", "CONFIG_VLAN_8021Q", format!("VLAN {id}")),
+            LinkKind::Vxlan { vni, port, .. } => {
+                ("vxlan", "CONFIG_VXLAN", format!("VNI {vni} on UDP port {port}"))
+            }
+            LinkKind::Sink => ("ifb", "CONFIG_IFB", "the device".to_owned()),
+        };
+        let same = |link: &&LinkState| match (link.info.planned_kind(), plan.kind) {
+            (Some(LinkKind::Vxlan { vni, port, .. }), LinkKind::Vxlan { vni: ours, port: our_port, .. }) => {
+                (vni, port) == (ours, our_port)
+            }
+            (kind, wanted) => kind == Some(wanted),
+        };
+        match (refusal.errno, self.topology.links.values().find(same)) {
+            (libc::EOPNOTSUPP, _) => {
+                format!(
+                    "{refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
+                )
+            }
+            (libc::EEXIST, Some(other)) => {
+                format!("{what} is used by {}, which is not Trunkline's: delete it", other.info.name)
+            }
+            _ => refusal.to_string(),
+        }
+    }
+
+    /// Repairs the differences of an own link. Returns its new state, if something changed.
+    fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
+        self.topology.planned.insert(link.index);
+        let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
+        let down = !link.is_up() && self.may_be_up(plan.kind) == Some(true);
+        if !differs && !down {
+            return Ok(None);
+        }
+        let mut batch = Batch::new();
+        if differs {
+            batch.set_link(link.index, &plan.alias, plan.mtu);
+        }
+        if down {
+            batch.set_up(link.index);
+        }
+        batch.get_link_at(link.index);
+        let outcome = self.request(&mut batch)?;
+        tracing::info!(link = link.name, mtu = plan.mtu, down, "link repaired");
+        self.changed += 1;
+        match outcome.refusals.first() {
+            Some(refusal) => Err(format!("{} cannot be repaired: {refusal}", link.name)),
+            None => Ok(first_link(&outcome)),
+        }
+    }
+
+    fn delete_link(&mut self, link: &LinkInfo) -> Result<(), String> {
+        let mut batch = Batch::new();
+        batch.delete_link(link.index);
+        let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
+        outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
+        tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
+        self.changed += 1;
+        self.handle_link_gone(link.index).map_err(|error| error.to_string())
+    }
+
+    fn request(&mut self, batch: &mut Batch) -> Result<BatchResult, String> {
+        self.connection.run(batch).map_err(|error| {
+            self.unsure = true;
+            error.to_string()
+        })
+    }
+
+    /// Adds requests for the entries that the kernel deletes when a link goes down: neighbour and
+    /// proxy entries.
+    pub(super) fn restore_neighbours(&mut self, index: u32) {
+        let neighbours: Vec<Neighbour> =
+            self.plan.neighbours.iter().filter(|neighbour| neighbour.ifindex == index).copied().collect();
+        let proxies: Vec<Proxy> =
+            self.wanted_proxies().filter(|proxy| proxy.ifindex == index).copied().collect();
+        neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));
+        proxies.iter().for_each(|proxy| self.put_proxy(proxy));
+    }
+
+    pub(super) fn put_neighbour(&mut self, neighbour: &Neighbour) {
+        self.batch.put_neighbour(neighbour);
+        self.requests.push(Request::Neighbour(neighbour.address));
+    }
+
+    pub(super) fn put_proxy(&mut self, proxy: &Proxy) {
+        self.batch.put_proxy(proxy);
+        self.requests.push(Request::Neighbour(proxy.address));
+    }
+
+    pub(super) fn delete_proxy(&mut self, proxy: &Proxy) {
+        self.batch.delete_proxy(proxy);
+        self.requests.push(Request::DeleteNeighbour);
+    }
+
+    pub(super) fn delete_neighbour(&mut self, neighbour: &Neighbour) {
+        self.batch.delete_neighbour(neighbour.ifindex, neighbour.address);
+        self.requests.push(Request::DeleteNeighbour);
+    }
+
+    /// Changes the neighbour entries of the old plan into those of the current plan.
+    pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
+        let wanted = self.plan.neighbours.clone();
+        old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
+        for neighbour in wanted.difference(old) {
+            if !self.found_neighbours.permanent.contains(neighbour) {
+                self.put_neighbour(neighbour);
+            }
+        }
+    }
+
+    /// Brings the FDB entries of own VXLAN devices to the plan. Entries that are not in the plan
+    /// are deleted, of other programs too. Returns the number of changes.
+    pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
+        self.flush()?;
+        let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
+        let own =
+            self.topology.links.values().filter(is_vxlan).filter(|link| self.topology.is_planned(&link.info));
+        let devices: Vec<u32> = own.map(|link| link.info.index).collect();
+        let mut there = BTreeSet::new();
+        for ifindex in &devices {
+            there.extend(self.connection.list(|batch| batch.dump_fdb(*ifindex), vxlan::read_fdb)?);
+        }
+        // An entry for a deleted device waits for the next plan.
+        let wanted: BTreeSet<FdbEntry> =
+            self.plan.fdb.iter().filter(|entry| devices.contains(&entry.ifindex)).copied().collect();
+        for entry in there.difference(&wanted) {
+            self.batch.delete_fdb(entry);
+            self.requests.push(Request::DeleteNeighbour);
+        }
+        for entry in wanted.difference(&there) {
+            self.batch.put_fdb(entry);
+            self.requests.push(Request::Neighbour(entry.vtep));
+        }
+        self.flush()?;
+        // New entries are counted after their notification, when this function runs again.
+        self.forwarding.wanted = self.plan.fdb.len();
+        self.forwarding.installed = there.intersection(&wanted).count();
+        Ok(there.symmetric_difference(&wanted).count())
+    }
+
+    /// Removes own neighbour entries that no source wants, after plan and pods were received.
+    pub(super) fn sweep_neighbours(&mut self) {
+        if !self.planned || !self.populated {
+            return;
+        }
+        let Neighbours { own, proxies, .. } = std::mem::take(&mut self.found_neighbours);
+        let wanted: HashSet<Neighbour> = self.wanted_neighbours().copied().collect();
+        own.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
+        let wanted: HashSet<Proxy> = self.wanted_proxies().copied().collect();
+        proxies.difference(&wanted).for_each(|proxy| self.delete_proxy(proxy));
+    }
+
+    pub(super) fn wanted_neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.plan.neighbours.iter().chain(self.pods.values().flat_map(|pod| &pod.neighbours))
+    }
+
+    pub(super) fn wanted_proxies(&self) -> impl Iterator<Item = &Proxy> {
+        self.pods.values().flat_map(|pod| &pod.proxies)
+    }
+
+    /// The link of the current default route, or the last known one.
+    pub(super) fn default_link(&mut self) -> Option<u32> {
+        let mut batch = Batch::new();
+        // Addresses that only a default route matches: reserved (RFC 1112) and not assigned by
+        // IANA.
+        for address in ["240.0.0.1", "4000::1"] {
+            batch.get_route(address.parse().ok()?);
+        }
+        let outcome = self.connection.run(&mut batch).ok()?;
+        let routes = outcome.replies.iter().filter_map(|(_, _, body)| objects::read_route(body));
+        let mut defaults = routes.filter(|route| route.key.prefix.prefix_len() == 0);
+        let link = defaults.find_map(|route| route.target?.hops().first()?.ifindex);
+        self.default_link = link.or(self.default_link).filter(|link| self.topology.links.contains_key(link));
+        self.default_link
+    }
+}
+
+fn first_link(outcome: &BatchResult) -> Option<LinkInfo> {
+    outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))
+}

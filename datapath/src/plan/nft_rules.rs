@@ -1,0 +1,117 @@
+//! Contents of the agent's nftables tables: NAT, the guard, marks of translated connections,
+//! alternate paths.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// Masquerading of packets that leave the subnets with this setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NatRules {
+    /// Subnets with `autoNatOutgoing`.
+    pub sources: BTreeSet<IpNet>,
+    /// All known subnets: packets to these keep their source.
+    pub inside: BTreeSet<IpNet>,
+    /// Subnets of pods with an IPVLAN slave, if there are Services: replies of translated
+    /// connections must pass the host too.
+    pub slaves: BTreeSet<IpNet>,
+}
+
+impl NatRules {
+    /// Whether nothing is translated. `inside` alone needs no rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let NatRules { sources, inside: _, slaves } = self;
+        sources.is_empty() && slaves.is_empty()
+    }
+}
+
+/// The rules against packets that pods and foreign tunnels may not send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuardPlan {
+    /// Whether the guard is enabled; otherwise there are no rules.
+    pub enabled: bool,
+    /// TCP ports of the node that are closed to pods.
+    pub bgp_ports: BTreeSet<u16>,
+    /// UDP ports of tunnels on the node that are closed to pods.
+    pub vxlan_ports: BTreeSet<u16>,
+    /// The overlay's tunnels, if the node has an overlay.
+    pub tunnel: Option<GuardedTunnel>,
+}
+
+/// The accepted tunnels of an overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardedTunnel {
+    /// The VNI, 24 bits.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+    /// Addresses of the VTEPs of the other nodes.
+    pub vteps: BTreeSet<IpAddr>,
+}
+
+/// The marks of packets of translated connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TranslatedRules {
+    /// Load the rules in any case: the node is in a cluster, has prefixes of Services or networks
+    /// with `hairpin`, or masquerades. Otherwise the rules are loaded after another program has
+    /// created a NAT chain.
+    pub always: bool,
+    /// Prefixes of all known Subnets.
+    pub pods: BTreeSet<IpNet>,
+    /// The numbers of the links that have a return table, by name.
+    pub links: BTreeMap<String, u32>,
+    /// Packets of translated connections get the mark `TRANSLATED` in both directions: for networks
+    /// with `hairpin`.
+    pub hairpin: bool,
+}
+
+impl TranslatedRules {
+    /// Whether no pod can be the destination of a translated connection.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}
+
+/// The Subnets and uplinks of alternate paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlternateRules {
+    /// Names of the uplinks.
+    pub uplinks: BTreeSet<String>,
+    /// Subnets that this node advertises. The pods of a Subnet may be on other nodes.
+    pub attracted: BTreeSet<IpNet>,
+}
+
+impl AlternateRules {
+    /// Whether there is no alternate path.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.uplinks.is_empty()
+    }
+}
+
+/// The counters of packets that are routed to the device [`SINK_NAME`](super::SINK_NAME) and
+/// dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnassignedRules {
+    /// The Subnets, each with its own counter.
+    pub subnets: BTreeSet<IpNet>,
+}
+
+impl UnassignedRules {
+    /// Whether no packet is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.subnets.is_empty()
+    }
+}
+
+/// The first 32 bits of a probe's payload. The kernel drops returned packets with them, so no pod
+/// receives a probe.
+pub const PROBE_MAGIC: u32 = 0x746c_7072;
+/// UDP destination port of probes that a router returns.
+pub const PROBE_PORT: u16 = 33_434;
+/// Identifier of echo requests.
+pub const PROBE_ECHO: u16 = 0x7470;

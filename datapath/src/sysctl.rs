@@ -1,0 +1,140 @@
+//! Sysctls. A sysctl is written only if its value differs.
+//!
+//! `/proc/sys/net` shows the network namespace of the reading thread, at every mount point. It is
+//! read-only in an unprivileged container. So the chart mounts the host's `/proc/sys/net` a second
+//! time and sets `TRUNKLINE_PROC_SYS` to this mount point.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::plan::Sysctl;
+
+/// The environment variable with the path of a writable `/proc/sys`.
+const VARIABLE: &str = "TRUNKLINE_PROC_SYS";
+const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
+pub(crate) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
+
+/// The file of a sysctl such as `net/ipv4/ip_forward`.
+pub fn file(path: &str) -> PathBuf {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    let root = ROOT.get_or_init(|| {
+        std::env::var_os(VARIABLE)
+            .filter(|root| !root.is_empty())
+            .unwrap_or_else(|| "/proc/sys".into())
+            .into()
+    });
+    root.join(path)
+}
+
+/// Sets one sysctl to the wanted value. Returns whether a write was necessary.
+pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
+    let file = file(path);
+    let failed = |error: io::Error| {
+        format!("sysctl {path}: {error}: write it by hand, or let the agent write to {}", file.display())
+    };
+    let found = match (fs::read_to_string(&file), wanted) {
+        (Err(error), Sysctl::IfThere(_)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        (found, _) => found.map_err(failed)?,
+    };
+    let value = match wanted {
+        Sysctl::Exactly(value) | Sysctl::IfThere(value) if found.trim() != *value => value,
+        // The kernel uses the greater of the two values; 1 is strict, 2 is loose.
+        Sysctl::LooseReversePath => {
+            let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
+            if all.trim().max(found.trim()) != "1" {
+                return Ok(false);
+            }
+            &"2"
+        }
+        Sysctl::NoReversePath => {
+            let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
+            if all.trim() != "0" {
+                // The own value is written in any case, because an administrator may set `all` to 0
+                // later.
+                if found.trim() != "0" {
+                    fs::write(&file, "0").map_err(failed)?;
+                }
+                return Err(format!(
+                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
+                     leaves by another link. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that need the check",
+                    all.trim(),
+                    all.trim()
+                ));
+            }
+            if found.trim() == "0" {
+                return Ok(false);
+            }
+            &"0"
+        }
+        _ => return Ok(false),
+    };
+    fs::write(&file, value).map_err(failed)?;
+    tracing::info!(sysctl = path, from = found.trim(), to = value, "sysctl written");
+    Ok(true)
+}
+
+/// IPv6 settings of a host interface that netlink cannot write: no router advertisements and no
+/// redirects from the pod.
+const POD_DEVICE: [&str; 2] = ["accept_ra", "accept_redirects"];
+
+/// Writes the IPv6 settings of pods' devices in the network namespace of one thread.
+///
+/// The folder is opened once. A look-up of `/proc/sys/net/ipv6` by path passes the entries of every
+/// other network namespace, so its cost grows with each pod.
+#[derive(Debug, Default)]
+pub(crate) struct PodSettings {
+    folder: Option<OwnedFd>,
+}
+
+impl PodSettings {
+    /// Writes the settings of a pod's device.
+    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), String> {
+        const FOLDER: &str = "net/ipv6/conf";
+        // ENOENT: the kernel has no IPv6, or the device is deleted.
+        let or_missing =
+            |error: Errno| if error == Errno::NOENT { Ok(()) } else { Err(io::Error::from(error)) };
+        let closed = |setting: &str, fd: &OwnedFd| -> Result<(), Errno> {
+            let path = format!("{ifname}/{setting}");
+            let file = rustix::fs::openat(fd, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::io::write(file, b"0").map(drop)
+        };
+        if self.folder.is_none() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            self.folder = match rustix::fs::open(file(FOLDER), flags, Mode::empty()) {
+                Ok(folder) => Some(folder),
+                Err(error) => return or_missing(error).map_err(|error| format!("sysctl {FOLDER}: {error}")),
+            };
+        }
+        for setting in POD_DEVICE {
+            let written = self.folder.as_ref().map_or(Ok(()), |folder| closed(setting, folder));
+            written
+                .or_else(or_missing)
+                .map_err(|error| format!("sysctl {FOLDER}/{ifname}/{setting}: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps default routes from router advertisements. A host that forwards IPv6 ignores
+/// advertisements with `accept_ra` 1 and loses such a route; with 2 it still accepts them. Only
+/// links with such a route are changed, and only from 1, because 0 is an administrator's decision.
+pub(crate) fn keep_router_advertisements<'a>(links: impl Iterator<Item = &'a str>) {
+    if fs::read(file(FORWARDING_V6)).is_ok_and(|value| !value.starts_with(b"0")) {
+        return;
+    }
+    for link in links {
+        let path = format!("net/ipv6/conf/{link}/accept_ra");
+        if fs::read(file(&path)).is_ok_and(|value| value.starts_with(b"1")) {
+            match fs::write(file(&path), "2") {
+                Ok(()) => tracing::info!(sysctl = path, from = "1", to = "2", "sysctl written"),
+                Err(error) => tracing::warn!("sysctl {path}: {error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The command line of `cargo lab`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+/// Whole fabrics on one machine: real routers and Trunkline nodes in network namespaces.
+///
+/// A lab uses only namespaces called tl-… and files in target/lab/. It installs missing Debian
+/// packages. All commands except `list` need root.
+#[derive(Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", version, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Tag in the names of namespaces and folders, for two labs of one topology at the same time.
+    #[arg(long, global = true, value_name = "TAG")]
+    pub tag: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Create a topology and leave it running.
+    #[command(after_help = "Example:\n  cargo lab up two-racks --pods 2")]
+    Up {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+        /// Attach this many pods to each Trunkline node: pod1, pod2 and so on.
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=250))]
+        pods: u16,
+    },
+    /// Remove a topology: its daemons, namespaces and pods.
+    Down {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+    },
+    /// Run a command, or else a shell, on a node of a running topology.
+    #[command(
+        after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks tor1a vtysh -c 'show bgp summary'"
+    )]
+    Exec {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+        /// A node of the topology.
+        node: String,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Attach, detach and enter pods of a running topology.
+    Pod {
+        #[command(subcommand)]
+        action: Pod,
+    },
+    /// Run the tour of two-racks: pods, routes, pings, restarts, faults, with figures.
+    Demo {
+        /// Print the summary as one JSON object on standard output.
+        #[arg(long)]
+        json: bool,
+        /// Use containers that containerlab deploys; needs Docker and containerlab.
+        #[arg(long)]
+        containerlab: bool,
+    },
+    /// Build the container images of all topologies' nodes, for
+    /// `containerlab deploy -t lab/topologies/….clab.yml`.
+    Images,
+    /// List the topologies and their states.
+    List,
+    #[command(flatten)]
+    Suite(Suite),
+}
+
+/// Commands of the lab with the feature `suite`.
+#[derive(Subcommand)]
+pub(crate) enum Suite {
+    /// Build the Debian package of agent and plugin, for hosts without Kubernetes; needs cargo-deb.
+    Deb,
+    /// Run all checks and tests, from formatting to whole fabrics, or those that match a filter.
+    Test {
+        /// Run only tests with one of these in their name.
+        filter: Vec<String>,
+        /// List the tests instead of running them.
+        #[arg(long)]
+        list: bool,
+    },
+    /// Repeat the long rounds of tests: fuzzing, kills of the leading controller, outages of the API
+    /// server.
+    ///
+    /// `cargo lab test` runs short rounds of the same tests. A soak ends at the first failure, with
+    /// exit status 1. One round of all takes half an hour on two cores.
+    #[command(
+        after_help = "Examples:\n  cargo lab soak --hours 8\n  cargo lab soak kube/leader-kill --rounds 20"
+    )]
+    Soak {
+        /// Run only tests with one of these in their name.
+        filter: Vec<String>,
+        /// Begin no round after this number of hours.
+        #[arg(long, value_name = "N", conflicts_with = "rounds")]
+        hours: Option<f64>,
+        /// Number of rounds.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        rounds: u32,
+    },
+    /// Measure Trunkline and a reference in the same run, and print figures and ratio.
+    ///
+    /// The exit status is 1 if a bound is not met.
+    Bench {
+        #[arg(value_enum)]
+        what: Bench,
+        /// For `speakers`: only these; the default is all.
+        #[arg(long, value_enum, value_delimiter = ',')]
+        speakers: Vec<Speaker>,
+        /// For `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit as the
+        /// reference. By default the reference has the guard switched off.
+        #[arg(long, value_name = "FOLDER")]
+        before: Option<PathBuf>,
+        /// Print the figures as one JSON object on standard output.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fuzz the speaker's codec and sessions; the default is all targets.
+    ///
+    /// The exit status is 1 if a fault was found.
+    Fuzz {
+        /// Targets: update, messages, session, bfd, differential.
+        target: Vec<String>,
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Do not fuzz: add inputs of earlier runs that reach more code to the committed corpus.
+        #[arg(long)]
+        minimise: bool,
+    },
+    /// Generate deploy/crds, the CustomResourceDefinitions, from the types of api/.
+    Crds {
+        /// Write nothing; the exit status is 1 if a file is not current.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Generate docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json and dashboards/
+    /// from the code.
+    Docs {
+        /// Write nothing; the exit status is 1 if a file is not current.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Start a Kubernetes API server with etcd, without other parts of Kubernetes.
+    Kube {
+        #[command(subcommand)]
+        action: Kube,
+    },
+    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices.
+    ///
+    /// It can read this machine's files; its own changes of files are lost at its end. It has no
+    /// network except the devices that it creates.
+    #[command(
+        after_help = "Example:\n  cargo lab uml -- sh -c 'ip link add eth0 type dummy && ip link add link eth0 vlan10 type vlan id 10 && ip link'"
+    )]
+    Uml {
+        /// Kill the command after this many seconds.
+        #[arg(long, default_value_t = 600)]
+        bound: u64,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Internal commands inside the user-mode kernel.
+    #[command(hide = true)]
+    UserModeKernel {
+        #[command(subcommand)]
+        action: Inside,
+    },
+}
+
+/// A pod on a Trunkline node of a running topology.
+#[derive(Args)]
+pub(crate) struct PodOf {
+    /// A topology's name: see `cargo lab list`.
+    pub topology: String,
+    /// A Trunkline node of the topology.
+    pub node: String,
+    /// The pod's name.
+    pub name: String,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Pod {
+    /// Create a namespace and attach it through the CNI plugin, as a container runtime does.
+    ///
+    /// Prints the pod's addresses. `cargo lab down` removes the pod with its node.
+    #[command(
+        after_help = "Examples:\n  cargo lab pod add two-racks node1a web\n  cargo lab pod add --network rack1 two-racks node1a db"
+    )]
+    Add {
+        #[command(flatten)]
+        pod: PodOf,
+        /// The Network; without it the agent chooses, as for a pod that names none.
+        #[arg(long, value_name = "NETWORK")]
+        network: Option<String>,
+    },
+    /// Detach a pod through the CNI plugin and remove its namespace.
+    Del {
+        #[command(flatten)]
+        pod: PodOf,
+    },
+    /// Run a command in a pod's network namespace, or a shell if no command is given.
+    #[command(after_help = "Example:\n  cargo lab pod exec two-racks node1a web ip addr")]
+    Exec {
+        #[command(flatten)]
+        pod: PodOf,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Kube {
+    /// Start it on loopback, print its kubeconfig, and keep it until Ctrl-C.
+    ///
+    /// kube-apiserver and kubectl come from the folder in KUBEBUILDER_ASSETS; otherwise Go builds
+    /// them once.
+    Up,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Inside {
+    /// As its first process: execute an order.
+    Init {
+        order: PathBuf,
+        /// The kernel appends this to the first process's command line: console=tty0.
+        added: Vec<String>,
+    },
+    /// Run one test and print its verdict as JSON.
+    Test {
+        name: String,
+        /// Data from the test's outside part for its inside part.
+        #[arg(long)]
+        handed: Option<PathBuf>,
+    },
+    /// `cargo lab bench l2`.
+    BenchL2 {
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Bench {
+    /// Attaching containers, against the ptp and host-local plugins.
+    Attach,
+    /// Decoding and encoding UPDATEs, against zettabgp and netgauze.
+    Codec,
+    /// 100,000 routes from a peer into the kernel, against `ip -batch`.
+    Fib,
+    /// The guard and the marks of translated connections: ADD, throughput and connections per
+    /// second, with 10 and with 1,000 pods.
+    Guard,
+    /// Address allocation: in memory, for 2,000 pods at once on a real API server, and the cost of
+    /// other nodes' addresses for an agent.
+    Ipam,
+    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3;
+    /// in a user-mode kernel.
+    L2,
+    /// The agent's memory with 250 pods and two peers.
+    Memory,
+    /// Queries to an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and their
+    /// effect on sessions; against BIRD and FRR.
+    Scrape,
+    /// Readvertising routes, against BIRD, FRR and GoBGP: time and memory.
+    Speakers,
+}
+
+/// A speaker under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Speaker {
+    Trunkline,
+    Bird,
+    Frr,
+    Gobgp,
+}
