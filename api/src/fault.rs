@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A fault in a resource. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Fault {
     /// `Network`, `Subnet` or `NodeInfo`.
     pub kind: &'static str,
