@@ -3,6 +3,7 @@
 #![cfg(feature = "kube")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
+#[expect(dead_code, reason = "the lab uses the other fields")]
 mod rule_cases;
 
 use rule_cases::{Base, bases, edited, faults};

@@ -8,6 +8,7 @@
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
 //! - [`outbound`]: requests to other servers, over the same sockets.
 //! - [`panics`]: the reaction to a panic.
+//! - [`versions`]: versions of the API server's objects, and the detection of a restored etcd.
 
 pub mod apiserver;
 pub mod connections;
@@ -17,3 +18,4 @@ pub mod logging;
 pub mod metrics;
 pub mod outbound;
 pub mod panics;
+pub mod versions;

@@ -20,6 +20,32 @@ const VARIABLE: &str = "TRUNKLINE_PROC_SYS";
 const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
 pub(crate) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
+/// The reason why a sysctl does not have the wanted value.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SysctlError {
+    /// It cannot be read or written.
+    #[error("sysctl {path}: {error}: write it by hand, or let the agent write to {}", .file.display())]
+    File {
+        path: String,
+        file: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    /// The value for all links counts for this one too.
+    #[error(
+        "net.ipv4.conf.all.rp_filter is {all}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
+         leaves by another link. Write 0 to it, and {all} to net.ipv4.conf.default.rp_filter and to the links that need the check"
+    )]
+    ReversePathOfAll { all: String, path: String },
+    /// A setting of a pod's device cannot be written.
+    #[error("sysctl {path}: {error}")]
+    Device {
+        path: String,
+        #[source]
+        error: io::Error,
+    },
+}
+
 /// The file of a sysctl such as `net/ipv4/ip_forward`.
 pub fn file(path: &str) -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
@@ -33,11 +59,9 @@ pub fn file(path: &str) -> PathBuf {
 }
 
 /// Sets one sysctl to the wanted value. Returns whether a write was necessary.
-pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
+pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
     let file = file(path);
-    let failed = |error: io::Error| {
-        format!("sysctl {path}: {error}: write it by hand, or let the agent write to {}", file.display())
-    };
+    let failed = |error: io::Error| SysctlError::File { path: path.to_owned(), file: file.clone(), error };
     let found = match (fs::read_to_string(&file), wanted) {
         (Err(error), Sysctl::IfThere(_)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         (found, _) => found.map_err(failed)?,
@@ -60,12 +84,8 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
                 if found.trim() != "0" {
                     fs::write(&file, "0").map_err(failed)?;
                 }
-                return Err(format!(
-                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
-                     leaves by another link. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that need the check",
-                    all.trim(),
-                    all.trim()
-                ));
+                let (all, path) = (all.trim().to_owned(), path.to_owned());
+                return Err(SysctlError::ReversePathOfAll { all, path });
             }
             if found.trim() == "0" {
                 return Ok(false);
@@ -94,7 +114,7 @@ pub(crate) struct PodSettings {
 
 impl PodSettings {
     /// Writes the settings of a pod's device.
-    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), SysctlError> {
         const FOLDER: &str = "net/ipv6/conf";
         // ENOENT: the kernel has no IPv6, or the device is deleted.
         let or_missing =
@@ -108,14 +128,18 @@ impl PodSettings {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             self.folder = match rustix::fs::open(file(FOLDER), flags, Mode::empty()) {
                 Ok(folder) => Some(folder),
-                Err(error) => return or_missing(error).map_err(|error| format!("sysctl {FOLDER}: {error}")),
+                Err(error) => {
+                    return or_missing(error)
+                        .map_err(|error| SysctlError::Device { path: FOLDER.to_owned(), error });
+                }
             };
         }
         for setting in POD_DEVICE {
             let written = self.folder.as_ref().map_or(Ok(()), |folder| closed(setting, folder));
-            written
-                .or_else(or_missing)
-                .map_err(|error| format!("sysctl {FOLDER}/{ifname}/{setting}: {error}"))?;
+            written.or_else(or_missing).map_err(|error| {
+                let path = format!("{FOLDER}/{ifname}/{setting}");
+                SysctlError::Device { path, error }
+            })?;
         }
         Ok(())
     }

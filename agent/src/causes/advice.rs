@@ -41,8 +41,8 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
         }
         Cause::Bfd { .. } => format!(
             "run `ping {address}`. No answer: the link or the router is dead: check cable, optics, the router's port and its power. \
-             An answer: the router's BFD daemon hangs, BFD differs between the two sides, or a filter drops UDP 3784 (4784 over \
-             several hops)"
+             An answer: the router's BGP process ended, its BFD daemon hangs, BFD differs between the two sides, or a filter drops \
+             UDP 3784 (4784 over several hops)"
         ),
         Cause::HoldTimer { by: Side::Local } => format!(
             "run `ping {address}`. No answer: the link or the router is dead: check cable, optics, the router's port and its power. \

@@ -4,11 +4,13 @@
 //! All files are read before any part is written, because a secret in one file must not appear in
 //! another file or in a log.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::statvfs;
 use serde_json::Value;
 use trunkline_agent::config::Config;
@@ -74,8 +76,8 @@ impl Gathered {
         Ok(())
     }
 
-    fn record_missing(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        self.missing.push(Missing { what: what.into(), why: why.into() });
+    fn record_missing(&mut self, what: impl Into<String>, why: impl Display) {
+        self.missing.push(Missing { what: what.into(), why: format!("{why:#}") });
     }
 
     /// Adds the configuration file, and the effective configuration with all defaults.
@@ -221,12 +223,12 @@ impl Gathered {
 
 /// The documents of a YAML or JSON file. An error contains no line of the file, because a line of
 /// invalid data may contain a secret.
-fn documents(path: &Path) -> Result<Vec<Value>, String> {
+fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
     let text = read(path)?;
     let json = serde_json::from_str(&text).map(|document| vec![document]);
     json.or_else(|_| serde_saphyr::from_multiple(&text)).map_err(|error| {
         let place = error.location().map(|at| format!(", line {}, column {}", at.line(), at.column()));
-        format!(
+        anyhow!(
             "{}{} is not valid YAML: its secrets cannot be identified, so the file is omitted",
             path.display(),
             place.unwrap_or_default()
@@ -236,24 +238,21 @@ fn documents(path: &Path) -> Result<Vec<Value>, String> {
 
 /// A header's value. A variable is read from this process's environment; in a container this is the
 /// agent's environment too.
-fn at(place: SecretLocation<'_>) -> Result<String, String> {
+fn at(place: SecretLocation<'_>) -> anyhow::Result<String> {
     match place {
         SecretLocation::File(path) => read(Path::new(path)),
-        SecretLocation::Variable(name) => {
-            std::env::var(name).map_err(|error| format!("variable {name}: {error}"))
-        }
+        SecretLocation::Variable(name) => std::env::var(name).with_context(|| format!("variable {name}")),
     }
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+fn read(path: &Path) -> anyhow::Result<String> {
+    let name = || path.display().to_string();
     let mut octets = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(LARGEST as u64 + 1).read_to_end(&mut octets).map_err(failed)?;
-    if octets.len() > LARGEST {
-        return Err(format!("{}: is larger than {LARGEST} octets", path.display()));
-    }
-    String::from_utf8(octets).map_err(|_| format!("{}: is no text", path.display()))
+    let file = File::open(path).with_context(name)?;
+    file.take(LARGEST as u64 + 1).read_to_end(&mut octets).with_context(name)?;
+    ensure!(octets.len() <= LARGEST, "{} is larger than {LARGEST} octets", name());
+    // The error has a part of the content.
+    String::from_utf8(octets).map_err(|_| anyhow!("{} is not text", name()))
 }
 
 /// Lists sizes, modes and times of the agent's files, without their contents.

@@ -10,6 +10,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use rustix::system::uname;
 use trunkline_datapath::sysctl;
 
@@ -156,7 +157,7 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
         }
         Ok(printed) if printed.succeeded => format!("journald has nothing of {UNIT}"),
         Ok(printed) => format!("journalctl: {}", printed.text.trim()),
-        Err(why) => why,
+        Err(why) => format!("{why:#}"),
     };
     sink.missing("log/journal.txt", format!("{why}; {elsewhere}"))
 }
@@ -168,10 +169,11 @@ fn has_entries(text: &str) -> bool {
     text.lines().any(|line| !of_itself(line.trim()))
 }
 
-fn read(file: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
+fn read(path: &Path) -> anyhow::Result<String> {
+    let name = || path.display().to_string();
     let mut octets = Vec::new();
-    File::open(file).map_err(failed)?.take(MAX_OCTETS).read_to_end(&mut octets).map_err(failed)?;
+    let file = File::open(path).with_context(name)?;
+    file.take(MAX_OCTETS).read_to_end(&mut octets).with_context(name)?;
     Ok(String::from_utf8_lossy(&octets).into_owned())
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::archive::LARGEST;
@@ -20,19 +21,19 @@ pub(super) struct Printed {
 
 /// Runs a program and waits for its end; kills it after `within`. The error text is for the
 /// bundle's list of missing data.
-pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Printed, String> {
+pub(super) fn run(program: &str, args: &[&str], within: Duration) -> anyhow::Result<Printed> {
     let deadline = now() + within;
-    let failed = |error: io::Error| format!("{program}: {error}");
-    let (mut reader, writer) = io::pipe().map_err(failed)?;
+    let name = || program.to_owned();
+    let (mut reader, writer) = io::pipe().with_context(name)?;
     let mut command = Command::new(program);
-    let both = writer.try_clone().map_err(failed)?;
+    let both = writer.try_clone().with_context(name)?;
     // The C locale, because code parses the output.
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(writer).stderr(both);
     let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(format!("{program} is not installed"));
+            bail!("{program} is not installed");
         }
-        spawned => spawned.map_err(failed)?,
+        spawned => spawned.with_context(name)?,
     };
     // The command holds the other end of the pipe.
     drop(command);
@@ -42,10 +43,10 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> Result<Prin
         let _ = child.kill();
     }
     // A program that has closed its outputs ends soon.
-    let status = child.wait().map_err(failed)?;
-    let (mut octets, ended) = read.map_err(failed)?;
+    let status = child.wait().with_context(name)?;
+    let (mut octets, ended) = read.with_context(name)?;
     if !ended && octets.len() < LARGEST {
-        return Err(format!("{program} did not end within {} s", within.as_secs_f32()));
+        bail!("{program} did not end within {} s", within.as_secs_f32());
     }
     if !ended {
         octets.truncate(octets.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1));
@@ -95,9 +96,10 @@ mod tests {
         let began = now();
         let error =
             run("sh", &["-c", "echo one; exec sleep 1000"], Duration::from_millis(200)).err().unwrap();
-        assert_eq!(error, "sh did not end within 0.2 s");
+        assert_eq!(error.to_string(), "sh did not end within 0.2 s");
         assert!(now() - began < LONG);
-        assert_eq!(run("no-such-program", &[], LONG).err().unwrap(), "no-such-program is not installed");
+        let error = run("no-such-program", &[], LONG).err().unwrap();
+        assert_eq!(error.to_string(), "no-such-program is not installed");
     }
 
     #[test]

@@ -63,8 +63,8 @@ impl Sink {
     }
 
     /// Records missing data.
-    pub(super) fn missing(&self, what: impl Into<String>, why: impl Into<String>) -> anyhow::Result<()> {
-        self.send(Piece::Missing(Missing { what: what.into(), why: why.into() }))
+    pub(super) fn missing(&self, what: impl Into<String>, why: impl std::fmt::Display) -> anyhow::Result<()> {
+        self.send(Piece::Missing(Missing { what: what.into(), why: format!("{why:#}") }))
     }
 
     /// Adds a part, or records why it is missing.
@@ -75,7 +75,7 @@ impl Sink {
     ) -> anyhow::Result<()> {
         match text {
             Ok(text) => self.text(path, text),
-            Err(why) => self.missing(path, why.to_string()),
+            Err(why) => self.missing(path, why),
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::process::{Command, Stdio};
 
+use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::Finding;
@@ -19,7 +20,7 @@ pub(super) fn check() -> Vec<Finding> {
         Ok(ruleset) => dropping(&ruleset),
         Err(error) => vec![Finding::warning(
             "nftables",
-            format!("the rules of nftables cannot be listed: {error}"),
+            format!("the rules of nftables cannot be listed: {error:#}"),
             "install nftables (the guard and NAT need it), and run this as root",
         )],
     };
@@ -27,16 +28,13 @@ pub(super) fn check() -> Vec<Finding> {
     findings
 }
 
-fn nftables() -> Result<Value, String> {
-    let output = Command::new("nft")
-        .args(["-j", "list", "chains"])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("nft: {error}"))?;
+fn nftables() -> anyhow::Result<Value> {
+    let output =
+        Command::new("nft").args(["-j", "list", "chains"]).stdin(Stdio::null()).output().context("nft")?;
     if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("nft: {error}"))
+    serde_json::from_slice(&output.stdout).context("nft")
 }
 
 /// The base chains with the policy drop for forwarded packets or for packets to this node.

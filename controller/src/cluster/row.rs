@@ -15,6 +15,7 @@ use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
+use trunkline_daemon::versions;
 
 use super::interner::Interner;
 use crate::cluster::pod::Pod;
@@ -279,10 +280,9 @@ fn finalizer_place(metadata: &ObjectMeta) -> Option<usize> {
     metadata.finalizers.iter().flatten().position(|name| name == finalizer::IP_ALLOCATED)
 }
 
-/// The resourceVersion as a number. In Kubernetes it is a number, which grows with each write of an
-/// object.
+/// The resourceVersion as a number.
 pub fn version(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    versions::number(metadata.resource_version.as_deref())
 }
 
 /// Value of the label that names an IPInstance's pod. A label has at most 63 characters, so a

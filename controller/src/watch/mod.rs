@@ -36,6 +36,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
+use trunkline_daemon::versions;
 
 use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
@@ -106,16 +107,17 @@ pub async fn follow<K: Watched>(
                     Ok(()) => break,
                     Err(_) => return,
                 },
-                Some(now) = &mut asking, if before.is_some() => {
+                Some(current) = &mut asking, if before.is_some() => {
+                    let current: Option<String> = current;
                     asking.set(OptionFuture::from(None));
                     let seen = before.take().unwrap_or(0);
                     tracing::info!(kind = %K::kind(&()), "the API server answers again");
                     if let Some(term) = &shared.lock().term {
                         term.queues.retry();
                     }
-                    if now < seen {
+                    if versions::is_behind(current.as_deref(), seen) {
                         tracing::warn!(
-                            kind = %K::kind(&()), now, seen,
+                            kind = %K::kind(&()), current, seen,
                             "the API server is behind its earlier state (etcd was restored): listing all objects again"
                         );
                         latest = 0;
@@ -153,15 +155,15 @@ pub async fn follow<K: Watched>(
 }
 
 /// The API server's current version, from a list of one object; retries until it answers.
-async fn position<K: Watched>(api: Api<K>) -> u64 {
+async fn position<K: Watched>(api: Api<K>) -> Option<String> {
     let parameters = ListParams::default().limit(1);
     for delay in Delays::default() {
         if let Ok(page) = api.list(&parameters).await {
-            return page.metadata.resource_version.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
+            return page.metadata.resource_version;
         }
         sleep(delay).await;
     }
-    u64::MAX
+    None
 }
 
 fn take<K: Watched>(event: Event<K>, shared: &SharedState) {

@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::Table;
 use super::elements::{Connection, Element, SetName};
+use super::{NftError, Table};
 use crate::netlink::objects::GROUP;
 use crate::plan::{GuardPlan, PodPlan};
 
@@ -99,7 +99,7 @@ impl Guard {
         plan: &GuardPlan,
         pods: impl Iterator<Item = &'a PodPlan>,
         complete: bool,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, NftError> {
         let before = self.installed.take();
         if !plan.enabled {
             return Ok(self.inet.delete()? | self.arp.delete()?);
@@ -132,9 +132,9 @@ impl Guard {
         // The set can have elements that this run does not know.
         let there = match before {
             Some(before) => before,
-            None => self.list().map_err(failed)?,
+            None => self.list().map_err(NftError::Elements)?,
         };
-        let changed = self.settle(there, wanted).map_err(failed);
+        let changed = self.settle(there, wanted).map_err(NftError::Elements);
         if changed.is_err() {
             self.installed = None;
         }
@@ -147,13 +147,13 @@ impl Guard {
         plan: &GuardPlan,
         pods: impl Iterator<Item = &'a PodPlan>,
         complete: bool,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, NftError> {
         self.installed = None;
         self.apply(plan, pods, complete)
     }
 
     /// Allows the addresses of a new pod.
-    pub(crate) fn add_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
+    pub(crate) fn add_pod(&mut self, pod: &PodPlan) -> Result<(), NftError> {
         self.change(pod, |connection, elements| connection.add(elements))?;
         if let Some(installed) = &mut self.installed {
             insert_elements(pod, installed);
@@ -162,7 +162,7 @@ impl Guard {
     }
 
     /// Removes the addresses of a pod.
-    pub(crate) fn remove_pod(&mut self, pod: &PodPlan) -> Result<(), String> {
+    pub(crate) fn remove_pod(&mut self, pod: &PodPlan) -> Result<(), NftError> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let mut gone = Sets::new();
         insert_elements(pod, &mut gone);
@@ -172,13 +172,13 @@ impl Guard {
         }
         let elements = gone.iter().flat_map(|(set, elements)| elements.iter().map(|element| (*set, element)));
         match connection(&mut self.connection).and_then(|connection| connection.delete(elements)) {
-            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(failed(error)),
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(NftError::Elements(error)),
             _ => Ok(()),
         }
     }
 
     /// Replaces the allowed source addresses of a pod.
-    pub(crate) fn change_pod(&mut self, old: &PodPlan, new: &PodPlan) -> Result<(), String> {
+    pub(crate) fn change_pod(&mut self, old: &PodPlan, new: &PodPlan) -> Result<(), NftError> {
         let Some(installed) = &mut self.installed else { return Ok(()) };
         let (mut before, mut after) = (Sets::new(), Sets::new());
         insert_elements(old, &mut before);
@@ -194,7 +194,7 @@ impl Guard {
         let wanted = installed.clone();
         self.settle(there, wanted).map(drop).map_err(|error| {
             self.installed = None;
-            failed(error)
+            NftError::Elements(error)
         })
     }
 
@@ -202,14 +202,15 @@ impl Guard {
         &mut self,
         pod: &PodPlan,
         apply: impl FnOnce(&mut Connection, Vec<(SetName, &Element)>) -> std::io::Result<()>,
-    ) -> Result<(), String> {
+    ) -> Result<(), NftError> {
         if self.installed.is_none() {
             return Ok(());
         }
         let mut sets = Sets::new();
         insert_elements(pod, &mut sets);
         let elements = sets.iter().flat_map(|(set, elements)| elements.iter().map(|element| (*set, element)));
-        apply(connection(&mut self.connection).map_err(failed)?, elements.collect()).map_err(failed)
+        apply(connection(&mut self.connection).map_err(NftError::Elements)?, elements.collect())
+            .map_err(NftError::Elements)
     }
 
     fn list(&mut self) -> std::io::Result<Sets> {
@@ -243,10 +244,6 @@ fn connection(slot: &mut Option<Connection>) -> std::io::Result<&mut Connection>
         Some(connection) => Ok(connection),
         slot => Ok(slot.insert(Connection::open()?)),
     }
-}
-
-fn failed(error: std::io::Error) -> String {
-    format!("guard: sets of nftables cannot be written: {error}")
 }
 
 fn wanted<'a>(plan: &GuardPlan, pods: impl Iterator<Item = &'a PodPlan>) -> Sets {

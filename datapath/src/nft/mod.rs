@@ -20,12 +20,29 @@ pub(crate) mod probes;
 mod translated;
 pub mod unassigned;
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::io::{self, Write as _};
+use std::process::{Command, ExitStatus, Stdio};
 
 use netlink_packet_core::parse_string;
 
 use crate::netlink::message::{self, Message};
+
+/// The reason why nftables did not change.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NftError {
+    /// The program `nft` does not run.
+    #[error("nft cannot be started: {0}: install nftables")]
+    Start(#[source] io::Error),
+    /// `nft` refused a script; with its message.
+    #[error("nft: {0}")]
+    Refused(String),
+    /// `nft` refused a script without a message.
+    #[error("nft failed without a message ({0})")]
+    Silent(ExitStatus),
+    /// The elements of the guard's sets, over netlink.
+    #[error("guard: sets of nftables cannot be written: {0}")]
+    Elements(#[source] io::Error),
+}
 
 /// Tables of the agent, by family and name.
 const TABLES: [(i32, &str); 4] = [
@@ -52,7 +69,7 @@ impl Table {
     }
 
     /// Whether the kernel has the table with the content of `text`.
-    pub(crate) fn is_loaded(&mut self, text: &str) -> Result<bool, String> {
+    pub(crate) fn is_loaded(&mut self, text: &str) -> Result<bool, NftError> {
         let Some(there) = self.list()? else { return Ok(false) };
         match &self.loaded {
             Some((loaded, listed)) if loaded == text => Ok(*listed == there),
@@ -75,14 +92,14 @@ impl Table {
 
     /// Stores the listing of the loaded table. The format of the listing depends on the version of
     /// nft.
-    pub(crate) fn record_listing(&mut self, text: &str) -> Result<(), String> {
+    pub(crate) fn record_listing(&mut self, text: &str) -> Result<(), NftError> {
         self.loaded = self.list()?.map(|listed| (text.to_owned(), listed));
         Ok(())
     }
 
     /// Loads the table `wanted`, or deletes the table if `wanted` is none. Returns whether the
     /// table changed.
-    pub(crate) fn apply(&mut self, wanted: Option<&str>) -> Result<bool, String> {
+    pub(crate) fn apply(&mut self, wanted: Option<&str>) -> Result<bool, NftError> {
         match wanted {
             Some(text) if self.is_loaded(text)? => Ok(false),
             Some(text) => {
@@ -95,7 +112,7 @@ impl Table {
     }
 
     /// Deletes the table. Returns whether it existed.
-    pub(crate) fn delete(&mut self) -> Result<bool, String> {
+    pub(crate) fn delete(&mut self) -> Result<bool, NftError> {
         self.loaded = None;
         if self.list()?.is_none() {
             return Ok(false);
@@ -105,7 +122,7 @@ impl Table {
     }
 
     /// The listing of the table without counter values; none if the table does not exist.
-    fn list(&self) -> Result<Option<String>, String> {
+    fn list(&self) -> Result<Option<String>, NftError> {
         let mut nft = Command::new("nft");
         // Protocols as numbers: the names depend on `/etc/protocols`.
         nft.args(["--stateless", "--numeric-protocol"]);
@@ -116,30 +133,29 @@ impl Table {
             .args(["list", "table", self.family, self.name])
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| format!("nft cannot be started: {error}: install nftables"))?;
+            .map_err(NftError::Start)?;
         Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 }
 
 /// Runs a script as one transaction.
-pub(crate) fn run(script: &str) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("nft cannot be started: {error}: install nftables");
+pub(crate) fn run(script: &str) -> Result<(), NftError> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
+        .map_err(NftError::Start)?;
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(script.as_bytes()).map_err(failed)?;
+        input.write_all(script.as_bytes()).map_err(NftError::Start)?;
     }
-    let output = child.wait_with_output().map_err(failed)?;
+    let output = child.wait_with_output().map_err(NftError::Start)?;
     let text = String::from_utf8_lossy(&output.stderr);
     match (output.status.success(), text.trim()) {
         (true, _) => Ok(()),
-        (false, "") => Err(format!("nft failed without a message ({})", output.status)),
-        (false, text) => Err(format!("nft: {text}")),
+        (false, "") => Err(NftError::Silent(output.status)),
+        (false, text) => Err(NftError::Refused(text.to_owned())),
     }
 }
 

@@ -115,6 +115,8 @@ struct Fault {
     words: &'static str,
     /// In the advice.
     advice: &'static str,
+    /// The other truth, if the order of two packets decides.
+    or: Option<&'static Fault>,
 }
 
 /// Faults side by side, each of another node and another ToR. No node loses both of its sessions: its
@@ -132,6 +134,7 @@ const CABLE: Fault = Fault {
     kind: CauseKind::Carrier,
     words: "{uplink} has no carrier",
     advice: "check the cable of {uplink} and the router's port",
+    or: None,
 };
 
 const SILENT: Fault = Fault {
@@ -150,6 +153,7 @@ const SILENT: Fault = Fault {
     kind: CauseKind::Bfd,
     words: "BFD session down: Control Detection Time Expired",
     advice: "run `ping {peer}`. No answer: the link or the router is dead",
+    or: None,
 };
 
 const PASSWORD: Fault = Fault {
@@ -165,6 +169,7 @@ const PASSWORD: Fault = Fault {
     kind: CauseKind::Passwords,
     words: "the passwords differ: the kernel refused ",
     advice: "compare the password of {peer} with the router's",
+    or: None,
 };
 
 const LIMIT: Fault = Fault {
@@ -182,6 +187,7 @@ const LIMIT: Fault = Fault {
     kind: CauseKind::PrefixLimit,
     words: "Cease/Maximum Number of Prefixes Reached",
     advice: "raise the limit for this node on the router",
+    or: None,
 };
 
 const WRONG_AS: Fault = Fault {
@@ -197,6 +203,7 @@ const WRONG_AS: Fault = Fault {
     kind: CauseKind::WrongAs,
     words: "the peer is in AS 65999, the configuration says {peer-as}",
     advice: "correct asn of this peer in the Network, or the AS of the router",
+    or: None,
 };
 
 const KILLED: Fault = Fault {
@@ -210,6 +217,19 @@ const KILLED: Fault = Fault {
     kind: CauseKind::Closed,
     words: "connection lost: the peer closed the TCP connection",
     advice: "the router's BGP process ended, by a restart, a stop or a crash",
+    or: Some(&BFD_FIRST),
+};
+
+/// FRR's bfdd removes the session of a bgpd that has ended, and says so. Its packet may arrive
+/// before the FIN of bgpd's connection.
+const BFD_FIRST: Fault = Fault {
+    name: "bgpd killed, BFD first",
+    begin: &[],
+    end: &[],
+    kind: CauseKind::Bfd,
+    words: "BFD session down: Neighbor Signaled Session Down",
+    advice: "An answer: the router's BGP process ended",
+    or: None,
 };
 
 const REMOVED: Fault = Fault {
@@ -219,6 +239,7 @@ const REMOVED: Fault = Fault {
     kind: CauseKind::Deconfigured,
     words: "Cease/Peer De-configured",
     advice: "configure this node as a neighbour on the router again, with remote-as {own-as}",
+    or: None,
 };
 
 fn session_loss(context: &Context) -> Result<Verdict> {
@@ -260,12 +281,15 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     })?;
     let flaps = peer(node, session)?.flaps;
     shell(bed, session, fault.begin)?;
-    wait_for("the cause to be shown", PATIENCE, || {
+    let fault = wait_for("the cause to be shown", PATIENCE, || {
         if peer(node, session)?.flaps == flaps {
             return Ok(Seen::NotYet("the session stands".to_owned()));
         }
-        let seen = shown(node, session, fault);
-        Ok(Seen::when(seen.is_ok(), || seen.err().map(|error| format!("{error:#}")).unwrap_or_default()))
+        let Err(error) = shown(node, session, fault) else { return Ok(Seen::Yes(fault)) };
+        match fault.or {
+            Some(other) if shown(node, session, other).is_ok() => Ok(Seen::Yes(other)),
+            _ => Ok(Seen::NotYet(format!("{error:#}"))),
+        }
     })?;
     wait_for(&format!("{LATER} s without a session"), PATIENCE, || {
         let seconds = peer(node, session)?.down_seconds;

@@ -9,8 +9,9 @@
 //!   notices objects that were deleted during a gap.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes:
 //!   the next watch continues from the same version.
-//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a
-//!   backup) is closed by a new list.
+//! - **A gap** (410, or a version that the server does not know) is closed by a new list. After an
+//!   outage the server's current version is requested once: etcd may have been restored from an
+//!   older snapshot ([`trunkline_daemon::versions`]).
 //! - **Silence**: the client's sockets detect a missing peer in half a minute
 //!   ([`trunkline_daemon::apiserver`]). A peer that exists but sends nothing, not even the
 //!   bookmarks of about once a minute, is given up after `SILENCE`.
@@ -29,6 +30,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use trunkline_daemon::errors::chain;
+use trunkline_daemon::versions::{is_behind, number};
 
 use super::health::Health;
 use super::request::{RequestError, within};
@@ -195,9 +197,12 @@ pub async fn run<S, F>(
 {
     let name = name.as_str();
     let recovered = || tracing::info!(watch = name, "the API server answers again");
+    // Whether the watch broke off, so etcd may have been restored since.
+    let mut interrupted = false;
     // Whether this failure is new, and a receiver still exists.
     macro_rules! failed {
         ($error:expr) => {{
+            interrupted = true;
             let reason = chain(&$error);
             if health.failed(name, reason.clone()) {
                 tracing::warn!(watch = name, error = reason, "the API server does not answer");
@@ -221,6 +226,7 @@ pub async fn run<S, F>(
             recovered();
         }
         delays.reset();
+        interrupted = false;
         if !report(Change::Listed(objects)).await {
             return;
         }
@@ -245,6 +251,25 @@ pub async fn run<S, F>(
                     continue;
                 }
             };
+            if std::mem::take(&mut interrupted) {
+                match current_version(&source, &selector).await {
+                    Ok(current) if is_behind(current.as_deref(), number(Some(&version))) => {
+                        tracing::warn!(
+                            watch = name,
+                            current,
+                            seen = version,
+                            "the API server is behind its earlier state (etcd was restored): listing all objects again"
+                        );
+                        continue 'list;
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        failed!(error);
+                        delays.wait().await;
+                        continue;
+                    }
+                }
+            }
             if health.listed(name) {
                 recovered();
             }
@@ -302,6 +327,17 @@ pub async fn run<S, F>(
             }
         }
     }
+}
+
+/// The API server's current version, from a list of one object.
+async fn current_version<S: Source>(source: &S, selector: &Selector) -> Result<Option<String>, RequestError> {
+    let params = ListParams {
+        label_selector: selector.labels.clone(),
+        field_selector: selector.fields.clone(),
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    Ok(within(ANSWER, source.list(&params)).await?.metadata.resource_version)
 }
 
 async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Object>, String), RequestError> {

@@ -192,12 +192,30 @@ async fn an_outage_is_reported_once_and_ends_without_an_event() {
     let mut answers = vec![Answer::List(&[], "7"), Answer::Watch(Vec::new(), End::Closed)];
     answers.extend((0..2).map(|_| Answer::Refuse(503)));
     answers.push(Answer::Watch(Vec::new(), End::Silent));
+    answers.push(Answer::List(&[], "7"));
     let mut bed = start(answers);
     bed.reported(&["listed ", "failing no (503)"]).await;
     assert!(bed.health.outage().is_some());
-    bed.requested(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
+    bed.requested(&["list ", "watch 7", "watch 7", "watch 7", "watch 7", "list "]).await;
     tokio::task::yield_now().await;
     assert_eq!(bed.health.outage(), None);
+}
+
+/// The server accepts a watch from a version that it has not reached again, and then sends nothing.
+#[tokio::test(start_paused = true)]
+async fn a_restored_etcd_is_listed_again_after_an_outage() {
+    let mut bed = start(vec![
+        Answer::List(&["a"], "7"),
+        Answer::Watch(vec![bookmark("30")], End::Closed),
+        Answer::Refuse(503),
+        Answer::Watch(Vec::new(), End::Silent),
+        Answer::List(&["b"], "5"),
+        Answer::List(&["b"], "5"),
+        Answer::Watch(vec![Ok(WatchEvent::Added(object("c", "6")))], End::Silent),
+    ]);
+    bed.reported(&["listed a", "failing no (503)", "listed b", "applied c"]).await;
+    bed.requested(&["list ", "watch 7", "watch 30", "watch 30", "list ", "list ", "watch 5"]).await;
+    assert!(bed.health.is_live("test"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use super::super::events::Events;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, RepairKind, Request};
 use crate::netlink::objects::{self, GROUP};
-use crate::nft::{self, nat, probes};
+use crate::nft::{self, NftError, nat, probes};
 use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
 use crate::sysctl;
 
@@ -91,7 +91,7 @@ impl Owner {
         self.note_guard(repaired, true);
     }
 
-    pub(super) fn note_guard(&mut self, applied: Result<bool, String>, repair: bool) {
+    pub(super) fn note_guard(&mut self, applied: Result<bool, NftError>, repair: bool) {
         match applied {
             Ok(changed) => {
                 self.guard_fault = None;
@@ -103,7 +103,7 @@ impl Owner {
                 }
             }
             Err(error) => {
-                self.guard_fault = Some(error.clone());
+                self.guard_fault = Some(error.to_string());
                 self.fault(Reason::Nftables, error);
             }
         }
@@ -147,9 +147,9 @@ impl Owner {
         self.report();
     }
 
-    fn note_pod_guarded(&mut self, outcome: Result<(), String>) {
+    fn note_pod_guarded(&mut self, outcome: Result<(), NftError>) {
         if let Err(error) = outcome {
-            self.guard_fault = Some(error.clone());
+            self.guard_fault = Some(error.to_string());
             self.fault(Reason::Nftables, error);
         }
     }

@@ -24,6 +24,34 @@ use crate::netlink::vxlan::{self, VxlanInfo};
 use crate::netlink::{Batch, BatchResult, Refusal};
 use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
+/// The reason why a link does not match the plan.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    /// The parent link of a new VLAN device is deleted.
+    #[error("{0} cannot be created: its parent link does not exist")]
+    NoParent(String),
+    /// The kernel lacks the driver.
+    #[error(
+        "{name} cannot be created: {refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
+    )]
+    NoDriver { name: String, refusal: Refusal, driver: &'static str, option: &'static str },
+    /// Another program's device has the same parameters.
+    #[error("{name} cannot be created: {what} is used by {by}, which is not Trunkline's: delete it")]
+    Used { name: String, what: String, by: String },
+    /// Another program's device has the name.
+    #[error("{name} exists and is not Trunkline's ({owner}): it is not changed: rename or delete it")]
+    Foreign { name: String, owner: String },
+    /// Another program deleted it.
+    #[error("{0} cannot be created: it disappeared at once")]
+    Disappeared(String),
+    /// The kernel refused a request.
+    #[error("{name} cannot be {action}: {refusal}")]
+    Refused { name: String, action: &'static str, refusal: Refusal },
+    /// The kernel did not answer.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
 /// The temporary name of a new link.
 const TEMPORARY_NAME: &str = "trunkline-new";
 
@@ -44,7 +72,7 @@ impl Owner {
         let before = std::mem::take(&mut self.link_faults);
         for link in surplus {
             if let Err(fault) = self.delete_link(&link) {
-                self.link_faults.insert(link.name, fault);
+                self.link_faults.insert(link.name, fault.to_string());
             }
         }
         let mut changed = Vec::new();
@@ -52,19 +80,19 @@ impl Owner {
             let settled = match self.topology.named(name).cloned() {
                 None => self.create_link(name, plan).map(Some),
                 Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
-                Some(link) => Err(format!(
-                    "{name} exists and is not Trunkline's ({}): it is not changed: rename or delete it",
-                    link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
-                )),
+                Some(link) => Err(LinkError::Foreign {
+                    name: name.clone(),
+                    owner: link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
+                }),
             };
             match settled {
                 Ok(info) => changed.extend(info),
-                Err(fault) => drop(self.link_faults.insert(name.clone(), fault)),
+                Err(fault) => drop(self.link_faults.insert(name.clone(), fault.to_string())),
             }
         }
         let faults = self.link_faults.clone();
         for (_, fault) in faults.iter().filter(|(name, fault)| before.get(*name) != Some(fault)) {
-            self.fault(Reason::Link, fault.clone());
+            self.fault(Reason::Link, fault);
         }
         if before != self.link_faults {
             self.host_changed();
@@ -72,10 +100,10 @@ impl Owner {
         changed.into_iter().try_for_each(|info| self.handle_link(info))
     }
 
-    /// Creates a link. Returns its state, or an error text.
-    fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
+    /// Creates a link. Returns its state.
+    fn create_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, LinkError> {
         let Some(may_be_up) = self.may_be_up(plan.kind) else {
-            return Err(format!("{name} cannot be created: its parent link does not exist"));
+            return Err(LinkError::NoParent(name.to_owned()));
         };
         let mut batch = Batch::new();
         match plan.kind {
@@ -89,10 +117,9 @@ impl Owner {
         batch.get_link(TEMPORARY_NAME);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            return Err(format!("{name} cannot be created: {}", self.why_not(plan, refusal)));
+            return Err(self.why_not(name, plan, refusal));
         }
-        let made = first_link(&outcome)
-            .ok_or_else(|| format!("{name} cannot be created: it disappeared at once"))?;
+        let made = first_link(&outcome).ok_or_else(|| LinkError::Disappeared(name.to_owned()))?;
 
         batch.clear();
         batch.name_link(made.index, name);
@@ -105,16 +132,19 @@ impl Owner {
         batch.get_link_at(made.index);
         let outcome = self.request(&mut batch)?;
         if let Some(refusal) = outcome.refusal(0) {
-            let fault = format!("{name} cannot be renamed: {refusal}");
+            let refusal = refusal.clone();
             self.delete_link(&made)?;
-            return Err(fault);
+            return Err(LinkError::Refused { name: name.to_owned(), action: "renamed", refusal });
         }
         let info = first_link(&outcome).unwrap_or(made);
         tracing::info!(link = name, index = info.index, "link created");
         self.changed += 1;
         self.topology.planned.insert(info.index);
         match outcome.refusals.first() {
-            Some(refusal) => Err(format!("{name} cannot be set up: {refusal}")),
+            Some(refusal) => {
+                let refusal = refusal.clone();
+                Err(LinkError::Refused { name: name.to_owned(), action: "set up", refusal })
+            }
             None => Ok(info),
         }
     }
@@ -129,7 +159,7 @@ impl Owner {
         }
     }
 
-    fn why_not(&self, plan: &LinkPlan, refusal: &Refusal) -> String {
+    fn why_not(&self, name: &str, plan: &LinkPlan, refusal: &Refusal) -> LinkError {
         let (driver, option, what) = match plan.kind {
             LinkKind::Vlan { id, .. } => ("8021q", "CONFIG_VLAN_8021Q", format!("VLAN {id}")),
             LinkKind::Vxlan { vni, port, .. } => {
@@ -143,21 +173,16 @@ impl Owner {
             }
             (kind, wanted) => kind == Some(wanted),
         };
+        let (name, refusal) = (name.to_owned(), refusal.clone());
         match (refusal.errno, self.topology.links.values().find(same)) {
-            (libc::EOPNOTSUPP, _) => {
-                format!(
-                    "{refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
-                )
-            }
-            (libc::EEXIST, Some(other)) => {
-                format!("{what} is used by {}, which is not Trunkline's: delete it", other.info.name)
-            }
-            _ => refusal.to_string(),
+            (libc::EOPNOTSUPP, _) => LinkError::NoDriver { name, refusal, driver, option },
+            (libc::EEXIST, Some(other)) => LinkError::Used { name, what, by: other.info.name.clone() },
+            _ => LinkError::Refused { name, action: "created", refusal },
         }
     }
 
     /// Repairs the differences of an own link. Returns its new state, if something changed.
-    fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
+    fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, LinkError> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
         let down = !link.is_up() && self.may_be_up(plan.kind) == Some(true);
@@ -176,25 +201,25 @@ impl Owner {
         tracing::info!(link = link.name, mtu = plan.mtu, down, "link repaired");
         self.changed += 1;
         match outcome.refusals.first() {
-            Some(refusal) => Err(format!("{} cannot be repaired: {refusal}", link.name)),
+            Some(refusal) => Err(refused(link, "repaired", refusal.clone())),
             None => Ok(first_link(&outcome)),
         }
     }
 
-    fn delete_link(&mut self, link: &LinkInfo) -> Result<(), String> {
+    fn delete_link(&mut self, link: &LinkInfo) -> Result<(), LinkError> {
         let mut batch = Batch::new();
         batch.delete_link(link.index);
         let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
-        outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
+        outcome.map_err(|refusal| refused(link, "deleted", refusal))?;
         tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
         self.changed += 1;
-        self.handle_link_gone(link.index).map_err(|error| error.to_string())
+        Ok(self.handle_link_gone(link.index)?)
     }
 
-    fn request(&mut self, batch: &mut Batch) -> Result<BatchResult, String> {
+    fn request(&mut self, batch: &mut Batch) -> Result<BatchResult, KernelError> {
         self.connection.run(batch).map_err(|error| {
             self.unsure = true;
-            error.to_string()
+            error.into()
         })
     }
 
@@ -305,6 +330,10 @@ impl Owner {
         self.default_link = link.or(self.default_link).filter(|link| self.topology.links.contains_key(link));
         self.default_link
     }
+}
+
+fn refused(link: &LinkInfo, action: &'static str, refusal: Refusal) -> LinkError {
+    LinkError::Refused { name: link.name.clone(), action, refusal }
 }
 
 fn first_link(outcome: &BatchResult) -> Option<LinkInfo> {

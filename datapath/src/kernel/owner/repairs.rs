@@ -1,7 +1,7 @@
 //! Repairs of changes by other programs, by kind, and the owner's status.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::Display;
 use std::sync::PoisonError;
 
 use super::reason::Reason;
@@ -54,7 +54,7 @@ impl RepairKind {
 
 impl Repairs {
     /// Adds repairs of one kind; `last` names the last object.
-    pub fn add(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
+    pub fn add(&mut self, what: RepairKind, number: u64, last: impl Display) {
         let count = self.0.entry(what).or_default();
         count.number += number;
         count.last = last.to_string();
@@ -80,13 +80,14 @@ impl Repairs {
 
 impl Owner {
     /// Records repairs of one kind.
-    pub(super) fn repaired(&mut self, what: RepairKind, number: u64, last: impl fmt::Display) {
+    pub(super) fn repaired(&mut self, what: RepairKind, number: u64, last: impl Display) {
         if number > 0 {
             self.repairs.add(what, number, last);
         }
     }
 
-    pub(super) fn fault(&mut self, reason: Reason, text: String) {
+    pub(super) fn fault(&mut self, reason: Reason, error: impl Display) {
+        let text = error.to_string();
         tracing::warn!("{text}");
         self.last_error = Some(text.clone());
         *self.errors.entry(reason.word()).or_default() += 1;
