@@ -314,11 +314,20 @@ pub fn not_allowed<'a>(
 /// Whether a stateful pod keeps its address (`ip-retain`); `default` if the annotation is absent or
 /// invalid.
 pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
-    match non_empty(annotations, annotation::IP_RETAIN) {
-        // The values of Go's strconv.ParseBool, which hybridnet uses.
-        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
-        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-        _ => default,
+    non_empty(annotations, annotation::IP_RETAIN).and_then(parse_bool).unwrap_or(default)
+}
+
+/// Whether a Service should have the endpoints of other clusters (`global-service`).
+pub fn is_global_service(annotations: &BTreeMap<String, String>) -> bool {
+    non_empty(annotations, annotation::GLOBAL_SERVICE).and_then(parse_bool).unwrap_or(false)
+}
+
+/// Reads the values of Go's strconv.ParseBool, which hybridnet uses.
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -518,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_and_ordinals() {
+    fn retention_global_services_and_ordinals() {
         for (value, default, kept) in [
             ("false", true, false),
             ("0", true, false),
@@ -528,6 +537,10 @@ mod tests {
         ] {
             assert_eq!(retains(&map(&[(annotation::IP_RETAIN, value)]), default), kept, "{value}");
         }
+        for (value, global) in [("true", true), ("1", true), ("false", false), ("yes", false), ("", false)] {
+            assert_eq!(is_global_service(&map(&[(annotation::GLOBAL_SERVICE, value)])), global, "{value}");
+        }
+        assert!(!is_global_service(&map(&[])));
         assert_eq!(ordinal("web-12"), Some(12));
         assert_eq!(ordinal("web-x"), None);
         assert_eq!(ordinal("web"), None);

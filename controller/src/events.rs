@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The reporting component.
 const REPORTER: &str = "trunkline-controller";
 
-/// Reasons of events, as in hybridnet.
+/// Reasons of events; those that hybridnet has too have its names.
 pub mod reason {
     /// A pod has its addresses.
     pub const ALLOCATED: &str = "IPAllocationSucceed";
@@ -45,6 +45,10 @@ pub mod reason {
     pub const NOT_SERVED: &str = "NotServed";
     /// A node left its last network, or joined one again.
     pub const NODE_NETWORK: &str = "NodeNetwork";
+    /// A policy that Trunkline does not enforce.
+    pub const NOT_ENFORCED: &str = "NotEnforced";
+    /// An object that requests an unsupported feature; the text names it.
+    pub const NOT_SUPPORTED: &str = "NotSupported";
 }
 
 struct QueuedEvent {

@@ -5,6 +5,7 @@ use trunkline_api::metrics::of_controller as m;
 use trunkline_daemon::metrics::Exposition;
 
 use crate::state::{ControllerState, Queues, SharedState};
+use crate::unsupported::Feature;
 
 /// All metrics in Prometheus' text format.
 pub fn text(shared: &SharedState) -> String {
@@ -29,6 +30,10 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     page.put_count(m::PODS, &[], cluster.pods.len() as u64);
     page.put_count(m::PODS_WAITING, &[], term.waiting.len() as u64);
     page.put_count(m::CONFLICTS, &[], term.ipam.conflicts().count() as u64);
+    for feature in Feature::ALL {
+        let objects = state.unsupported.count(feature);
+        page.put_count(m::UNSUPPORTED_OBJECTS, &[feature.label()], objects as u64);
+    }
     for (name, waiting, failed) in queues(&term.queues) {
         page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);
         page.put_count(m::QUEUE_FAILING, &[name], failed as u64);

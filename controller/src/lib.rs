@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!                                    API server
-//!        networks, subnets, nodes,       │ pods with a node              ▲ IPInstances, statuses, labels, events
-//!        namespaces, IPInstances         │ (leader)                      │ (leader)
+//!        networks, subnets, nodes,       │ pods with a node, metadata    ▲ IPInstances, statuses, labels, events
+//!        namespaces, IPInstances         │ of unsupported kinds (leader) │ (leader)
 //!                 │                      │                               │
 //!           watch tasks ◄────────────────┘                     reconcilers, a bounded number at once
 //!                 │ rows                                          ▲ keys        │ plan, outcome
@@ -21,6 +21,7 @@
 //! - [`queue`] schedules the work; [`reconcile`] does it; [`ipam`] chooses the next address.
 //! - [`term`]: starts with leadership and ends with it.
 //! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
+//! - [`unsupported`]: reports of objects that have no effect, such as NetworkPolicies.
 //!
 //! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock,
 //! which sets addresses aside → the IPInstances are created → the answers become rows before the
@@ -46,5 +47,6 @@ pub mod reconcile;
 pub mod selection;
 pub mod state;
 pub mod term;
+pub mod unsupported;
 pub mod watch;
 pub mod webhook;

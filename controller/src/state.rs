@@ -23,6 +23,7 @@ use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, Pod
 use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::unsupported::Unsupported;
 
 /// State shared by all tasks.
 pub struct SharedState {
@@ -67,6 +68,8 @@ pub struct ControllerState {
     pub term: Option<Term>,
     /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
+    /// Objects that request an unsupported feature. Only the leader has them.
+    pub unsupported: Unsupported,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
 }
@@ -321,6 +324,7 @@ impl ControllerState {
     pub fn end_term(&mut self) {
         self.term = None;
         self.cluster.pods = Default::default();
+        self.unsupported = Unsupported::default();
     }
 
     /// Handles an added or changed Network.

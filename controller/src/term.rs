@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
@@ -16,7 +18,8 @@ use crate::leader::Fence;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
 use crate::state::{Queues, SharedState};
-use crate::watch::{Relist, follow};
+use crate::unsupported::Unsupported;
+use crate::watch::{Relist, Watched, follow};
 
 /// Number of IPInstances whose finalizers are removed at the same time.
 const INSTANCE_WORKERS: usize = 32;
@@ -63,20 +66,31 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
         relist.listed().await;
     }
     lead.instances.list().await;
+    lead.shared.lock().unsupported = Unsupported::new(lead.events.clone());
     // After the IPInstances: then it is known of each pod bound to one of them whether it still
     // exists.
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
-    let api: Api<Pod> = Api::all(lead.client.clone());
-    let following = follow(api, config, Arc::clone(&lead.shared), pods.clone());
+    let following = watch::<Pod>(lead, config, pods.clone());
+    // Only reports depend on these two, so no work waits for their lists.
+    let all = watcher::Config::default;
+    let policies = watch::<PartialObjectMeta<NetworkPolicy>>(lead, all(), Relist::default());
+    let services = watch::<PartialObjectMeta<Service>>(lead, all(), Relist::default());
     let working = async {
         pods.listed().await;
         work(lead, fence).await;
     };
     tokio::select! {
         () = following => {}
+        () = policies => {}
+        () = services => {}
         () = working => {}
     }
+}
+
+async fn watch<K: Watched>(lead: &TermDependencies, config: watcher::Config, relist: Relist) {
+    let api: Api<K> = Api::all(lead.client.clone());
+    follow(api, config, Arc::clone(&lead.shared), relist).await;
 }
 
 async fn work(lead: &TermDependencies, fence: &Fence) {

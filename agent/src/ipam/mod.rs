@@ -14,11 +14,11 @@
 //! answers. So ten simultaneous pods cost one fsync. If the commit fails, the changes in memory are
 //! reverted, so memory never contains more than the disk.
 //!
-//! - [`Pool`]: the addresses of one subnet.
-//! - [`allocator`]: selection of subnets, dual stack.
-//! - [`record`]: the record of an attachment.
-//! - [`store`]: redb.
-//! - [`owner`]: the thread.
+//! - [`Pool`] holds the addresses of one subnet.
+//! - [`allocator`] selects subnets, in dual stack one of each family.
+//! - [`record`] has the record of an attachment.
+//! - [`store`] writes it with redb.
+//! - [`owner`] is the thread.
 
 pub mod allocator;
 pub mod owner;

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(read("", "own", "").unwrap().from, Some(Source::Own));
         for (words, from, fate, fix) in [
             ("tor1", "", "", "write an address"),
-            ("AS1 AS2", "", "", "leave one out"),
+            ("AS1 AS2", "", "", "remove one"),
             ("", "tor1", "", "tor1"),
             ("", "", "best", "used, unused, refused or stale"),
             (&"1".repeat(201), "", "", "write less"),

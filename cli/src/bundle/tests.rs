@@ -189,7 +189,7 @@ fn bundle_contains_no_secret_from_any_place() {
         ("kernel/routes.txt", &["routes by table"]),
         ("kernel/rules.txt", &["32766: from all lookup main"]),
         ("kernel/addresses.txt", &[]),
-        ("kernel/neighbours.txt", &["# ipv"]),
+        ("kernel/neighbours.txt", &["# IPv4"]),
         ("kernel/sysctls.txt", &["net.ipv4.ip_forward = ", "net.ipv4.conf.all.rp_filter = "]),
         ("host/kernel.txt", &["Linux"]),
         ("host/clock.txt", &["clock"]),

@@ -8,7 +8,8 @@
 //!
 //! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
-//! node: the controller handles no others.
+//! node: the controller handles no others. Likewise the metadata of NetworkPolicies and Services, for
+//! the reports of unsupported features.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -19,6 +20,7 @@
 //! not have arrived yet ([`Relist`]).
 
 pub mod delays;
+mod unsupported;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -41,6 +43,7 @@ use trunkline_daemon::versions;
 use crate::cluster::pod::Pod;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
+use crate::unsupported::{Feature, is_virtual_machine};
 use delays::Delays;
 
 /// A watched kind, and the effect of its events on the shared state.
@@ -346,16 +349,21 @@ impl Watched for Namespace {
 impl Watched for Pod {
     fn begin(state: &mut ControllerState) {
         state.cluster.pods.begin();
+        state.unsupported.begin(Feature::VirtualMachine);
     }
 
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
         let row = PodRow::of(&self, &mut state.cluster.interner);
+        if row.owner.as_ref().is_some_and(is_virtual_machine) {
+            state.unsupported.set(Feature::VirtualMachine, &key, &row.uid);
+        }
         state.set_pod(&key, row);
     }
 
     fn remove(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
+        state.unsupported.remove(Feature::VirtualMachine, &key);
         state.remove_pod(&key);
     }
 
@@ -363,5 +371,6 @@ impl Watched for Pod {
         for key in state.cluster.pods.end() {
             state.remove_pod(&key);
         }
+        state.unsupported.end(Feature::VirtualMachine);
     }
 }

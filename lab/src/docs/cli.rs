@@ -200,10 +200,10 @@ mod tests {
     fn each_kind_of_argument_has_its_syntax() {
         let page = page();
         for (section, row) in [
-            ("trunkline peers", "| `[ADDRESS]` |  | Only this peer"),
+            ("trunkline peers", "| `[ADDRESS]` |  | Show only this peer"),
             ("trunkline peers soft-refresh", "| `<PEER>` |  | The peer"),
-            ("trunkline events", "| `-f`, `--follow` |  | Stay"),
-            ("trunkline status", "| `-o`, `--output <OUTPUT>` | `table` | How to print"),
+            ("trunkline events", "| `-f`, `--follow` |  | Continue"),
+            ("trunkline status", "| `-o`, `--output <OUTPUT>` | `table` | Output format"),
             ("trunkline-controller", "| `--pod-workers <POD_WORKERS>` | `64` | Number of pods"),
             ("trunkline-controller", "| `--identity <IDENTITY>` |  | This replica"),
             ("trunkline-controller", "**Webhook**"),
@@ -212,7 +212,7 @@ mod tests {
             line(&page, section, row);
         }
         let output = line(&page, "trunkline status", "| `-o`");
-        assert!(output.contains("`json`: For programs"), "{output}");
+        assert!(output.contains("`json`: JSON for programs"), "{output}");
         let family = line(&page, "trunkline-controller", "| `--default-ip-family");
         assert!(family.ends_with("Environment: `DEFAULT_IP_FAMILY`. |"), "{family}");
         // Every row belongs to the table: three cells.

@@ -21,6 +21,7 @@ mod restored;
 mod storm;
 mod tenancy;
 mod twice;
+mod unsupported;
 mod walk;
 pub(super) mod webhook;
 
@@ -52,6 +53,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     restored::TESTS,
     tenancy::TESTS,
     twice::TESTS,
+    unsupported::TESTS,
     webhook::TESTS,
 ];
 

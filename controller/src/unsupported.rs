@@ -1,0 +1,300 @@
+//! Objects that request a feature without an implementation. The leader reports them, because
+//! nothing else shows that they have no effect.
+//!
+//! | [`Feature`] | objects | watch |
+//! |---|---|---|
+//! | `NetworkPolicy` | NetworkPolicies | its own, metadata only |
+//! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances | that of the pods |
+//! | `GlobalService` | Services with hybridnet's annotation `global-service` | its own, metadata only |
+//!
+//! In each term and for each feature there are: one log line for the first object, and one more if
+//! there are more than [`EVENTS`]; an event on each of the first [`EVENTS`] objects; a gauge with
+//! the number of objects. [`Tracker`] decides; [`Unsupported`] logs and sends the events. Agents do
+//! not watch these objects: each node would load the API server with the watches that the leader
+//! has once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::cluster::{Key, Owner, Table};
+use crate::events::{Events, reason};
+
+/// Number of objects of a feature that get an event in a term.
+pub const EVENTS: usize = 20;
+
+/// A feature without an implementation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// NetworkPolicies are not enforced.
+    NetworkPolicy,
+    /// The addresses of virtual machines' pods are not retained.
+    VirtualMachine,
+    /// Services get no endpoints of other clusters.
+    GlobalService,
+}
+
+struct Description {
+    label: &'static str,
+    api_version: &'static str,
+    kind: &'static str,
+    reason: &'static str,
+    text: &'static str,
+}
+
+impl Feature {
+    /// All features, in the order of their discriminants.
+    pub const ALL: [Feature; 3] = [Feature::NetworkPolicy, Feature::VirtualMachine, Feature::GlobalService];
+
+    /// Value of the metric's label `kind`.
+    pub fn label(self) -> &'static str {
+        self.describe().label
+    }
+
+    fn describe(self) -> Description {
+        match self {
+            Feature::NetworkPolicy => Description {
+                label: "NetworkPolicy",
+                api_version: "networking.k8s.io/v1",
+                kind: "NetworkPolicy",
+                reason: reason::NOT_ENFORCED,
+                text: "Trunkline does not enforce NetworkPolicies: this one has no effect unless another program \
+                       enforces it. Filter the traffic on the routers, in the workload, or with such a program",
+            },
+            Feature::VirtualMachine => Description {
+                label: "VirtualMachineInstance",
+                api_version: "v1",
+                kind: "Pod",
+                reason: reason::NOT_SUPPORTED,
+                text: "Trunkline does not retain addresses of virtual machines: the next pod of this one gets \
+                       another address. Reach the virtual machine by a Service",
+            },
+            Feature::GlobalService => Description {
+                label: "GlobalService",
+                api_version: "v1",
+                kind: "Service",
+                reason: reason::NOT_SUPPORTED,
+                text: "Trunkline does not support global Services: this one has only the endpoints of its own \
+                       cluster. Add an EndpointSlice with those of other clusters, or remove the annotation \
+                       networking.alibaba.com/global-service",
+            },
+        }
+    }
+}
+
+/// Whether the owner of a pod is a virtual machine of KubeVirt.
+pub fn is_virtual_machine(owner: &Owner) -> bool {
+    owner.api_version.starts_with("kubevirt.io/") && &*owner.kind == "VirtualMachineInstance"
+}
+
+/// Reports the objects of a term.
+#[derive(Default)]
+pub struct Unsupported {
+    trackers: [Tracker; Feature::ALL.len()],
+    events: Option<Events>,
+}
+
+impl Unsupported {
+    /// Begins a term without objects.
+    pub fn new(events: Events) -> Self {
+        Unsupported { events: Some(events), ..Unsupported::default() }
+    }
+
+    /// Number of objects.
+    pub fn count(&self, feature: Feature) -> usize {
+        self.trackers[feature as usize].objects.len()
+    }
+
+    /// A list begins.
+    pub fn begin(&mut self, feature: Feature) {
+        self.trackers[feature as usize].objects.begin();
+    }
+
+    /// Handles an added or changed object that requests the feature.
+    pub fn set(&mut self, feature: Feature, key: &Key, uid: &str) {
+        if self.trackers[feature as usize].set(key, uid)
+            && let Some(events) = &self.events
+        {
+            let Description { api_version, kind, reason, text, .. } = feature.describe();
+            let about = ObjectReference {
+                api_version: Some(api_version.to_owned()),
+                kind: Some(kind.to_owned()),
+                namespace: Some(key.namespace.to_string()),
+                name: Some(key.name.to_string()),
+                uid: Some(uid.to_owned()),
+                ..ObjectReference::default()
+            };
+            events.warning(about, reason, text.to_owned());
+        }
+        self.log(feature);
+    }
+
+    /// Handles an object that was deleted, or requests the feature no longer.
+    pub fn remove(&mut self, feature: Feature, key: &Key) {
+        self.trackers[feature as usize].objects.remove(key);
+    }
+
+    /// The list is complete.
+    pub fn end(&mut self, feature: Feature) {
+        let objects = &mut self.trackers[feature as usize].objects;
+        for key in objects.end() {
+            objects.remove(&key);
+        }
+        self.log(feature);
+    }
+
+    fn log(&mut self, feature: Feature) {
+        let tracker = &mut self.trackers[feature as usize];
+        let (Some(extent), Some(first)) = (tracker.poll_log(), &tracker.first) else { return };
+        let Description { label, text, .. } = feature.describe();
+        let objects = tracker.objects.len();
+        match extent {
+            Extent::AllWithEvents => tracing::warn!(kind = label, %first, objects, "{text}"),
+            Extent::SomeWithEvents => tracing::warn!(
+                kind = label, %first, objects,
+                "{text} (only the first {EVENTS} objects get an event)"
+            ),
+        }
+    }
+}
+
+/// How many objects have an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    AllWithEvents,
+    SomeWithEvents,
+}
+
+/// The objects of one feature, and the reports about them.
+#[derive(Default)]
+struct Tracker {
+    objects: Table<Key, ()>,
+    /// The first object of the term.
+    first: Option<Key>,
+    /// UIDs of the objects with an event, [`EVENTS`] at most.
+    reported: HashSet<Arc<str>>,
+    /// The extent of the objects so far.
+    extent: Option<Extent>,
+    /// The extent in the last log line.
+    logged: Option<Extent>,
+}
+
+impl Tracker {
+    /// Adds an object. Returns whether it gets an event: once for each object, until the bound.
+    fn set(&mut self, key: &Key, uid: &str) -> bool {
+        self.objects.set(key.clone(), ());
+        self.first.get_or_insert_with(|| key.clone());
+        if self.reported.contains(uid) {
+            return false;
+        }
+        let has_room = self.reported.len() < EVENTS;
+        if has_room {
+            self.reported.insert(uid.into());
+        }
+        let extent = if has_room { Extent::AllWithEvents } else { Extent::SomeWithEvents };
+        self.extent = self.extent.max(Some(extent));
+        has_room
+    }
+
+    /// The extent, if a log line is due: once for each extent, and not before the first list is
+    /// complete, because the line has the number of objects.
+    fn poll_log(&mut self) -> Option<Extent> {
+        if !self.objects.is_listed() || self.logged >= self.extent {
+            return None;
+        }
+        self.logged = self.extent;
+        self.extent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        Key::new("default", format!("object-{number}"))
+    }
+
+    /// Objects with these numbers as a list; returns the numbers of those with an event.
+    fn list(tracker: &mut Tracker, numbers: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        tracker.objects.begin();
+        let with_event = add(tracker, numbers);
+        for gone in tracker.objects.end() {
+            tracker.objects.remove(&gone);
+        }
+        with_event
+    }
+
+    fn add(tracker: &mut Tracker, numbers: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        numbers.into_iter().filter(|number| tracker.set(&key(*number), &format!("uid-{number}"))).collect()
+    }
+
+    #[test]
+    fn features_are_in_the_order_of_their_discriminants() {
+        for (index, feature) in Feature::ALL.into_iter().enumerate() {
+            assert_eq!(feature as usize, index);
+        }
+    }
+
+    #[test]
+    fn only_pods_of_virtual_machines_are_unsupported() {
+        for (api_version, kind, expected) in [
+            ("kubevirt.io/v1", "VirtualMachineInstance", true),
+            ("kubevirt.io/v1alpha3", "VirtualMachineInstance", true),
+            ("apps/v1", "StatefulSet", false),
+            ("example.org/v1", "VirtualMachineInstance", false),
+            ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", false),
+        ] {
+            let owner = Owner {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                name: "vm".into(),
+                uid: "u".into(),
+            };
+            assert_eq!(is_virtual_machine(&owner), expected, "{api_version} {kind}");
+        }
+    }
+
+    #[test]
+    fn each_object_gets_one_event_in_a_term() {
+        let mut tracker = Tracker::default();
+        assert_eq!(list(&mut tracker, [1, 2]), [1, 2]);
+        assert_eq!(add(&mut tracker, [1, 2, 3]), [3], "a change repeats no event");
+        assert!(list(&mut tracker, [1, 3]).is_empty(), "a new list repeats no event");
+        assert_eq!(tracker.objects.len(), 2);
+        tracker.objects.remove(&key(1));
+        assert!(add(&mut tracker, [1]).is_empty(), "nor does an annotation that is removed and set again");
+        assert!(tracker.set(&key(1), "another uid"), "a new object of the same name gets its own event");
+    }
+
+    #[test]
+    fn events_are_bounded_and_objects_are_counted() {
+        let mut tracker = Tracker::default();
+        assert_eq!(list(&mut tracker, 0..10_000).len(), EVENTS);
+        assert!(list(&mut tracker, 0..10_000).is_empty());
+        assert_eq!((tracker.objects.len(), tracker.reported.len()), (10_000, EVENTS));
+    }
+
+    #[test]
+    fn log_lines_are_one_for_the_first_object_and_one_beyond_the_bound() {
+        let mut tracker = Tracker::default();
+        add(&mut tracker, [7]);
+        assert_eq!(tracker.poll_log(), None, "the first list is incomplete");
+        list(&mut tracker, [7, 8]);
+        assert_eq!((tracker.poll_log(), tracker.first.clone()), (Some(Extent::AllWithEvents), Some(key(7))));
+        add(&mut tracker, 0..EVENTS);
+        assert_eq!(tracker.poll_log(), None);
+        add(&mut tracker, EVENTS..EVENTS + 2);
+        assert_eq!(tracker.poll_log(), Some(Extent::SomeWithEvents));
+        add(&mut tracker, [100]);
+        assert_eq!(tracker.poll_log(), None);
+
+        let mut empty = Tracker::default();
+        list(&mut empty, []);
+        assert_eq!(empty.poll_log(), None);
+        let mut many = Tracker::default();
+        list(&mut many, 0..100);
+        assert_eq!((many.poll_log(), many.poll_log()), (Some(Extent::SomeWithEvents), None));
+    }
+}
