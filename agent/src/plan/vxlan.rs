@@ -163,18 +163,18 @@ enum EndError {
         "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of its addresses, or put it \
          on a link"
     )]
-    NoLink { node: String, address: IpAddr },
+    ForeignAddress { node: String, address: IpAddr },
     #[error(
         "there is no default route whose link could carry the tunnels: write vxlanInterfaces into the agent's \
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
-    NoDefaultRoute,
+    DefaultRoute,
     #[error("vxlanInterfaces: none of {} exists", .0.join(", "))]
-    NoInterface(Vec<String>),
+    Interfaces(Vec<String>),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"
     )]
-    NoAddress { link: String, node: String },
+    Address { link: String, node: String },
 }
 
 /// This node's VTEP and the link of the tunnels, or the missing input.
@@ -186,13 +186,13 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     };
     let preferred = preferred_link(intent, host);
     if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
-        let link = on(&vtep.ip).ok_or_else(|| EndError::NoLink { node: node(), address: vtep.ip })?;
+        let link = on(&vtep.ip).ok_or_else(|| EndError::ForeignAddress { node: node(), address: vtep.ip })?;
         // Tunnels from a loopback address leave through another link.
         return Ok((vtep, if link.name == "lo" { preferred.unwrap_or(link) } else { link }));
     }
     let link = preferred.ok_or_else(|| {
         let named = &intent.tunnels.interfaces;
-        if named.is_empty() { EndError::NoDefaultRoute } else { EndError::NoInterface(named.clone()) }
+        if named.is_empty() { EndError::DefaultRoute } else { EndError::Interfaces(named.clone()) }
     })?;
     let may = |address: &IpAddr| {
         let is_global = match address {
@@ -203,7 +203,7 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     };
     // IPv4 before IPv6, as in hybridnet.
     let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
-    let ip = found.ok_or_else(|| EndError::NoAddress { link: link.name.clone(), node: node() })?;
+    let ip = found.ok_or_else(|| EndError::Address { link: link.name.clone(), node: node() })?;
     // Without the API server as the source, an operator writes the NodeInfos. With it, each node
     // writes its own NodeInfo, so the node must add its address of the other family itself.
     let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);

@@ -183,10 +183,8 @@ impl Otlp {
         if self.service_name.is_empty() {
             return Err(("telemetry.otlp.serviceName", OtlpError::NoServiceName));
         }
-        if let Some(path) = &self.ca_file {
-            if !path.is_absolute() {
-                return Err(("telemetry.otlp.caFile", OtlpError::Relative(path.clone())));
-            }
+        if let Some(path) = self.ca_file.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(("telemetry.otlp.caFile", OtlpError::Relative(path.clone())));
         }
         for (name, header) in &self.headers {
             header.check(name).map_err(|fault| ("telemetry.otlp.headers", fault))?;

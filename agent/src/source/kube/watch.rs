@@ -197,12 +197,9 @@ pub async fn run<S, F>(
 {
     let name = name.as_str();
     let recovered = || tracing::info!(watch = name, "the API server answers again");
-    // Whether the watch broke off, so etcd may have been restored since.
-    let mut interrupted = false;
     // Whether this failure is new, and a receiver still exists.
     macro_rules! failed {
         ($error:expr) => {{
-            interrupted = true;
             let reason = chain(&$error);
             if health.failed(name, reason.clone()) {
                 tracing::warn!(watch = name, error = reason, "the API server does not answer");
@@ -226,11 +223,12 @@ pub async fn run<S, F>(
             recovered();
         }
         delays.reset();
-        interrupted = false;
         if !report(Change::Listed(objects)).await {
             return;
         }
         let mut refusals = 0;
+        // Whether the watch broke off, so etcd may have been restored since.
+        let mut interrupted = false;
         loop {
             let params = WatchParams {
                 label_selector: selector.labels.clone(),
@@ -243,6 +241,7 @@ pub async fn run<S, F>(
                 Ok(changes) => changes,
                 Err(error) => {
                     refusals += u32::from(error.code().is_some());
+                    interrupted = true;
                     failed!(error);
                     delays.wait().await;
                     if error.code() == Some(GONE) || refusals >= REFUSALS {
@@ -264,6 +263,7 @@ pub async fn run<S, F>(
                     }
                     Ok(_) => {}
                     Err(error) => {
+                        interrupted = true;
                         failed!(error);
                         delays.wait().await;
                         continue;
@@ -288,6 +288,7 @@ pub async fn run<S, F>(
                     Ok(Some(Ok(WatchEvent::Error(status)))) if status.code == GONE => continue 'list,
                     Ok(Some(Ok(WatchEvent::Error(status)))) => {
                         refusals += 1;
+                        interrupted = true;
                         failed!(RequestError::Refused(status));
                         delays.wait().await;
                         if refusals >= REFUSALS {
@@ -296,6 +297,7 @@ pub async fn run<S, F>(
                         break;
                     }
                     Ok(Some(Err(error))) => {
+                        interrupted = true;
                         failed!(RequestError::from(error));
                         delays.wait().await;
                         break;
@@ -307,6 +309,7 @@ pub async fn run<S, F>(
                         break;
                     }
                     Err(_) => {
+                        interrupted = true;
                         failed!(Silent);
                         break;
                     }
