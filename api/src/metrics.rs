@@ -159,8 +159,8 @@ mod tests {
             let apart: BTreeSet<_> = labels.iter().collect();
             assert_eq!(apart.len(), labels.len(), "{name}: a label is there twice");
             let unbounded = ["pod", "prefix", "address", "route", "container"];
-            // Ranges of peers have their prefix as a label, and listeners their address: their
-            // number is that in the configuration.
+            // The label of a peer range is its prefix; the label of a listener is its address. The
+            // configuration limits the number of both.
             let few = name.starts_with("trunkline_bgp_range_") || name == "trunkline_bgp_listening";
             assert!(few || !labels.iter().any(|label| unbounded.contains(label)), "{name}: cardinality");
             assert!(!help.contains(['\n', '|']) && help.len() > 10, "{name}: {help:?}");

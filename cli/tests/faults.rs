@@ -100,7 +100,7 @@ const BAD: &[Bad] = &[
              apiVersion: networking.alibaba.com/v1\nkind: Subnet\n",
         says: [
             "rack1.yaml: Subnet pods: spec.range.cidr: 10.14.0.0/24 overlaps 10.14.0.0/16 of Subnet wide",
-            "write prefixes that are apart",
+            "write prefixes that do not overlap",
         ],
     },
     Bad {

@@ -131,7 +131,7 @@ fn join_roles(roles: &[Capability]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefreshError {
     /// A begin or end marker that does not have 4 octets (RFC 7313 §5).
-    #[error("{} octets in a message with subtype {}; there are 4", .body.len(), .body.get(2).copied().unwrap_or_default())]
+    #[error("{} octets in a message with subtype {}; 4 are required", .body.len(), .body.get(2).copied().unwrap_or_default())]
     Length {
         /// The octets after the header.
         body: Vec<u8>,
@@ -239,7 +239,7 @@ pub enum AttributeFaultKind {
         expected: u8,
     },
     /// The length is impossible for the attribute.
-    #[error("length {length}, it is {expected}")]
+    #[error("length {length}, must be {expected}")]
     Length {
         /// The received length in octets.
         length: usize,
@@ -247,7 +247,7 @@ pub enum AttributeFaultKind {
         expected: &'static str,
     },
     /// The value is impossible for the attribute.
-    #[error("value {value}, it is {expected}")]
+    #[error("value {value}, must be {expected}")]
     Value {
         /// The received value.
         value: u32,

@@ -153,7 +153,7 @@ pub struct AddressInfo {
     pub private: bool,
     /// The address is among the Subnet's `reservedIPs`.
     pub reserved: bool,
-    /// The namespace whose IPInstance holds it, or held it until a moment ago.
+    /// The namespace of the IPInstance that holds the address; otherwise the first contender's.
     pub holder: Option<String>,
 }
 
@@ -205,8 +205,8 @@ pub enum SubnetError {
     Pool(#[from] PoolError),
     /// Its range overlaps another subnet's.
     #[error(
-        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: no address is allocated from it until one of \
-         them is removed or set apart by start and end"
+        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: subnet {subnet} allocates no address: \
+         remove one of the two subnets, or separate them by start and end"
     )]
     Overlap {
         /// The subnet.
@@ -335,15 +335,16 @@ impl Ipam {
         Err(self.conflict(address, before.namespace, namespace))
     }
 
-    /// Frees the address of an IPInstance that no longer exists. Either its finalizer is removed
-    /// and the watch has shown the deletion. Or it is missing in a complete list that began after
-    /// the watch had shown it.
+    /// Frees the address of an IPInstance that no longer exists. There are two proofs. The
+    /// finalizer is removed, and the watch has shown the deletion. Or a complete list does not
+    /// contain the IPInstance, and it began after the watch had shown the IPInstance.
     pub fn gone(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Gone);
     }
 
-    /// Returns an address of [`Ipam::allocate`] whose write has certainly failed. If the result is
-    /// unknown, as after a timeout, read the object from the API server first.
+    /// Releases an address of [`Ipam::allocate`] after the write of its IPInstance has certainly
+    /// failed. If the result is unknown, as after a timeout, read the object from the API server
+    /// first.
     pub fn refuse(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Refuse);
     }

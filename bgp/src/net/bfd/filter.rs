@@ -2,7 +2,8 @@
 //!
 //! A dropped packet wakes no thread and fills no buffer. A pod that floods the port uses its own
 //! processor time, not the real-time thread's. For a single hop the filter checks the TTL (255). On
-//! both ports it checks the source address and the interface. The endpoint checks the same again.
+//! the single-hop and the multihop port it checks the source address and the interface. The
+//! endpoint checks the same again.
 //!
 //! The kernel replaces the filter of a socket in one step: no packet meets a socket without a
 //! filter. The filter changes when a session starts, when a session ends, and when the links of a

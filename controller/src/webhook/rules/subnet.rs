@@ -180,7 +180,7 @@ mod tests {
             (
                 "equal, of another network",
                 spec("global", v4("10.1.0.0/24")),
-                "is that of Subnet there in Network bgp",
+                "is also the prefix of Subnet there in Network bgp",
             ),
             (
                 "equal, disjoint",

@@ -254,7 +254,7 @@ fn then() -> Vec<Rule> {
                 new("Subnet", vlan(json!({"config": {"autoNatOutgoing": false}}))),
             ],
             vec![
-                (new("Subnet", vlan(json!({"netID": 21}))), "21 is not the 20 of Network vlan"),
+                (new("Subnet", vlan(json!({"netID": 21}))), "21 is not the VLAN id 20 of Network vlan"),
                 (new("Subnet", vlan(json!({"network": "vlan-open"}))), "spec.netID: missing"),
                 (subnet("vlan", "10.30.0.0/24", json!({})), "spec.range.gateway: missing"),
                 (new("Subnet", vlan(json!({"config": {"autoNatOutgoing": true}}))), "autoNatOutgoing"),
