@@ -146,7 +146,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for metric in all() {
             let Metric { name, kind, labels, unit, help } = *metric;
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} is declared twice");
             assert!(name.starts_with("trunkline_"), "{name}");
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'), "{name}");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name} is a {}", kind.word());
@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(unit == Unit::Bytes, bytes, "{name} in {unit:?}");
             assert!(!["milli", "octet"].iter().any(|word| name.contains(word)), "{name}: base units");
             let apart: BTreeSet<_> = labels.iter().collect();
-            assert_eq!(apart.len(), labels.len(), "{name}: a label is there twice");
+            assert_eq!(apart.len(), labels.len(), "{name}: a label occurs twice");
             let unbounded = ["pod", "prefix", "address", "route", "container"];
             // The label of a peer range is its prefix; the label of a listener is its address. The
             // configuration limits the number of both.

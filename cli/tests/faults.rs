@@ -144,7 +144,7 @@ const BAD: &[Bad] = &[
              config: {bgpPeers: [{asn: 65000, address: 10.255.0.9}]}\n---\n",
         says: [
             "rack1.yaml: Network rack1b: spec.netID: 65002 would be a second local AS on this node",
-            "make one nodeSelector leave this node out",
+            "exclude this node from one of the two",
         ],
     },
     Bad {
@@ -152,7 +152,7 @@ const BAD: &[Bad] = &[
         from: "password: k1",
         to: "password: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         says: [
-            "rack1.yaml: Network rack1: spec.config.bgpPeers[0].password: it has 81 bytes",
+            "rack1.yaml: Network rack1: spec.config.bgpPeers[0].password: the key has 81 bytes",
             "write a shorter one",
         ],
     },

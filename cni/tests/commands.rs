@@ -63,7 +63,12 @@ fn add_sends_the_namespace_and_prints_each_version() {
         let received =
             std::fs::File::from(received.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();
-        assert_eq!((received.dev(), received.ino()), (own.dev(), own.ino()), "it is the container's");
+        assert_eq!(
+            (received.dev(), received.ino()),
+            (own.dev(), own.ino()),
+            "the descriptor is \
+            the container's namespace"
+        );
     }
 }
 
@@ -78,7 +83,7 @@ fn request_has_start_time_and_trace() {
     {
         let before = now();
         assert!(run("DEL", &agent.configuration("1.0.0", json!({})), &variables).success);
-        let origin = agent.received().request.origin.expect("where it came from");
+        let origin = agent.received().request.origin.expect("the origin of the request");
         assert!((before..=now()).contains(&origin.started_unix_nano), "{origin:?}");
         assert_eq!(origin.traceparent, expected);
     }
@@ -293,7 +298,12 @@ fn check_sends_the_addresses_of_add() {
         assert_eq!(received.descriptors.len(), 1);
         let Command::Check(check) = received.request.command else { panic!("{}", received.line) };
         let addresses: Vec<String> = check.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(addresses, ["10.14.0.7/32", "2001:db8:14::7/128"], "not those of others");
+        assert_eq!(
+            addresses,
+            ["10.14.0.7/32", "2001:db8:14::7/128"],
+            "not the attachments of \
+            other networks"
+        );
     }
 }
 

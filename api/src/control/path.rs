@@ -57,7 +57,7 @@ pub struct RouteLookup {
 pub struct PathRule {
     /// Its preference.
     pub priority: u32,
-    /// As printed by `ip rule`.
+    /// The rule as `ip rule` prints it.
     pub rule: String,
     /// `decides`; `no route`: the rule matches, and its table has no route; `for it`: the rule
     /// matches, and has no table; `not for it`: the rule does not match the packet; `unknown`: the

@@ -40,7 +40,7 @@ fn write_section(text: &mut String, section: &Section) -> std::fmt::Result {
     if !section.intro.is_empty() {
         write!(text, "{}\n\n", section.intro)?;
     }
-    writeln!(text, "| metric | type | unit | what it says |\n|---|---|---|---|")?;
+    writeln!(text, "| metric | type | unit | description |\n|---|---|---|---|")?;
     for metric in section.metrics {
         let labels = match metric.labels {
             [] => String::new(),

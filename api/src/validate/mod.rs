@@ -130,7 +130,13 @@ fn names<'a>(kind: &'static str, names: impl Iterator<Item = &'a str>, found: &m
                 format!("`{name}` is not a name: write up to 253 of a-z, 0-9, `-` and `.`, with a letter or digit at both ends"),
             );
         } else if !seen.insert(name) {
-            faults.add("metadata.name", format!("`{name}` is there twice: give each {kind} its own name"));
+            faults.add(
+                "metadata.name",
+                format!(
+                    "`{name}` occurs twice: give each {kind} its own \
+                name"
+                ),
+            );
         }
     }
 }

@@ -180,7 +180,8 @@ fn check_capacity(range: &ParsedRange, faults: &mut Faults<'_>) {
         faults.add(
             "spec.range",
             format!(
-                "from {} to {} no address is left to allocate: write a wider range, or exclude less",
+                "from {} to {} no address is left to allocate: write a wider range, or exclude \
+                 fewer addresses",
                 range.first, range.last
             ),
         );
@@ -227,7 +228,10 @@ fn check_overlap(
         if span(first, last) > excluded.len() as u128 {
             faults.add(
                 "spec.range",
-                format!("addresses from {first} to {last} are given out by Subnet {name} too: write other start, end or excludeIPs"),
+                format!(
+                    "Subnet {name} also allocates the addresses from {first} to {last}: write \
+                    other start, end or excludeIPs"
+                ),
             );
         }
     }

@@ -6,8 +6,8 @@
 //!   statuses, quota labels ◀── usage ───── └───────────────────┘ ── conflicts ──▶ the younger one is refused
 //! ```
 //!
-//! The IPInstances on the API server are the truth; this index makes the next allocation cheap. The
-//! leader builds it from a complete list of networks, subnets and IPInstances before the first
+//! The IPInstances on the API server are authoritative. This index makes the next allocation cheap.
+//! The leader builds it from a complete list of networks, subnets and IPInstances before the first
 //! allocation. An address is set aside here, then its IPInstance is created. Once the watch has
 //! shown that IPInstance, the address is in use ([`State`] has the whole life cycle). The holder of
 //! an address is a *namespace*: the IPInstance's name follows from the address ([`instance_name`]),
@@ -19,10 +19,10 @@
 //! and commits to a disk. This module has holders, retained addresses, MAC addresses and conflicts.
 //!
 //! **Difficult cases.** Events come in any order: an IPInstance may be seen before its subnet, or
-//! outlive it. It is then a *stray*: its address is not allocated, and it moves to its place when
-//! the subnet appears. Two IPInstances with one address (an API server restored from an old
-//! snapshot, two leaders) are never merged. The first one seen holds the address; the others are
-//! *contenders*, which [`Ipam::adopt`] and [`Ipam::conflicts`] report. The address is free only
+//! outlive it. Such an IPInstance is a *stray*: its address is not allocated. It moves to its
+//! subnet when the subnet appears. Two IPInstances with one address (an API server restored from an
+//! old snapshot, two leaders) are never merged. The first one seen holds the address; the others
+//! are *contenders*, which [`Ipam::adopt`] and [`Ipam::conflicts`] report. The address is free only
 //! when all of them are gone. Overlapping subnets would allocate one address twice, so the second
 //! subnet is refused.
 //!
@@ -88,8 +88,8 @@ pub enum InstanceState {
 /// Two IPInstances have one address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "address {address} has an IPInstance {name} in namespace {holder} and in namespace {contender}: the younger one is refused, \
-     delete the pod that must not have it",
+    "address {address} has an IPInstance {name} in namespace {holder} and in namespace \
+     {contender}: the younger one is refused: delete the pod that must not have the address",
     name = instance_name(*address)
 )]
 pub struct Conflict {
@@ -194,10 +194,10 @@ pub struct Ipam {
     macs: Macs,
 }
 
-/// Reason for which a subnet allocates no addresses.
+/// The reason why a subnet allocates no addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubnetError {
-    /// A text of its range cannot be read.
+    /// A value of its range cannot be parsed.
     #[error("spec.range: {0}")]
     Range(#[from] ValueError),
     /// Its range is invalid.
@@ -280,7 +280,7 @@ impl Ipam {
         Ok(())
     }
 
-    /// Removes a subnet. Held addresses are remembered, in case the subnet returns.
+    /// Removes a subnet. The index keeps the held addresses, in case the subnet is created again.
     pub fn remove_subnet(&mut self, name: &str) {
         let Some(place) = self.by_name.remove(name) else { return };
         let Some(allocations) = self.subnets[place].take() else { return };
@@ -442,7 +442,7 @@ impl Ipam {
         }
     }
 
-    /// Writes a row and updates everything that counts rows.
+    /// Writes a row and updates all counters of rows.
     fn write(&mut self, address: IpAddr, row: Row) {
         let before = match self.place(address) {
             RowLocation::Subnet(place, index) => {

@@ -129,11 +129,11 @@ pub(super) mod tests {
     pub(crate) fn expect(case: &str, verdict: RuleResult, refusal: &str) {
         match (verdict, refusal) {
             (Ok(()), "") => {}
-            (Ok(()), _) => panic!("{case}: accepted, and should be refused for `{refusal}`"),
+            (Ok(()), _) => panic!("{case}: admitted, but the text `{refusal}` was expected"),
             (Err(found), refusal) => {
                 let text = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 assert!(!refusal.is_empty(), "{case}: refused: {text}");
-                assert!(text.contains(refusal), "{case}: `{refusal}` is not in: {text}");
+                assert!(text.contains(refusal), "{case}: no `{refusal}` in: {text}");
             }
         }
     }
