@@ -108,7 +108,7 @@ const HYBRIDNET: &[(&str, &str, &str, &str, &[&str])] = &[
     ),
 ];
 
-/// The mandatory fields of hybridnet's CRDs; ours may require fewer.
+/// The mandatory fields of hybridnet's CRDs; Trunkline's CRDs may require fewer.
 const REQUIRED: &[&str] = &[
     "Network.spec.config.bgpPeers[]: asn",
     "Subnet.spec: network range",
@@ -216,6 +216,6 @@ fn deployed_files_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     for (name, text) in manifests() {
         let there = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();
-        assert!(there == text, "deploy/crds/{name} is not what api/src makes: run `cargo lab crds`");
+        assert!(there == text, "deploy/crds/{name} is not current: run `cargo lab crds`");
     }
 }

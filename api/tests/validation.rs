@@ -161,7 +161,7 @@ fn load(text: &str) -> (Vec<Network>, Vec<Subnet>, Vec<NodeInfo>) {
 
 fn edited(text: &str, edits: &[(&str, &str)]) -> String {
     edits.iter().fold(text.to_owned(), |text, (from, to)| {
-        assert_eq!(text.matches(from).count(), 1, "`{from}` stands once");
+        assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
         text.replacen(from, to, 1)
     })
 }
@@ -642,7 +642,7 @@ fn equal_prefixes_of_one_network_allocate_different_addresses() {
     assert_eq!(
         with("start: 10.14.0.12, end: 10.14.0.12, excludeIPs: [10.14.0.99]"),
         [],
-        "the other excludes it"
+        "the other Subnet excludes the address"
     );
     let found = with("start: 10.14.0.200, end: 10.14.0.220");
     assert_eq!(found.len(), 1, "{found:?}");
@@ -674,7 +674,7 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
                       spec: {mode: BGP, nodeSelector: {zone: a}, netID: AS, config: {bgpPeers: [{asn: 1, address: 10.0.0.9}]}}\n";
     let on = |local_as: &str, pairs: &[(&str, &str)]| {
         let (networks, subnets, _) = load(&format!("{GOOD}{}", second_bgp.replace("AS", local_as)));
-        assert_eq!(validate(&networks, &subnets), Ok(()), "right wherever no node is in both");
+        assert_eq!(validate(&networks, &subnets), Ok(()), "no fault while no node is in both");
         validate_for_node(&networks, &subnets, &labels(pairs)).err().unwrap_or_default()
     };
     assert_eq!(on("64702", &[("rack", "1")]), []);

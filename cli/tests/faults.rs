@@ -300,14 +300,14 @@ fn misbehaving_peers_show_their_cause() {
             (
                 4,
                 CauseKind::HoldTimer,
-                "hold timer expired: nothing came from the peer for 3 s",
+                "hold timer expired: no message from the peer for 3 s",
                 "run `ping 10.255.0.4`. No answer: the link or the router is dead",
             ),
             (5, CauseKind::Protocol, "Connection Not Synchronized", "compare both sides' BGP configuration"),
             (
                 6,
                 CauseKind::PrefixLimit,
-                "4 prefixes received, the limit is 3: raise the limit or have the peer filter",
+                "4 prefixes received, the limit is 3: raise the limit, or filter at the peer",
                 "the router sends more prefixes than this node's limit of 3",
             ),
             (

@@ -20,11 +20,11 @@ pub(crate) struct Base {
     pub(crate) namespace: Option<&'static str>,
     pub(crate) name: &'static str,
     pub(crate) spec: Value,
-    /// Accepted as well.
+    /// Edits that the base accepts.
     pub(crate) good: &'static [Edits],
-    /// Refused creations, with words of the refusal.
+    /// Edits that a creation must not have, with words of the refusal.
     pub(crate) bad: &'static [(Edits, &'static str)],
-    /// Refused changes.
+    /// Changes that are refused, with words of the refusal.
     pub(crate) changes: &'static [(Edits, &'static str)],
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn edited(spec: &Value, edits: &[(&str, &str)]) -> Option<Value> {
 /// a part of the message.
 const WEBHOOKS_ALONE: &[(&str, &str)] = &[
     ("spec.range.gateway", "missing: a VLAN subnet needs the router on its VLAN"),
-    ("spec.netID", "missing, in Network rack1 too"),
+    ("spec.netID", "missing here and in Network rack1"),
 ];
 
 /// The faults that the Rust rules find in an object of the base with this spec, or in its change

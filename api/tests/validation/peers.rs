@@ -326,6 +326,6 @@ fn a_password_over_80_bytes_is_refused_and_never_shown() {
 
     let (networks, ..) = load(&text);
     let debug = format!("{networks:?}");
-    assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides it");
-    assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "and it is not serialized");
+    assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides the key");
+    assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "the key is not serialized");
 }

@@ -28,7 +28,7 @@ pub struct HostLink {
     pub addresses: Vec<IpNet>,
     /// It is up and has carrier.
     pub carrier: bool,
-    /// A peer behind a router may be reached by this link: it carries no pods.
+    /// The link may lead to a peer behind a router, because it carries no pods.
     pub uplink: bool,
 }
 

@@ -260,7 +260,7 @@ impl Transform {
         decision: &mut PolicyDecision,
     ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
-        debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
+        debug_assert!(parsed.is_ok(), "the decoder accepted a malformed block: {parsed:?}");
         let mut attributes = parsed.ok()?;
         let mut next_hop = table.next_hop(input);
         let learned_med = attributes.med;
@@ -477,7 +477,10 @@ mod tests {
             for originated in [false, true] {
                 let export = export();
                 let mut short = Vec::new();
-                export.shortcut(&block, originated, &mut short).expect("nothing unusual is in it");
+                export.shortcut(&block, originated, &mut short).expect(
+                    "the fast path supports \
+                    this block",
+                );
                 let long = export.rewrite(&table, &export.every_prefix, input, originated);
                 assert_eq!(Some((None, short)), long, "{block:x?}");
             }

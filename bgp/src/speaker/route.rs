@@ -92,7 +92,7 @@ impl Route {
 /// The reason of a rejected path, in words.
 pub(super) fn refused(filtered: Filtered) -> &'static str {
     match filtered {
-        Filtered::Policy => "refused by import policy",
+        Filtered::Policy => "rejected by import policy",
         Filtered::AsLoop => "the local AS is in its AS_PATH",
         Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
         Filtered::RouteLeak => "a route leak: this peer may not advertise a path with this ONLY_TO_CUSTOMER",

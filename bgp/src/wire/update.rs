@@ -210,7 +210,7 @@ fn decode_with_error_handling<'a>(
         // The routes cannot be located, so only a session reset is possible (RFC 7606 §3 j).
         return Err(UpdateError::Mp {
             code,
-            what: "longer than what is left of the attributes",
+            what: "longer than the rest of the attributes",
             attribute: vec![],
         });
     }
@@ -521,7 +521,7 @@ fn decode_mp_reach<'a>(
         (_, ([global, link_local], [])) if ipv6 => {
             host_v6(Ipv6Addr::from(*global), Some(Ipv6Addr::from(*link_local)))
         }
-        _ => return Err(MpReachError::Mp("a next hop of a length that its family cannot have")),
+        _ => return Err(MpReachError::Mp("a next hop length that is impossible for its family")),
     };
     let add_path = context.add_path.contains(family);
     let prefixes = Prefixes::check(family, nlri, "MP_REACH_NLRI", add_path).map_err(MpReachError::Prefix)?;

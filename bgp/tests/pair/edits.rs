@@ -263,7 +263,7 @@ fn policies_are_edited_and_explained_on_the_live_session() {
     assert_eq!(all.edit(1, 2, |peer| peer.export = policy), Change::Applied);
     all.run(secs(1));
     let refused = explain(&mut all, "10.2.0.0/24");
-    assert_eq!(refused.paths[0].reason, "refused by import policy, rule 1 (short)");
+    assert_eq!(refused.paths[0].reason, "rejected by import policy, rule 1 (short)");
     let withdrawn = explain(&mut all, "10.1.0.0/16");
     assert_eq!(
         (withdrawn.paths[0].standing, withdrawn.peers[0].standing),

@@ -66,7 +66,11 @@ fn a_peer_with_the_old_as_establishes_and_receives_both() {
     assert_eq!((change, all.status(1, 2).flaps), (Change::Applied, 0));
     assert_eq!(as_path(&all, 2, "10.1.0.0/16"), ["4200000001"]);
     assert_eq!(as_path(&all, 3, "10.2.0.0/16"), ["65001 65002"]);
-    assert_eq!(all.status(1, 2).rules, ["local AS 4200000001, not prepended, in place of the own"]);
+    assert_eq!(
+        all.status(1, 2).rules,
+        ["local AS 4200000001, not prepended, in place of the \
+        speaker's own"]
+    );
 }
 
 /// The end of a merger: both sides change to the new number.

@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(codes, [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 16, 32, 35, 255]);
         let mut least = Vec::new();
         PathAttributes::default().encode(&mut least);
-        assert_eq!(least, [0x40, 1, 1, 0, 0x40, 2, 0], "an own route has an empty AS_PATH");
+        assert_eq!(least, [0x40, 1, 1, 0, 0x40, 2, 0], "an originated route has an empty AS_PATH");
     }
 
     #[test]
