@@ -62,7 +62,7 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
                     10 => !parsed.cluster_list.is_empty(),
                     code => parsed.unknown.iter().any(|attribute| attribute.code == code),
                 };
-                assert!(!kept, "{attributes}: {fault}, but it is still there");
+                assert!(!kept, "{attributes}: {fault}, but the attribute is still in the block");
             }
             Discard(fault.code)
         }
@@ -140,7 +140,7 @@ fn a_faulty_attribute_has_its_specified_outcome() {
         ("c01106 0202 00010000", TWO_OCTET, Discard(17)),
         ("c01106 0501 00010000", TWO_OCTET, Discard(17)),
         ("c01106 0201 00000000", TWO_OCTET, Discard(17)),
-        ("c01106 0301 00010000", TWO_OCTET, Good), // confederation segments are dropped alone
+        ("c01106 0301 00010000", TWO_OCTET, Good), // only the confederation segments are dropped
         ("c01100", TWO_OCTET, Discard(17)),
         ("c01208 00010000 0a000001", EBGP, Discard(18)),
         ("c01208 00010000 0a000001", TWO_OCTET, Good),

@@ -49,7 +49,12 @@ fn later_failures_do_not_replace_the_loss() {
         let status = all.status(1, 2);
         assert_eq!(*loss(&status), Cause::HoldTimer { by: Side::Local });
         assert_eq!(status.last_down.as_ref().unwrap().ago, all.now - lost);
-        assert_eq!(status.down_for, Some(all.now - lost), "and not the time in {}", status.state);
+        assert_eq!(
+            status.down_for,
+            Some(all.now - lost),
+            "the time is not the time in state {}",
+            status.state
+        );
         assert_eq!(*attempt(&status), Cause::NoAnswer);
         assert_eq!(status.losses, [(CauseKind::HoldTimer, 1)]);
     }
@@ -212,7 +217,12 @@ fn refused_segments_identify_a_wrong_password() {
         assert!(due.is_some_and(|due| due > now));
         all.with(1, |speaker, _| speaker.handle_refused_segments(conn, refused));
         all.run(secs(6));
-        assert_eq!(all.with(1, |speaker, _| speaker.attempt_due(conn)), None, "it was given up");
+        assert_eq!(
+            all.with(1, |speaker, _| speaker.attempt_due(conn)),
+            None,
+            "the attempt was \
+            given up"
+        );
         let cause = if expected { Cause::Passwords { refused } } else { Cause::NoAnswer };
         assert_eq!(*attempt(&all.status(1, 2)), cause);
     }

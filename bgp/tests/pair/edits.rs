@@ -166,7 +166,7 @@ fn an_edit_applies_to_the_live_session() {
     all.edit(1, 2, |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap()));
     all.run(secs(1));
     assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.99".parse().unwrap()))));
-    assert!(all.script_got(pipe).len() > before, "and the change is sent");
+    assert!(all.script_got(pipe).len() > before, "the change is advertised");
     all.edit(1, 2, |peer| peer.export.default = PolicyResult::Reject);
     all.run(secs(1));
     assert_eq!(advertised(&all), None);
@@ -221,7 +221,12 @@ fn adding_and_removing_peers_leaves_others_alone() {
     );
     all.run(secs(130));
     assert_eq!(all.state(3, 1), State::Established);
-    assert_eq!(all.routes_from(3, 1).len(), 2, "node 1's own, and the one received from node 2");
+    assert_eq!(
+        all.routes_from(3, 1).len(),
+        2,
+        "node 1's own route, and the route received from \
+        node 2"
+    );
     all.with(1, |speaker, now| speaker.remove_peer(ip(2), now).unwrap());
     all.run(secs(1));
     assert_eq!(all.routes_from(3, 1), [net("10.1.0.0/16")]);

@@ -318,7 +318,7 @@ fn route_refresh_sends_the_table_again() {
     all.script_send(pipe, &message(5, &[0, 25, 0, 70]));
     all.script_send(pipe, &message(5, &[0, 1, 3, 1]));
     assert_eq!((updates(&all), all.state(1, 2)), (2, State::Established));
-    // And in the other direction.
+    // The same in the other direction.
     assert!(all.with(1, |speaker, now| speaker.request_refresh(ip(2), now).unwrap()));
     all.run(secs(1));
     let request = |(kind, body): &(MessageKind, Vec<u8>)| *kind == MessageKind::RouteRefresh && body[2] == 0;

@@ -79,7 +79,7 @@ fn changing_the_local_as_resets_the_session() {
     let mut all = merged();
     assert_eq!(all.edit(1, 2, |peer| peer.paths.local_as = None), Change::Reset);
     all.run(secs(20));
-    assert_ne!(all.state(1, 2), State::Established, "node 2 still expects the old one");
+    assert_ne!(all.state(1, 2), State::Established, "node 2 still expects the old AS number");
     all.edit(2, 1, |peer| peer.remote_as = Asn(65001));
     all.run_until_up(1, 2);
     all.run(secs(1));
