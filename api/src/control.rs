@@ -104,8 +104,8 @@ pub enum Query {
         /// The last received [`Snapshot::number`].
         #[serde(default)]
         after: u64,
-        /// The run of the agent to which the number belongs. Another run answers at once, and so
-        /// does a request without it.
+        /// The run of the agent to which the number belongs. Another run answers at once. A request
+        /// without the run is also answered at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u64>,
     },

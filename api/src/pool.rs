@@ -60,7 +60,7 @@ pub struct Counts {
     pub free: u32,
 }
 
-/// Reason for which a named address is not allocated.
+/// The reason why a named address is not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// Outside start…end.

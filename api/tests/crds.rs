@@ -122,7 +122,7 @@ fn root(kind: &str) -> Value {
     serde_json::to_value(&crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema).unwrap()
 }
 
-/// The schema at a path; `[]` stands for a list's items or a map's values.
+/// The schema at a path; `[]` is a list's items or a map's values.
 fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(root, |schema, step| {
         let name = step.trim_end_matches("[]");

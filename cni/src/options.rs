@@ -1,7 +1,7 @@
 //! The options of an attachment. Each value comes from the first source that has it. For addresses
-//! and MAC address the order is that of the reference plugins: `runtimeConfig`, `args.cni` and
-//! CNI_ARGS; then the pod's annotations. For Network and Subnets, which those plugins do not have,
-//! it is CNI_ARGS, the annotations and the network configuration.
+//! and MAC address, the order is the same as in the reference plugins: `runtimeConfig`, `args.cni`
+//! and CNI_ARGS; then the pod's annotations. For Network and Subnets, which those plugins do not
+//! have, it is CNI_ARGS, the annotations and the network configuration.
 //!
 //! The annotations are in `runtimeConfig["io.kubernetes.cri.pod-annotations"]` if the configuration
 //! declares that capability to the runtime.

@@ -1,8 +1,8 @@
 //! A work queue of keys: objects that have changed and must be reconciled.
 //!
-//! A key stands for an object, not for an event. A key that is added several times while it waits
-//! is worked on once. No key is worked on twice at the same time. A key that is added during its
-//! work is worked on once more afterwards. Failed work is repeated after a delay with jitter that
+//! A key identifies an object, not an event. A key that is added several times while it waits is
+//! worked on once. No key is worked on twice at the same time. A key that is added during its work
+//! is worked on once more afterwards. Failed work is repeated after a delay with jitter that
 //! doubles up to a minute. A new event about the key ends its delay, as it may have removed the
 //! cause; the end of an outage ends the delays of all keys.
 //!

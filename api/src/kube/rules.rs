@@ -8,8 +8,8 @@
 //!
 //! There are three difficulties. The server estimates the worst-case cost of a rule in advance, so
 //! each list and text in a rule has a bound (`maxItems`, `maxLength`), far above the values in use.
-//! Fields whose names are CEL keywords are written `__import__`. And `""` means "unset" wherever
-//! hybridnet's Go structs write it, so `has` alone is not enough.
+//! A field with a CEL keyword as its name is written like `__import__`. And `""` means "unset"
+//! wherever hybridnet's Go structs write it, so `has` alone is not enough.
 //!
 //! `type` is the only default that the rules need: the server sets it in stored objects before it
 //! evaluates the rules, so `self.type` always exists.

@@ -86,7 +86,7 @@ pub struct PathRules {
     /// role is rejected.
     pub local_role_strict: bool,
     /// The number of times that this speaker's AS may occur in the AS_PATH of received paths before
-    /// they count as looped. For sites of one AS that are connected by another.
+    /// they count as looped. This is for sites of one AS that another AS connects.
     pub allow_as_in: u8,
     /// Removal of private AS numbers towards an external peer.
     pub remove_private_as: Option<RemovePrivateAs>,

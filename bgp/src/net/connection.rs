@@ -115,7 +115,7 @@ impl Connection {
         self.remote
     }
 
-    /// Returns a buffer of which `length` octets were used to the reader. A mostly empty buffer is
+    /// Returns a buffer to the reader; `length` octets of it were used. A mostly empty buffer is
     /// freed, so a quiet session costs no buffer.
     pub(super) fn recycle(&self, buffer: Vec<u8>, length: usize) {
         let buffer = if length < CHUNK / 4 { Vec::new() } else { buffer };

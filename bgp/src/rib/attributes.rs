@@ -246,7 +246,7 @@ pub(super) struct AttributeTable {
     free: Vec<u32>,
     /// Generation of the next new set.
     generation: u32,
-    /// Sets whose count fell to zero since the last collection.
+    /// Sets with a count that fell to zero since the last collection.
     dead: Vec<AttrId>,
     scratch: Vec<u8>,
 }

@@ -155,7 +155,7 @@ fn a_connection_that_ends_before_open_is_a_rejection() {
     assert_eq!(*attempt(&all.status(1, 2)), Cause::Rejected);
 }
 
-/// The links of node 1, whose address is in the peer's subnet.
+/// The links of node 1; its address is in the peer's subnet.
 fn links(carrier: bool) -> Vec<HostLink> {
     vec![HostLink {
         name: "eth2".parse().unwrap(),

@@ -36,7 +36,7 @@ pub struct AddressRequest<'a> {
     pub subnets: &'a [String],
     /// Named addresses, one of each requested family. Empty: any address.
     pub addresses: &'a [IpAddr],
-    /// Addresses whose IPInstances in the pod's namespace already belong to a pod of this name.
+    /// Addresses with IPInstances in the pod's namespace that already belong to a pod of this name.
     pub own: &'a [IpAddr],
     /// A named MAC address.
     pub mac: Option<Mac>,

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-/// A MAC address; all zeros stands for an unknown one.
+/// A MAC address; all zeros is an unknown one.
 pub type Mac = [u8; 6];
 
 /// The first three octets of generated MAC addresses: locally administered, hybridnet's.

@@ -186,7 +186,7 @@ pub struct Ipam {
     by_name: FxHashMap<Arc<str>, usize>,
     /// Each subnet by the first address of its range; ranges do not overlap.
     by_range: BTreeMap<IpAddr, usize>,
-    /// IPInstances whose address is outside all ranges.
+    /// IPInstances with an address outside all ranges.
     strays: BTreeMap<IpAddr, Row>,
     /// Further IPInstances of an address that already has a holder.
     contenders: FxHashMap<IpAddr, Vec<Row>>,

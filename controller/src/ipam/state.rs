@@ -35,7 +35,7 @@ pub enum State {
     InUse,
     /// Its IPInstance is retained for the next pod of its name.
     Retained,
-    /// Chosen for the next pod, whose name and UID are not in its IPInstance yet.
+    /// Chosen for the next pod; the pod's name and UID are not in its IPInstance yet.
     Rebinding,
     /// Its IPInstance has a deletion timestamp and waits for a finalizer.
     Releasing,

@@ -150,8 +150,7 @@ pub fn chart_template() -> Result<String, serde_json::Error> {
     // JSON is valid YAML, so no other serializer is needed.
     let both = [serde_json::to_string_pretty(&validating)?, serde_json::to_string_pretty(&mutating)?];
     let both = both.join("\n---\n").replace(NAMESPACE, "{{ .Release.Namespace }}");
-    let about = "{{- /* Generated from controller/src/webhook/configuration.rs: edit that file \
-        instead. */}}";
+    let about = "{{- /* Generated from controller/src/webhook/configuration.rs: change it there. */}}";
     Ok(format!("{about}\n{{{{- if .Values.webhook.enabled }}}}\n{both}\n{{{{- end }}}}\n"))
 }
 

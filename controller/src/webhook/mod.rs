@@ -103,7 +103,7 @@ impl Flags {
         read().with_context(what).map(Some)
     }
 
-    /// The source of the certificate; `namespace` is that of the Service and the Secret.
+    /// The source of the certificate; `namespace` is the namespace of the Service and the Secret.
     pub fn source(&self, namespace: &str) -> Source {
         if let Some(folder) = &self.webhook_cert_dir {
             return Source::Files(folder.clone());

@@ -1,10 +1,10 @@
 //! HTTP/1.1 over TLS, for one client: the API server.
 //!
-//! Any host that reaches the port can connect, so each resource is bounded: connections
-//! ([`trunkline_daemon::connections`]), the time of the TLS handshake and the first request head,
-//! the size of a body and the memory of all bodies, the reads from the API server
-//! ([`super::review`]), and the time to a verdict. With a client CA (`--webhook-client-ca`) a
-//! client without a certificate of that CA fails in the handshake.
+//! Any host that reaches the port can connect, so each resource has a bound. The bounds are for
+//! connections ([`trunkline_daemon::connections`]), for the time of the TLS handshake and the first
+//! request head, and for the size of a body. Further bounds are for the memory of all bodies, the
+//! reads from the API server ([`super::review`]), and the time to a verdict. With a client CA
+//! (`--webhook-client-ca`) a client without a certificate of that CA fails in the handshake.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -46,8 +46,8 @@ pub(super) fn attach(socket: &Socket, port: Port, sessions: &[(IpAddr, &Links)])
     })
 }
 
-/// The filter by addresses and links. A session whose address matches does not end the search: two
-/// link-local peers on two links may have the same address.
+/// The filter by addresses and links. A session with a matching address does not end the search:
+/// two link-local peers on two links may have the same address.
 fn exact(port: Port, sessions: &[(IpAddr, &Links)]) -> Vec<SockFilter> {
     let (ipv6, _) = port;
     let mut program = begin(port);

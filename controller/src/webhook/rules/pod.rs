@@ -10,12 +10,12 @@
 //! quota label (Underlay), to a node with a free address in its network. A pod that gets a retained
 //! address back needs no free address.
 //!
-//! **The data may be stale**: the rows are those of the watches, and the controller writes a
-//! Network's `available` about once a second. A pod may be admitted although the last address was
-//! just allocated; it then waits for one (only the controller allocates addresses, and never one
-//! twice). A pod may be refused although an address has just become free; its owner creates it
-//! again. A name or namespace that is not known *yet* is a separate case ([`missing`]): otherwise
-//! users would look for a mistake in their manifests.
+//! **The data may be stale**: the rows come from the watches, and the controller writes a Network's
+//! `available` about once a second. A pod may be admitted although the last address was just
+//! allocated; it then waits for one (only the controller allocates addresses, and never one twice).
+//! A pod may be refused although an address has just become free; its owner creates it again. A
+//! name or namespace that is not known *yet* is a separate case ([`missing`]): otherwise users
+//! would look for a mistake in their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
