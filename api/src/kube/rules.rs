@@ -209,7 +209,7 @@ fn network_config() -> Vec<Row> {
                 name = name("p"),
                 other = name("q")
             ),
-            "bgpPeers: two peers have the same address: delete one of them",
+            "bgpPeers: two peers have the same address: delete one of the two",
         ),
     ]
 }
@@ -223,7 +223,7 @@ fn peer() -> Vec<Row> {
         (
             "self.asn != 23456".to_owned(),
             "asn: 23456 is AS_TRANS, a placeholder for other AS numbers (RFC 6793): write the \
-             peer's own AS number",
+             real AS number",
         ),
         (
             format!("[{address}, {interface}, {prefix}].exists_one(given, given)"),

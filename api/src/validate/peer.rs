@@ -31,19 +31,13 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
             Ok(Endpoint::Address(address, interface)) => (address, interface),
             Ok(Endpoint::Interface(interface)) => {
                 if !unnumbered.insert(interface) {
-                    check.fault(
-                        "interface",
-                        format!(
-                            "{interface} occurs twice: remove one of the \
-                        two"
-                        ),
-                    );
+                    check.fault("interface", format!("{interface} occurs twice: delete one of the two"));
                 }
                 continue;
             }
             Ok(Endpoint::Prefix(prefix)) => {
                 if !ranges.insert(prefix) {
-                    check.fault("prefix", format!("{prefix} occurs twice: remove one of the two"));
+                    check.fault("prefix", format!("{prefix} occurs twice: delete one of the two"));
                 }
                 continue;
             }
@@ -63,7 +57,7 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
         }
         let key = (peer.password(), &peer.password_file, &peer.password_secret_ref);
         if !seen.insert((address, interface)) {
-            check.fault("address", format!("{} occurs twice: remove one of the two", peer.address));
+            check.fault("address", format!("{} occurs twice: delete one of the two", peer.address));
         } else if *keys.entry(address).or_insert(key) != key {
             check.fault(
                 "password",
