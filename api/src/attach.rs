@@ -329,7 +329,7 @@ pub enum Code {
     PoolExhausted,
     /// 101: CHECK found a difference from the attachment.
     CheckFailed,
-    /// 102: the requested Network or Subnet does not exist, or not on this node.
+    /// 102: the requested Network or Subnet does not exist, or is not on this node.
     NoSuchNetwork,
     /// 103: the requested address is in use, or outside all subnets.
     AddressNotAvailable,
@@ -374,7 +374,7 @@ impl From<Code> for u32 {
     }
 }
 
-/// Reason for which a line is no message of this protocol.
+/// The reason why a line is not a message of this protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The line has another version.

@@ -104,8 +104,8 @@ pub enum Query {
         /// The last received [`Snapshot::number`].
         #[serde(default)]
         after: u64,
-        /// The run of the agent to which the number belongs. Another run answers at once, and so
-        /// does a request without it.
+        /// The run of the agent to which the number belongs. Another run answers at once. A request
+        /// without the run is also answered at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u64>,
     },
@@ -219,8 +219,8 @@ pub struct AgentStatus {
     #[serde(default)]
     pub not_ready_reasons: Vec<NotReadyReason>,
     /// Reasons why the agent's readiness probe fails. Faults of the agent itself always count.
-    /// Other reasons of `notReady` count only until the agent was ready once, because a replaced
-    /// agent would have the same ones.
+    /// Other reasons of `notReady` count only until the agent was ready once, because a new agent
+    /// in its place would have the same reasons.
     #[serde(default)]
     pub not_serving: Vec<String>,
     /// The drain of the node.
@@ -313,7 +313,7 @@ pub struct AlternatePaths {
 pub struct ManifestStatus {
     /// The folder, or the API server's address.
     pub folder: String,
-    /// Whether the agent applied any state of it since its start.
+    /// Whether the agent applied any state of this source since its start.
     pub applied: bool,
     /// Reasons why the current state is rejected and the previous one stays in force; empty if the
     /// current one is in force.
@@ -431,7 +431,7 @@ pub struct SubnetStatus {
     /// The link under that device; the device itself if untagged.
     #[serde(default)]
     pub parent: Option<String>,
-    /// The reason why that device carries no packets now; pods are not attached before it does.
+    /// The reason why that device carries no packets now. No pods are attached until it does.
     #[serde(default)]
     pub device_fault: Option<String>,
     /// Packets from the fabric that this node dropped because no pod here has the address; none if
@@ -451,7 +451,7 @@ pub struct KernelStatus {
     /// Routes of the agent's previous run without a wanted route yet; they stay until BGP has
     /// converged.
     pub routes_stale: u64,
-    /// Own policy rules.
+    /// Trunkline's policy rules.
     pub rules: u64,
     /// Forwarding entries of the tunnels that should exist, one for each other node.
     #[serde(default)]
@@ -466,7 +466,7 @@ pub struct KernelStatus {
     pub repairs: u64,
     /// Changes that the kernel refused.
     pub errors: u64,
-    /// The same by reason: the name of the error number, or the part that refused.
+    /// Refused changes by reason: the name of the error number, or the part that refused.
     #[serde(default)]
     pub errors_by_reason: BTreeMap<String, u64>,
     /// The last refusal, as text.
@@ -501,7 +501,7 @@ pub struct Route {
     pub best: bool,
     /// The reason why the path is kept but not used, as text.
     pub filtered: Option<String>,
-    /// Retained from before the peer's restart.
+    /// Whether the path is retained from before the peer's restart.
     pub stale: bool,
 }
 
@@ -518,8 +518,8 @@ pub struct Explanation {
     /// The export result for each peer; a peer that receives several paths (RFC 7911) has an entry
     /// for each.
     pub peers: Vec<ExplainedPeer>,
-    /// The next hops of pods' packets: for a default route, and for a prefix that this node does
-    /// not originate if no peer has `import`.
+    /// The next hops of pods' packets, for a default route. If no peer has `import`, also for a
+    /// prefix that this node does not originate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_out: Option<DefaultRouteStatus>,
 }
@@ -590,7 +590,7 @@ pub struct PodStatus {
     /// Bandwidth limits, in bits.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// Prefixes that the pod may send from besides its addresses, as far as its Network allows
+    /// Prefixes from which the pod may send in addition to its addresses. Its Network must allow
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_prefixes: Vec<IpNet>,

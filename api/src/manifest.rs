@@ -71,7 +71,7 @@ struct HeaderMeta {
     name: Option<String>,
 }
 
-/// Reads every document of a text. Documents that hold nothing (or comments only) are passed over.
+/// Reads every document of a text. Empty documents, and documents with comments only, are skipped.
 pub fn parse(text: &str) -> Result<Vec<Resource>, Vec<ManifestError>> {
     let mut resources = Vec::new();
     let mut errors = Vec::new();
@@ -180,7 +180,7 @@ impl Document {
             Error::InvalidScalar { ty: "u16", location } => number("0 to 65535", location),
             Error::InvalidScalar { ty: "u32", location } => number("0 to 4294967295", location),
             Error::DuplicateMappingKey { key: Some(key), .. } => {
-                format!("`{key}` is given twice: leave one of them")
+                format!("`{key}` is given twice: remove one of the two")
             }
             Error::Unexpected { expected: "mapping start", .. } => {
                 "expected a mapping, `key: value`".to_owned()

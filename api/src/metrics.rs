@@ -146,7 +146,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for metric in all() {
             let Metric { name, kind, labels, unit, help } = *metric;
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} is declared twice");
             assert!(name.starts_with("trunkline_"), "{name}");
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'), "{name}");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name} is a {}", kind.word());
@@ -157,10 +157,10 @@ mod tests {
             assert_eq!(unit == Unit::Bytes, bytes, "{name} in {unit:?}");
             assert!(!["milli", "octet"].iter().any(|word| name.contains(word)), "{name}: base units");
             let apart: BTreeSet<_> = labels.iter().collect();
-            assert_eq!(apart.len(), labels.len(), "{name}: a label is there twice");
+            assert_eq!(apart.len(), labels.len(), "{name}: a label occurs twice");
             let unbounded = ["pod", "prefix", "address", "route", "container"];
-            // Ranges of peers have their prefix as a label, and listeners their address: their
-            // number is that in the configuration.
+            // The label of a peer range is its prefix; the label of a listener is its address. The
+            // configuration limits the number of both.
             let few = name.starts_with("trunkline_bgp_range_") || name == "trunkline_bgp_listening";
             assert!(few || !labels.iter().any(|label| unbounded.contains(label)), "{name}: cardinality");
             assert!(!help.contains(['\n', '|']) && help.len() > 10, "{name}: {help:?}");

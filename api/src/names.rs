@@ -68,18 +68,18 @@ pub mod label {
     pub const POD_UID: &str = "networking.alibaba.com/pod-uid";
     /// Layout version of an IPInstance.
     pub const VERSION: &str = "networking.alibaba.com/version";
-    /// As the annotation of the same name.
+    /// The same value as the annotation of this name.
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
-    /// As the annotation of the same name.
+    /// The same value as the annotation of this name.
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";
     /// Whether a node's Network has a free address: [`super::QUOTA_NONEMPTY`] or
     /// [`super::QUOTA_EMPTY`].
     pub const ADDRESS_QUOTA: &str = "networking.alibaba.com/address-quota";
-    /// The same for IPv4 only.
+    /// Whether a node's Network has a free IPv4 address.
     pub const IPV4_ADDRESS_QUOTA: &str = "networking.alibaba.com/ipv4-address-quota";
-    /// The same for IPv6 only.
+    /// Whether a node's Network has a free IPv6 address.
     pub const IPV6_ADDRESS_QUOTA: &str = "networking.alibaba.com/ipv6-address-quota";
-    /// The same for a pair of IPv4 and IPv6.
+    /// Whether a node's Network has a free pair of an IPv4 and an IPv6 address.
     pub const DUAL_STACK_ADDRESS_QUOTA: &str = "networking.alibaba.com/dualstack-address-quota";
     /// `Underlay`, `Overlay` or `GlobalBGP`.
     pub const NETWORK_TYPE: &str = "networking.alibaba.com/network-type";

@@ -123,7 +123,8 @@ impl AddressPreferences {
                 fault(
                     field,
                     format!(
-                        "`{text}` is not the name of a Subnet, or of an IPv4 and an IPv6 one with `/` between: write `v4-subnet/v6-subnet`"
+                        "`{text}` is not the name of a Subnet, or of an IPv4 and an IPv6 Subnet \
+                         with `/` between: write `v4-subnet/v6-subnet`"
                     ),
                 );
             }
@@ -147,7 +148,7 @@ impl AddressPreferences {
         if found.is_empty() { Ok(preferences) } else { Err(found) }
     }
 
-    /// Whether no value is set. Only then does the next source count, and then as a whole.
+    /// Whether no value is set. Only then is the next source used, and all its values together.
     pub fn is_empty(&self) -> bool {
         *self == AddressPreferences::default()
     }
@@ -236,7 +237,8 @@ pub enum ExtraPrefixError {
     },
     /// Routers do not forward packets from it.
     #[error(
-        "{prefix} is in {reserved}, which routers do not forward from: write a unicast prefix that they do"
+        "{prefix} is in {reserved}, and routers do not forward packets from there: write another \
+         unicast prefix"
     )]
     Reserved {
         /// The prefix.
@@ -358,7 +360,8 @@ enum PoolEntryError {
     #[error(transparent)]
     Address(#[from] ValueError),
     #[error(
-        "`{0}` is more than one address a family: write one, or an IPv4 and an IPv6 one with `/` between"
+        "`{0}` is more than one address per family: write one address, or an IPv4 and an IPv6 \
+         address with `/` between"
     )]
     Several(String),
 }
@@ -464,7 +467,7 @@ mod tests {
         for (annotation, value, message) in [
             (annotation::IP_POOL, "10.0.0.1,,10.0.0.3", "ip-pool][1]: `` is not an IP address"),
             (annotation::IP_POOL, "10.0.0.1,10.0.0.256", "ip-pool][1]: `10.0.0.256` is not an IP address"),
-            (annotation::IP_POOL, "10.0.0.1/10.0.0.2", "more than one address a family"),
+            (annotation::IP_POOL, "10.0.0.1/10.0.0.2", "more than one address per family"),
             (annotation::MAC_POOL, "02:12:34:00:00:01,", "mac-pool][1]: `` is not the MAC address"),
             (
                 annotation::MAC_POOL,
@@ -496,7 +499,11 @@ mod tests {
             ("10.9.0.5", "`10.9.0.5` has no length: write 10.9.0.5/32"),
             ("10.9.0.1/16", "10.9.0.1/16 has host bits: write 10.9.0.0/16"),
             ("fd00:9::1/64", "fd00:9::1/64 has host bits: write fd00:9::/64"),
-            ("127.0.0.1/32", "127.0.0.1/32 is in 127.0.0.0/8, which routers do not forward from"),
+            (
+                "127.0.0.1/32",
+                "127.0.0.1/32 is in 127.0.0.0/8, and routers do not forward packets \
+                from there",
+            ),
             ("fe80::/64", "fe80::/64 is in fe80::/10"),
             ("224.0.0.0/4", "224.0.0.0/4 is in 224.0.0.0/3"),
             (&many(MAX_EXTRA_PREFIXES + 1), "[32]: there are more than 32 prefixes"),

@@ -70,7 +70,7 @@ pub enum Action {
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// A name for people; `trunkline routes --explain` shows it beside the rule's number.
+    /// A name for people. `trunkline routes --explain` shows it next to the rule's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The path's prefix matches one of these, or one of `prefixSets`. Both empty: any prefix.

@@ -12,8 +12,8 @@
 //! Two bitmaps cover start…end: the addresses in use, and those that are not available to
 //! everybody. The second one has a summary with one bit for each full word. A search for the next
 //! address reads at most one word, a summary of a sixty-fourth of the range, and one more word,
-//! wherever the free ones are. So it costs the same in an empty and in a nearly full /12. The few
-//! excluded or reserved addresses are kept in a sorted list. All together take a quarter of an
+//! wherever the free addresses are. So it costs the same in an empty and in a nearly full /12. The
+//! few excluded or reserved addresses are kept in a sorted list. All together take a quarter of an
 //! octet for each address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -56,11 +56,11 @@ pub struct Counts {
     pub used: u32,
     /// Addresses that can be allocated without a name.
     pub open: u32,
-    /// The free ones of [`Counts::open`].
+    /// The free addresses among [`Counts::open`].
     pub free: u32,
 }
 
-/// Reason for which a named address is not allocated.
+/// The reason why a named address is not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// Outside start…end.
@@ -71,7 +71,7 @@ pub enum Unavailable {
     InUse,
 }
 
-/// A specification that is no pool.
+/// An invalid specification of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The range is outside the prefix.
@@ -236,7 +236,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Marks an address as in use, by a record. Today's range need not allow it.
+    /// Marks the address of a record as in use, even if the present range does not allow it.
     pub fn restore(&mut self, address: IpAddr) {
         if let Some(index) = self.index(address) {
             self.occupy(index);
@@ -261,7 +261,7 @@ impl Pool {
         self.last.map(|index| self.address(index))
     }
 
-    /// Continues after this address; for one outside the range, from the beginning.
+    /// Continues after this address. If it is outside the range, continues from the beginning.
     pub fn set_last(&mut self, address: Option<IpAddr>) {
         self.last = address.and_then(|address| self.index(address));
     }

@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for LongLivedStale {
                     Deserialize::deserialize(MapAccessDeserializer::new(map))?;
                 if ipv4.or(ipv6).is_none() {
                     return Err(Error::custom(
-                        "neither ipv4 nor ipv6 is there: write one, or leave the field out",
+                        "neither ipv4 nor ipv6 is set: write one, or leave the field out",
                     ));
                 }
                 Ok(LongLivedStale { ipv4, ipv6 })

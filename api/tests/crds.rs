@@ -108,7 +108,7 @@ const HYBRIDNET: &[(&str, &str, &str, &str, &[&str])] = &[
     ),
 ];
 
-/// The mandatory fields of hybridnet's CRDs; ours may require fewer.
+/// The mandatory fields of hybridnet's CRDs; Trunkline's CRDs may require fewer.
 const REQUIRED: &[&str] = &[
     "Network.spec.config.bgpPeers[]: asn",
     "Subnet.spec: network range",
@@ -122,7 +122,7 @@ fn root(kind: &str) -> Value {
     serde_json::to_value(&crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema).unwrap()
 }
 
-/// The schema at a path; `[]` stands for a list's items or a map's values.
+/// The schema at a path; `[]` is a list's items or a map's values.
 fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(root, |schema, step| {
         let name = step.trim_end_matches("[]");
@@ -199,7 +199,7 @@ fn numbers_are_as_wide_as_they_must_be() {
 
 #[test]
 fn each_rule_names_a_field_and_a_fix() {
-    let fixes = ["write", "leave", "put", "make", "delete", "goes with"];
+    let fixes = ["write", "leave", "put", "make", "delete"];
     for rule in rules() {
         assert!(at(&root(rule.kind), rule.path).is_some(), "{rule:?}");
         assert!(
@@ -216,6 +216,6 @@ fn deployed_files_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     for (name, text) in manifests() {
         let there = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();
-        assert!(there == text, "deploy/crds/{name} is not what api/src makes: run `cargo lab crds`");
+        assert!(there == text, "deploy/crds/{name} is not current: run `cargo lab crds`");
     }
 }

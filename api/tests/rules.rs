@@ -10,7 +10,7 @@ use rule_cases::{Base, bases, edited, faults};
 use serde_json::Value;
 use trunkline_api::kube::rules;
 
-/// Bases with Rust rules: nobody but the controller writes an IPInstance.
+/// Bases with Rust rules: only the controller writes an IPInstance, so that kind has no Rust rules.
 fn with_rust_rules() -> impl Iterator<Item = Base> {
     bases().into_iter().filter(|base| base.kind != "IPInstance")
 }

@@ -161,7 +161,7 @@ fn load(text: &str) -> (Vec<Network>, Vec<Subnet>, Vec<NodeInfo>) {
 
 fn edited(text: &str, edits: &[(&str, &str)]) -> String {
     edits.iter().fold(text.to_owned(), |text, (from, to)| {
-        assert_eq!(text.matches(from).count(), 1, "`{from}` stands once");
+        assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
         text.replacen(from, to, 1)
     })
 }
@@ -304,13 +304,13 @@ fn networks() {
             )],
             "Network vlan",
             "spec.config.hairpin",
-            &["ipvlan", "leave one of both out"],
+            &["ipvlan", "leave out one of the two"],
         ),
         (
             &[("    prefixSets:\n", "    hairpin: true\n    prefixSets:\n")],
             "Network rack1",
             "spec.config.bgpPeers[0].import",
-            &["hairpin: true", "leave one of both out"],
+            &["hairpin: true", "leave out one of the two"],
         ),
         (
             &[("extraPrefixes: [10.9.0.0/16, ", "extraPrefixes: [10.9.0.1/16, ")],
@@ -337,7 +337,7 @@ fn networks() {
             )],
             "Network vlan",
             "spec.config.extraPrefixes",
-            &["ipvlan", "leave one of both out"],
+            &["ipvlan", "leave out one of the two"],
         ),
         (
             &[("{name: vlan}", "{name: rack1}"), ("network: vlan", "network: rack1"), ("  netID: 7\n", "")],
@@ -430,13 +430,13 @@ fn nodes_of_the_overlay() {
                 &[("[10.16.2.0/24]", "[10.16.0.0/22]")],
                 "NodeInfo node2",
                 "spec.config.podCIDRs[0]",
-                &["10.16.1.0/24 of NodeInfo node1", "apart"],
+                &["10.16.1.0/24 of NodeInfo node1", "do not overlap"],
             ),
             (
                 &[("[10.16.2.0/24]", "[10.16.2.0/24, 10.16.3.0/24]")],
                 "NodeInfo node2",
                 "spec.config.podCIDRs[1]",
-                &["overlay-v4", "podCIDRs[0]", "holds both"],
+                &["overlay-v4", "podCIDRs[0]", "contains both"],
             ),
             (&[("{name: node2}", "{name: Node_2}")], "NodeInfo Node_2", "metadata.name", &["not a name"]),
         ],
@@ -642,7 +642,7 @@ fn equal_prefixes_of_one_network_allocate_different_addresses() {
     assert_eq!(
         with("start: 10.14.0.12, end: 10.14.0.12, excludeIPs: [10.14.0.99]"),
         [],
-        "the other excludes it"
+        "the other Subnet excludes the address"
     );
     let found = with("start: 10.14.0.200, end: 10.14.0.220");
     assert_eq!(found.len(), 1, "{found:?}");
@@ -674,7 +674,7 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
                       spec: {mode: BGP, nodeSelector: {zone: a}, netID: AS, config: {bgpPeers: [{asn: 1, address: 10.0.0.9}]}}\n";
     let on = |local_as: &str, pairs: &[(&str, &str)]| {
         let (networks, subnets, _) = load(&format!("{GOOD}{}", second_bgp.replace("AS", local_as)));
-        assert_eq!(validate(&networks, &subnets), Ok(()), "right wherever no node is in both");
+        assert_eq!(validate(&networks, &subnets), Ok(()), "no fault while no node is in both");
         validate_for_node(&networks, &subnets, &labels(pairs)).err().unwrap_or_default()
     };
     assert_eq!(on("64702", &[("rack", "1")]), []);

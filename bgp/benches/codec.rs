@@ -3,9 +3,9 @@
 //!
 //! Two loads, in sessions with four-octet AS numbers: one UPDATE with 500 IPv4 /24s, and twenty
 //! with 1 to 5 each. The attributes of the twenty differ as in real tables (AS_PATH of 1 to 6,
-//! MULTI_EXIT_DISC, 1 to 5 communities, a large one on half of them). Decoding here does what a RIB
-//! needs: it checks every octet, locates the attributes and reads every prefix. The others build a
-//! value of everything for the same purpose.
+//! MULTI_EXIT_DISC, 1 to 5 communities, a large one on half of them). Decoding here does the work
+//! that a RIB needs: it checks every octet, locates the attributes and reads every prefix. The
+//! other codecs build a value of each part for the same purpose.
 //!
 //! A time is for the whole load; the name of the group has the number of messages.
 #![allow(missing_docs, reason = "criterion's macros")]

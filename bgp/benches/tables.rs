@@ -1,6 +1,6 @@
 //! The cost of the tables without sockets and sessions: UPDATEs in, UPDATEs out.
 //!
-//! | case | what |
+//! | case | load |
 //! |---|---|
 //! | `five/pass on`, `one/pass on` | 1,000,000 /24s, five or one per set, one peer to another |
 //! | `five/withdraw`, `one/withdraw` | that peer is lost, the other receives withdrawals |
@@ -102,7 +102,7 @@ impl Tables {
         self.rib.peer_down(PeerId(peer), FamilySet::EMPTY, FamilySet::EMPTY);
     }
 
-    /// Handles UPDATEs, and lets peers write as often as a connection would.
+    /// Handles UPDATEs, and lets peers write as often as a connection does.
     fn take(&mut self, peer: u32, bodies: &[Vec<u8>]) {
         let mut octets = 0;
         for body in bodies {
@@ -145,7 +145,7 @@ fn case<T>(
             let mut spent = Duration::ZERO;
             for _ in 0..times {
                 let mut prepared = prepare();
-                #[expect(clippy::disallowed_methods, reason = "a benchmark is there to read a clock")]
+                #[expect(clippy::disallowed_methods, reason = "a benchmark reads a clock")]
                 let start = Instant::now();
                 run(&mut prepared);
                 spent += start.elapsed();
@@ -203,7 +203,7 @@ fn main() {
         bencher.iter_custom(|times| {
             let mut spent = Duration::ZERO;
             for _ in 0..times {
-                #[expect(clippy::disallowed_methods, reason = "a benchmark is there to read a clock")]
+                #[expect(clippy::disallowed_methods, reason = "a benchmark reads a clock")]
                 let start = Instant::now();
                 small.down(2);
                 small.write();

@@ -16,7 +16,7 @@
 //!  neighbor 10.0.0.1 remote-as 65001
 //! ```
 //!
-//! It only connects, so it needs no port 179; Ctrl-C sends a Cease.
+//! The example only connects, so it needs no port 179. Ctrl-C sends a Cease.
 
 use std::net::IpAddr;
 

@@ -142,12 +142,12 @@ pub struct PeerConfig {
     pub graceful_restart: Option<u16>,
     /// Long-lived graceful restart (RFC 9494), by [`Family::index`](crate::types::Family::index).
     /// It is the offered Long-lived Stale Time in seconds (24 bits): after the Restart Time the
-    /// peer keeps this side's paths for so long, with the lowest preference. This side keeps the
-    /// peer's paths for the time that the peer offers. None: neither.
+    /// peer retains this side's paths for this time, with the lowest preference. This side retains
+    /// the peer's paths for the time that the peer offers. None: neither side retains paths.
     pub long_lived: [Option<u32>; 2],
     /// Graceful restart also after a NOTIFICATION or an expired Hold Timer (RFC 8538, the N bit),
     /// if the peer offers the same. Off by default: without BFD, the paths of a dead peer would
-    /// stay in use for the Restart Time longer.
+    /// stay in use until the end of the Restart Time.
     pub restart_notification: bool,
     /// The maximum number of prefixes from the peer over both families; one more causes a Cease
     /// (RFC 4486 subcode 1).
@@ -218,9 +218,9 @@ impl PeerConfig {
         Some(Target { remote, local, interface: self.interface, config })
     }
 
-    /// Whether going from `self` to `new` needs a new session, because it changes the negotiation
-    /// in OPEN or the parameters of the TCP connection. Everything else is applied to the live
-    /// session.
+    /// Whether the change from `self` to `new` needs a new session, because it affects the
+    /// negotiation in OPEN or the parameters of the TCP connection. Everything else is applied to
+    /// the live session.
     pub fn requires_reset(&self, new: &PeerConfig) -> bool {
         // All fields are listed, and the pattern has no `..`, so a new field cannot be forgotten
         // here.
@@ -307,7 +307,7 @@ pub enum ConfigError {
         fault: String,
     },
     /// Two ranges have the same prefix.
-    #[error("peers of {0} are configured twice: leave one of the two")]
+    #[error("peers of {0} are configured twice: remove one of the two")]
     DuplicateRange(ipnet::IpNet),
     /// The peer is not configured.
     #[error("no peer {0} is configured")]
@@ -381,7 +381,7 @@ impl PeerConfig {
         if link_local && self.interface.is_none() {
             return fault(
                 "interface",
-                "a link-local address means nothing without its interface: name it".to_owned(),
+                "a link-local address needs its interface: name the interface".to_owned(),
             );
         }
         if self.port == 0 {
@@ -393,7 +393,7 @@ impl PeerConfig {
         if self.local_address.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
             return fault(
                 "local_address",
-                "not of the peer's address family: give one of the same".to_owned(),
+                "not of the peer's address family: give an address of that family".to_owned(),
             );
         }
         let hold = self.hold_time;
@@ -405,7 +405,9 @@ impl PeerConfig {
         if self.keepalive.is_some_and(|keepalive| keepalive < Duration::from_secs(1)) {
             return fault(
                 "keepalive",
-                "at most one a second (RFC 4271 section 4.4): give at least 1 s".to_owned(),
+                "at most one KEEPALIVE per second (RFC 4271 section 4.4): give at least 1 \
+                 s"
+                .to_owned(),
             );
         }
         if self.keepalive.is_some_and(|keepalive| !hold.is_zero() && keepalive >= hold) {
@@ -418,7 +420,12 @@ impl PeerConfig {
             return fault("connect_retry", "give at least 1 s".to_owned());
         }
         if self.ebgp_multihop == Some(0) {
-            return fault("ebgp_multihop", "a packet with TTL 0 goes nowhere: give 1 to 255".to_owned());
+            return fault(
+                "ebgp_multihop",
+                "a packet with TTL 0 is not delivered: give 1 to \
+                255"
+                .to_owned(),
+            );
         }
         if self.ttl_security == Some(0) {
             return fault(
@@ -432,7 +439,7 @@ impl PeerConfig {
         if self.families.is_empty() {
             return fault(
                 "families",
-                "a session without any family carries nothing: name at least one".to_owned(),
+                "a session without a family carries no routes: name at least one family".to_owned(),
             );
         }
         if self.graceful_restart.is_some_and(|seconds| seconds > 4095) {
@@ -451,7 +458,9 @@ impl PeerConfig {
             if self.graceful_restart.is_none() {
                 return fault(
                     "long_lived",
-                    "means nothing without graceful_restart (RFC 9494 section 4): give both".to_owned(),
+                    "has no effect without graceful_restart (RFC 9494 section 4): give \
+                     both"
+                        .to_owned(),
                 );
             }
         }

@@ -58,8 +58,8 @@ pub enum Action {
         /// The connection.
         conn: ConnId,
         /// Octets to write before the FIN, after the octets of `poll_transmit`, for a short linger
-        /// time at most. They hold a NOTIFICATION, and before it the OPEN if that was not taken
-        /// yet. Empty if nothing is sent, above all at a silent stop.
+        /// time at most. They hold a NOTIFICATION. The OPEN precedes it, if the shell has not taken
+        /// the OPEN yet. Empty if nothing is sent, for example at a silent stop.
         last_words: Vec<u8>,
     },
     /// Start the BFD session of a peer, or change it. The shell reports its state by `handle_bfd`.

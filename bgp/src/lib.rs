@@ -48,7 +48,7 @@
 //! | `net` | the shell |
 //!
 //! All output is pulled: nothing is computed or encoded for a peer, a FIB or a station before it
-//! can accept it. So a slow one costs one bit per prefix and delays no other.
+//! can accept it. So a slow receiver costs one bit per prefix and delays no other receiver.
 //!
 //! # RFCs
 //! | RFC | | |

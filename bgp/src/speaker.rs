@@ -505,9 +505,9 @@ impl Speaker {
         peers.chain(deferral).chain(stations).min()
     }
 
-    /// Up to `max` prefixes whose received best paths changed since the last call returned them,
-    /// each with its current state. Fewer than `max`: no more for now. Originated prefixes are not
-    /// included.
+    /// Up to `max` prefixes with changed received best paths, each with its current state. A prefix
+    /// is returned once for all changes since the last call that returned it. Fewer than `max`: no
+    /// more for now. Originated prefixes are not included.
     pub fn route_changes(&mut self, max: usize) -> Vec<RouteChange> {
         self.hub.rib.route_changes(max)
     }

@@ -98,7 +98,7 @@ impl Pair {
             while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (at, _) = *entry.key();
                 let (side, octets) = entry.remove();
-                // Rejected only after a side has removed the session.
+                // A packet may be rejected only after a side has removed the session.
                 let _ = self.ends[side].handle_packet(&source(side), &octets, at);
             }
             self.ends.iter_mut().for_each(|end| end.handle_timeout(self.now));
@@ -220,7 +220,7 @@ fn admin_down_is_sent_for_a_detection_time() {
     assert_eq!(pair.state(0), State::Down);
     pair.run(Duration::from_secs(10));
     assert!(!pair.ends[1].is_active(ID));
-    assert_eq!(pair.downs(0).len(), 1, "later silence is of a session that is Down already");
+    assert_eq!(pair.downs(0).len(), 1, "the session is already Down during the later silence");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn timers_change_on_a_live_session_without_a_flap() {
     assert!(pair.downs(0).is_empty() && pair.downs(1).is_empty());
     let other = Target { remote: "10.9.9.9".parse().unwrap(), ..target(0, fast()) };
     pair.ends[0].set(ID, other, pair.now).unwrap();
-    assert_eq!(pair.state(0), State::Down, "another peer is another session");
+    assert_eq!(pair.state(0), State::Down, "another peer has another session");
 }
 
 #[test]

@@ -57,7 +57,11 @@ async fn a_wrong_password_is_reported_and_an_edit_repairs_it() {
             "{:?}",
             failure.cause
         );
-        assert!(!error.contains("right") && !error.contains("wrong\""), "a secret in an error: {error}");
+        assert!(
+            !error.contains("right") && !error.contains("wrong\""),
+            "the error contains a \
+            secret: {error}"
+        );
     }
     let mut peer = b.peer(&a);
     peer.password = password("right");
@@ -106,7 +110,7 @@ async fn the_listener_drops_a_peer_without_the_password() {
     join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.shutdown = true).await;
     let to = a.handle.listening()[0];
     let attempt = tokio::time::timeout(Duration::from_millis(800), connect_from(b.address, to)).await;
-    assert!(attempt.is_err(), "an unsigned SYN was answered");
+    assert!(attempt.is_err(), "the kernel answered an unsigned SYN");
     a.handle.remove_peer(b.address).await.unwrap();
     // The key is removed with the peer: the connection opens, and is closed because no peer is
     // configured.
@@ -136,7 +140,7 @@ async fn timers_and_ttl_change_on_the_live_session() {
         to_b.ebgp_multihop = hops;
         assert_eq!(a.handle.update_peer(to_b.clone()).await, Ok(Change::Applied));
     }
-    // Both sides send with TTL 255 and accept no lower one.
+    // Both sides send with TTL 255 and accept no lower TTL.
     to_b.ebgp_multihop = None;
     to_b.ttl_security = Some(1);
     to_a.ttl_security = Some(1);
@@ -146,7 +150,7 @@ async fn timers_and_ttl_change_on_the_live_session() {
     let status = a.until(b.address, "kept alive", |peer| peer.traffic.received.keepalive >= before + 4).await;
     assert_eq!((status.established_count, status.flaps), (1, 0));
 
-    // One side stops sending with TTL 255: its packets are dropped, and the Hold Timer expires at
+    // One side no longer sends with TTL 255: its packets are dropped, and the Hold Timer expires at
     // the other side.
     to_a.ttl_security = None;
     assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
@@ -264,7 +268,12 @@ async fn an_unknown_source_is_closed_at_once_and_counted() {
     for count in 1..=5 {
         let mut stream =
             soon(connect_from("127.7.9.99".parse().unwrap(), a.handle.listening()[0])).await.unwrap();
-        assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0, "a stranger receives nothing");
+        assert_eq!(
+            soon(stream.read(&mut [0; 64])).await.unwrap_or(0),
+            0,
+            "an unknown source \
+            receives nothing"
+        );
         assert_eq!(a.handle.refused(), count);
     }
     assert_eq!(a.status(b.address).await.flaps, 0);

@@ -20,8 +20,8 @@ fn selections(bench: &Bench) -> Vec<(Option<u32>, SelectionResult)> {
     explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.selection)).collect()
 }
 
-/// The step that removed a peer's path or ordered it behind another, its value there, and the other
-/// path's.
+/// The step that removed a peer's path or ordered it behind another path, and the values of both
+/// paths at this step.
 fn separated(bench: &Bench, peer: u32) -> (Step, String, String, Option<u32>) {
     let selection = selections(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
     match selection {
@@ -172,7 +172,7 @@ fn an_add_path_peer_has_a_row_for_each_path() {
     let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
     assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
 
-    // A route that cannot be encoded still takes a place, in the explanation as in the
+    // A route that cannot be encoded still takes a place, in the explanation and in the
     // advertisement.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
     let grown =

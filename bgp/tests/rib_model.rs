@@ -99,7 +99,8 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
         5 => PathAttributes { local_pref: (!external).then_some(200), med: Some(5), ..along(&[7, 9]) },
         6 => PathAttributes { local_pref, ..along(&[65000, 9]) }, // loops
         7 => PathAttributes { local_pref, communities: vec![Community::GRACEFUL_SHUTDOWN], ..along(&[7]) },
-        // From another reflector, and looped by each of the two loop attributes.
+        // 8 comes from another reflector. 9 has looped by its ORIGINATOR_ID, 10 by its
+        // CLUSTER_LIST.
         8 if !external => reflected([10, 0, 0, 9], [9, 9, 9, 9], along(&[7])),
         9 if !external => reflected([1, 1, 1, 1], [9, 9, 9, 9], along(&[7])),
         10 if !external => reflected([10, 0, 0, 9], [1, 1, 1, 1], along(&[7])),
@@ -182,7 +183,7 @@ fn policy(number: usize) -> Policy {
     }
 }
 
-/// The same policies, as code.
+/// The same policies as Rust code.
 fn apply_policy(
     number: usize,
     prefix: &IpNet,
@@ -277,8 +278,8 @@ impl Model {
                 }
             }
         }
-        // Long-lived stale paths are used only without others, whatever their attributes (RFC 9494
-        // §4.3).
+        // Long-lived stale paths are used only if there are no other paths, whatever their
+        // attributes are (RFC 9494 §4.3).
         let fresh = |path: &PathAttributes| !path.communities.contains(&Community::LLGR_STALE);
         if usable.iter().any(|(_, path)| fresh(path)) {
             usable.retain(|(_, path)| fresh(path));

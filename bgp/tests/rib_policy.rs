@@ -143,7 +143,7 @@ fn every_condition_matches_exactly_its_paths() {
         bench.rib.set_policy(PeerId(1), &only(when()), &Policy::accept_all());
         let filtered = (!holds).then_some(Filtered::Policy);
         assert_eq!(bench.rib.lookup(&net(PREFIX))[0].filtered, filtered, "import: {what}");
-        // The same in export.
+        // The same conditions in export.
         bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
         let reason = (!holds).then_some(NotAdvertised::Policy);
@@ -197,7 +197,8 @@ fn list_edits_replace_then_remove_then_add() {
     assert!(bench.advertised_path(2, PREFIX).unwrap().1.communities.is_empty());
 }
 
-/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy adds them.
+/// RFC 4360 §6: non-transitive communities end at the edge of the AS, unless the peer's own policy
+/// adds them.
 #[test]
 fn non_transitive_communities_stay_within_the_as() {
     let bandwidth = ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0]);
@@ -237,7 +238,7 @@ fn one_attribute_set_follows_the_rules_of_each_prefix() {
     assert!(bench.advertised_path(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
 }
 
-/// Prefixes close together, so some cover others.
+/// The prefixes are close together, so some of them cover others.
 fn prefix() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u32..16, 0u8..=32).prop_map(|(bits, length)| {

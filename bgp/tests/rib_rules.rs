@@ -33,7 +33,7 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let going = PathAttributes { communities: vec![Community::GRACEFUL_SHUTDOWN], ..path(&[65001]) };
     bench.announce(1, PREFIX, &going);
-    assert_eq!(bench.fib(PREFIX), [address(1)], "while there is no other");
+    assert_eq!(bench.fib(PREFIX), [address(1)], "the path is used while there is no other path");
     let (_, sent) = bench.advertised_path(4, PREFIX).unwrap();
     assert_eq!((sent.local_pref, sent.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
@@ -69,7 +69,7 @@ fn graceful_shutdown_marks_paths_in_both_directions() {
     bench.rib.set_rules(PeerId(1), shutting());
     assert_eq!(bench.fib(PREFIX), [address(2)]);
     assert_eq!(communities(&mut bench, 1), [Community::GRACEFUL_SHUTDOWN]);
-    assert!(communities(&mut bench, 2).is_empty(), "that session stays");
+    assert!(communities(&mut bench, 2).is_empty(), "the rules of that session are unchanged");
     bench.rib.set_rules(PeerId(4), shutting());
     let (_, sent) = bench.advertised_path(4, "10.9.0.0/16").unwrap();
     assert_eq!((sent.local_pref, sent.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
@@ -230,7 +230,12 @@ fn only_to_customer_is_checked_and_set_on_export() {
         let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
         assert_eq!(reason, expected.is_none().then_some(NotAdvertised::OnlyToCustomer), "{local} {came:?}");
         let down = matches!(local, Provider | RouteServer | Peer);
-        assert_eq!(sent(&mut bench, "10.9.0.0/16"), Some(down.then_some(65000)), "{local}, its own");
+        assert_eq!(
+            sent(&mut bench, "10.9.0.0/16"),
+            Some(down.then_some(65000)),
+            "{local}, an \
+            originated path"
+        );
     }
 }
 
@@ -252,7 +257,7 @@ fn no_peer_paths_are_not_advertised_to_bilateral_peers() {
         assert!(bench.advertised_path(3, PREFIX).is_some(), "a peer without role receives it");
         assert!(
             bench.advertised_path(2, "10.9.0.0/16").is_some(),
-            "{local}: originated paths are for the peer"
+            "{local}: originated paths are advertised to the peer"
         );
     }
 }
@@ -301,7 +306,7 @@ fn private_as_numbers_are_removed_or_replaced() {
         assert_eq!(
             sent(&mut bench, 3),
             path(&[&[65000], &came[..]].concat()).as_path,
-            "others receive the whole path"
+            "other peers receive the whole path"
         );
     }
     // AS numbers that policy prepends stay.
@@ -366,7 +371,7 @@ fn a_path_with_either_local_as_has_looped() {
     assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
     bench.announce(1, PREFIX, &path(&[65001, 64999, 65000]));
     bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: 1, ..local_as(false, false) });
-    assert_eq!(filtered(&bench, 1), None, "each so often");
+    assert_eq!(filtered(&bench, 1), None, "each peer receives this number of paths");
     bench.announce(1, PREFIX, &path(&[65001, 64999, 65000, 64999]));
     assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
 }

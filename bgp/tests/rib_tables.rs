@@ -144,7 +144,8 @@ fn re_reporting_to_the_fib_covers_exactly_its_routes() {
 #[test]
 fn well_known_communities_and_peer_types_limit_export() {
     use NotAdvertised::{InternalToInternal, NoAdvertise, NoExport};
-    // From peer 1 to peer 2: from an external one, to an external one, community, outcome.
+    // From peer 1 to peer 2: whether peer 1 is external, whether peer 2 is external, community,
+    // outcome.
     let rows = [
         (true, true, None, None),
         (true, false, None, None),
@@ -372,7 +373,7 @@ fn stale_paths_are_used_until_they_are_swept() {
     assert_eq!(
         bench.advertised(2),
         ["10.1.0.0/16", "10.2.0.0/16"],
-        "the family that is not retained goes at once"
+        "paths of the family that is not retained are removed at once"
     );
     assert_eq!(bench.rib.counts(PeerId(1), V4).stale, 2);
     assert!(bench.rib.received(PeerId(1), V4).all(|entry| entry.stale && entry.selected));
@@ -423,7 +424,7 @@ fn a_held_family_is_sent_completely_after_release() {
 
     bench.rib.release(V4);
     assert_eq!(bench.advertised(3), ["10.0.0.0/16", PREFIX]);
-    assert_eq!(bench.receivers[&3].end_of_rib, [V4], "one family does not wait for the other");
+    assert_eq!(bench.receivers[&3].end_of_rib, [V4], "a family does not wait for the other family");
     assert!(bench.rib.end_of_rib_sent(PeerId(3), V4) && !bench.rib.end_of_rib_sent(PeerId(3), V6));
     assert_eq!(bench.fib.len(), 1);
     bench.rib.release(V6);
@@ -493,8 +494,8 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
     let mut writes = 0;
     while bench.receivers[&2].end_of_rib.len() < 2 {
         writes += 1;
-        assert!(writes < 1000, "End-of-RIB is starved by changes");
-        // More changes than fit the limit: of an old prefix and of new ones.
+        assert!(writes < 1000, "changes delay End-of-RIB without end");
+        // More changes than the limit allows: of an old prefix and of new prefixes.
         for new in 0..40 {
             bench.announce(1, "10.0.0.0/24", &path(&[65001, 100_000 + writes]));
             bench.announce(1, &format!("11.{}.{new}.0/24", writes % 256), &path(&[65001, 200_000 + new]));
@@ -505,7 +506,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
     assert_eq!(bench.receivers[&2].end_of_rib, [V6, V4], "IPv6 has no routes and does not wait");
     // Every row of the initial table came before; a free row may have been reused for a new prefix.
     assert!(bench.receivers[&2].initial[&V4] >= 5000);
-    assert!(writes > 10, "the budget was kept");
+    assert!(writes > 10, "the output is within the budget");
     bench.flush();
     assert_eq!(bench.receivers[&2].routes.len(), bench.rib.prefixes(V4));
 
@@ -561,7 +562,7 @@ fn a_peer_is_reported_writable_once_until_it_is_drained() {
     assert_eq!(bench.rib.poll_writable(), Some(PeerId(2)), "no route is pending for its sender");
     assert_eq!(bench.rib.poll_writable(), None);
     bench.announce(1, "10.3.0.0/16", &path(&[65001]));
-    assert_eq!(bench.rib.poll_writable(), None, "it has not been written to yet");
+    assert_eq!(bench.rib.poll_writable(), None, "the peer has no written output yet");
     assert!(!bench.write(2, 4096));
     bench.announce(1, "10.4.0.0/16", &path(&[65001]));
     assert_eq!(bench.rib.poll_writable(), Some(PeerId(2)));
@@ -658,7 +659,7 @@ fn routes_with_too_long_attributes_are_withdrawn() {
     let grown =
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001, 2, 3]) };
     let largest = (900..1020).rev().find(|count| bench.try_announce(1, PREFIX, &grown(*count))).unwrap();
-    assert!(largest < 1019, "the last one that fits was found");
+    assert!(largest < 1019, "the longest attributes that fit were found");
     assert!(bench.advertised(2).is_empty());
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net(PREFIX)), Some(NotAdvertised::TooLong));
     assert_eq!(bench.advertised(3).len(), 1);

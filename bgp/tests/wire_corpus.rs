@@ -96,7 +96,7 @@ fn every_corpus_message_is_rejected_as_expected() {
         let mut number = || words.next().unwrap().parse().unwrap();
         let (code, subcode) = (number(), number());
         let expected = Notification::new(code, subcode, hex(words.next().unwrap_or_default()));
-        let error = refused(&hex(octets)).unwrap_or_else(|| panic!("{what}: not refused"));
+        let error = refused(&hex(octets)).unwrap_or_else(|| panic!("{what}: accepted"));
         assert_eq!(error.notification(), expected, "{what}: {error}");
     }
 }
@@ -117,7 +117,7 @@ fn must_hold_together(body: &[u8], context: &DecodeContext, scratch: &mut Scratc
                 assert!(!fault.to_string().is_empty());
             }
             if let Some(octets) = update.attributes {
-                let attributes = PathAttributes::parse(octets).expect("a decoded block is whole");
+                let attributes = PathAttributes::parse(octets).expect("a decoded block is valid");
                 assert_eq!(PathAttributes::parse(&block(&attributes)), Ok(attributes));
             }
         }

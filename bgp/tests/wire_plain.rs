@@ -1,5 +1,5 @@
-//! The two decoders of an UPDATE agree: [`decode_update`] takes a fast path for valid messages,
-//! which must not be visible.
+//! The two decoders of an UPDATE agree: [`decode_update`] takes a fast path for valid messages, and
+//! its result must be the same.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;

@@ -62,7 +62,7 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
                     10 => !parsed.cluster_list.is_empty(),
                     code => parsed.unknown.iter().any(|attribute| attribute.code == code),
                 };
-                assert!(!kept, "{attributes}: {fault}, but it is still there");
+                assert!(!kept, "{attributes}: {fault}, but the attribute is still in the block");
             }
             Discard(fault.code)
         }
@@ -140,7 +140,7 @@ fn a_faulty_attribute_has_its_specified_outcome() {
         ("c01106 0202 00010000", TWO_OCTET, Discard(17)),
         ("c01106 0501 00010000", TWO_OCTET, Discard(17)),
         ("c01106 0201 00000000", TWO_OCTET, Discard(17)),
-        ("c01106 0301 00010000", TWO_OCTET, Good), // confederation segments are dropped alone
+        ("c01106 0301 00010000", TWO_OCTET, Good), // only the confederation segments are dropped
         ("c01100", TWO_OCTET, Discard(17)),
         ("c01208 00010000 0a000001", EBGP, Discard(18)),
         ("c01208 00010000 0a000001", TWO_OCTET, Good),
@@ -255,7 +255,7 @@ fn a_faulty_mp_attribute_has_its_specified_outcome() {
         (format!("{MP_REACH}{good}400303 0a0000"), EBGP, Good),
         (format!("{MP_REACH}{good}c00304 0a000001"), EBGP, Good),
         (format!("{MP_REACH}{good}c00304 0a000001"), no_v6, Discard(14)),
-        // Flags: the NLRI can be located, so §3 c.
+        // Wrong flags: the NLRI can be located, so §3 c applies.
         (format!("c00e1e{}{good}", &MP_REACH[6..]), EBGP, Withdraw(14)),
         (format!("{MP_REACH}{MP_REACH}{good}"), EBGP, Reset(1)),
         ("800f03 000201 800f03 000201".into(), EBGP, Reset(1)),
@@ -333,7 +333,7 @@ fn treat_as_withdraw_covers_every_route_of_the_message() {
     assert_eq!(names, ["11.0.0.0/8", "2001:d00::/24", "10.0.0.0/8", "0.0.0.0/0", "2001:db8:1::/64"]);
     assert_eq!(
         update.treat_as_withdraw.unwrap().to_string(),
-        "COMMUNITIES (8): length 1, it is a multiple of 4, not 0"
+        "COMMUNITIES (8): length 1, must be a multiple of 4, not 0"
     );
     assert!(announced(&update).is_empty());
 }

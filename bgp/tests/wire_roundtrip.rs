@@ -34,7 +34,7 @@ fn read(
     (reached, gone, attributes)
 }
 
-/// Whether the error is correct: the attributes do not fit.
+/// Whether the error is correct, because the attributes do not fit.
 fn too_large(error: &EncodeError, context: &EncodeContext, attributes: &PathAttributes) -> bool {
     matches!(error, EncodeError::TooLarge { octets, max } if octets > max && *max == context.max_message)
         && 2 * block(attributes).len() > context.max_message / 2
@@ -122,7 +122,7 @@ proptest! {
             } else {
                 (usize::from(rest[2]), 3)
             };
-            // Extended length everywhere, and the unused bits set.
+            // Every attribute has an extended length, and the unused bits are set.
             let mut attribute = vec![rest[0] | 0x1f, rest[1]];
             attribute.extend_from_slice(&(length as u16).to_be_bytes());
             attribute.extend_from_slice(&rest[start..start + length]);

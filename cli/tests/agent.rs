@@ -57,7 +57,7 @@ fn repeated_add_and_del_survive_a_kill() {
         assert!(inside(&one, || ping(&address(&second))), "without an agent too");
         host.start();
         assert_eq!(host.pods().len(), 2);
-        assert_eq!(host.add("c1", &one).unwrap(), first, "the answer survives the agent");
+        assert_eq!(host.add("c1", &one).unwrap(), first, "the answer is the same after a restart");
         assert!(inside(&one, || ping(&address(&second))));
 
         host.del("c1").unwrap();
@@ -81,9 +81,9 @@ fn start_completes_or_cleans_up_after_a_kill() {
         let attachment = host.add("lives", &lives).unwrap();
         host.kill();
 
-        // ADD, after the record and before the link.
+        // ADD was killed after it wrote the record and before it created the link.
         host.write(attaching("record-only", "10.14.0.100"));
-        // ADD, after the link and before its routes.
+        // ADD was killed after it created the link and before it installed the routes.
         let half = namespace();
         let record = attaching("no-routes", "10.14.0.101");
         let devices = DeviceWorkers::spawn(1).unwrap();
@@ -99,15 +99,16 @@ fn start_completes_or_cleans_up_after_a_kill() {
         assert!(inside(&half, || ip("-br link").lines().count() == 1), "the pod's end is gone too");
         assert_eq!(pod_routes(), 1);
 
-        // DEL, after the routes and before the link: the pod may still live, so the routes are
-        // restored.
+        // DEL was killed after it removed the routes and before it deleted the link. The pod may
+        // still run, so the agent restores the routes.
         host.kill();
         ip("route flush table 39999");
         host.start();
         assert_eq!((host.pods().len(), pod_routes()), (1, 1));
         assert_eq!(host.add("lives", &lives).unwrap(), attachment);
 
-        // DEL, after the link and before the record. Or another program deleted the link.
+        // DEL was killed after it deleted the link and before it removed the record. A link that
+        // another program deleted looks the same.
         host.kill();
         ip(&format!("link del {}", host_ifname("lives", "eth0")));
         host.start();
@@ -132,7 +133,7 @@ fn lost_store_stops_no_pod_and_duplicates_no_address() {
         fs::write(host.path("store.redb"), "not a store\n".repeat(1000)).unwrap();
         host.start();
         assert_eq!(host.pods(), [("c1".to_owned(), "unrecorded".to_owned())]);
-        assert_eq!(pod_routes(), 1, "what runs is left alone");
+        assert_eq!(pod_routes(), 1, "the routes of running pods stay");
         let refusal = host.add("c2", &two).unwrap_err();
         assert_eq!(refusal.code, Code::TryAgainLater);
         assert!(refusal.message.contains("store.redb is damaged"), "{refusal}");
@@ -143,7 +144,7 @@ fn lost_store_stops_no_pod_and_duplicates_no_address() {
         fs::remove_file(host.path("store.redb")).unwrap();
         let second = host.add("c2", &two).unwrap();
         assert_ne!(address(&first), address(&second));
-        assert!(inside(&two, || ping(&address(&first))), "the pod of which nothing is known is reached");
+        assert!(inside(&two, || ping(&address(&first))), "the pod without a record is reachable");
         host.del("c1").unwrap();
         assert_eq!(host.pods(), [("c2".to_owned(), "attached".to_owned())]);
         assert!(!link_exists("c1"));

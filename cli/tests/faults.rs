@@ -100,7 +100,7 @@ const BAD: &[Bad] = &[
              apiVersion: networking.alibaba.com/v1\nkind: Subnet\n",
         says: [
             "rack1.yaml: Subnet pods: spec.range.cidr: 10.14.0.0/24 overlaps 10.14.0.0/16 of Subnet wide",
-            "write prefixes that are apart",
+            "write prefixes that do not overlap",
         ],
     },
     Bad {
@@ -144,7 +144,7 @@ const BAD: &[Bad] = &[
              config: {bgpPeers: [{asn: 65000, address: 10.255.0.9}]}\n---\n",
         says: [
             "rack1.yaml: Network rack1b: spec.netID: 65002 would be a second local AS on this node",
-            "make one nodeSelector leave this node out",
+            "exclude this node from one of the two",
         ],
     },
     Bad {
@@ -152,7 +152,7 @@ const BAD: &[Bad] = &[
         from: "password: k1",
         to: "password: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         says: [
-            "rack1.yaml: Network rack1: spec.config.bgpPeers[0].password: it has 81 bytes",
+            "rack1.yaml: Network rack1: spec.config.bgpPeers[0].password: the key has 81 bytes",
             "write a shorter one",
         ],
     },
@@ -300,14 +300,14 @@ fn misbehaving_peers_show_their_cause() {
             (
                 4,
                 CauseKind::HoldTimer,
-                "hold timer expired: nothing came from the peer for 3 s",
+                "hold timer expired: no message from the peer for 3 s",
                 "run `ping 10.255.0.4`. No answer: the link or the router is dead",
             ),
             (5, CauseKind::Protocol, "Connection Not Synchronized", "compare both sides' BGP configuration"),
             (
                 6,
                 CauseKind::PrefixLimit,
-                "4 prefixes received, the limit is 3: raise the limit or have the peer filter",
+                "4 prefixes received, the limit is 3: raise the limit, or filter at the peer",
                 "the router sends more prefixes than this node's limit of 3",
             ),
             (

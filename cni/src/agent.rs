@@ -23,7 +23,7 @@ use trunkline_api::attach::{Code, Command, Failure, MAX_LINE, Origin, Request, d
 use crate::configuration::Configuration;
 use crate::namespace::Namespace;
 
-/// Reason for which a request was not successful.
+/// The reason for the failure of a request.
 pub(crate) enum AgentError {
     /// The agent could not be reached, or did not answer.
     OutOfReach(Failure),
@@ -204,9 +204,9 @@ impl<'a> Agent<'a> {
                 );
             }
             Errno::AGAIN | Errno::TIMEDOUT => {
-                (Code::TryAgainLater, "it takes no more connections, see its log")
+                (Code::TryAgainLater, "it accepts no more connections, see its log")
             }
-            _ => (Code::Io, "is it running, and is the `socket` of the network configuration its own?"),
+            _ => (Code::Io, "is it running, and does the network configuration name its `socket`?"),
         };
         let error = std::io::Error::from(error);
         Failure::new(code, format!("cannot reach the agent at {}: {error}: {hint}", self.socket))

@@ -49,7 +49,7 @@ fn capability(value: &Value) -> Result<Bandwidth, Failure> {
     const KEYS: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     if let Some((key, _)) = keys.iter().find(|(key, value)| !KEYS.contains(&key.as_str()) && !empty(value)) {
-        let message = format!("{FIELD}.{key}: not known: {} are", KEYS.join(", "));
+        let message = format!("{FIELD}.{key}: not known: write {}", KEYS.join(" or "));
         return Err(Failure::new(Code::UnsupportedField, message));
     }
     let bits = |key: &str| match keys.get(key) {

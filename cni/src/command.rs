@@ -24,7 +24,7 @@ pub(crate) fn run(command: &str, input: &[u8]) -> Result<Option<Value>, Failure>
         "VERSION" => Ok(Some(version(input))),
         other => Err(Failure::new(
             Code::InvalidEnvironment,
-            format!("CNI_COMMAND: `{other}` is not a command: {} are", COMMANDS.join(", ")),
+            format!("CNI_COMMAND: `{other}` is not a command: write {}", COMMANDS.join(" or ")),
         )),
     }
 }
@@ -54,7 +54,8 @@ fn add(configuration: &Configuration) -> Result<Value, Failure> {
     Ok(result::added(configuration, &interface.ifname, &path, &attachment))
 }
 
-/// Everything that may be gone is optional: only the container and the interface must be known.
+/// Only the container and the interface must be known. All other inputs may be gone, so they are
+/// optional.
 fn delete(configuration: &Configuration) -> Result<(), Failure> {
     let interface = container()?;
     let path = environment::variable("CNI_NETNS").ok().flatten();

@@ -116,7 +116,8 @@ impl Arguments {
             return Err(Failure::new(
                 Code::InvalidEnvironment,
                 format!(
-                    "CNI_ARGS: {} not known: IP, MAC, NETWORK, SUBNET and K8S_POD_… are; IgnoreUnknown=1 passes over others",
+                    "CNI_ARGS: {} not known: write IP, MAC, NETWORK, SUBNET or K8S_POD_…, or \
+                     IgnoreUnknown=1 to ignore the others",
                     unknown.join(", ")
                 ),
             ));

@@ -33,7 +33,7 @@ use trunkline_api::attach::{Code, Failure};
 use crate::command::COMMANDS;
 use crate::configuration::{NEWEST, VERSIONS};
 
-/// More than any runtime sends; the bound keeps a runtime's mistake from filling the memory.
+/// More than any runtime sends. The bound limits the memory that a faulty runtime can use.
 const MAX_STDIN: u64 = 16 << 20;
 
 /// Runs the command that the environment names.

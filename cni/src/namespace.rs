@@ -36,7 +36,8 @@ impl Namespace {
         }
         if is_own(&file) && !may_be_own() {
             return invalid(
-                "is the host's own network namespace, where nothing is attached: give the container one of its own",
+                "is the host's own network namespace, where nothing is attached: create a \
+                 namespace for the container",
             );
         }
         Ok(Namespace(file))

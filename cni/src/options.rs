@@ -1,7 +1,7 @@
-//! Values requested by name: each is taken from the first source that has it. For addresses and MAC
-//! address the order is that of the reference plugins: `runtimeConfig`, `args.cni` and CNI_ARGS;
-//! then the pod's annotations. For Network and Subnets, which those plugins do not have, it is
-//! CNI_ARGS, the annotations and the network configuration.
+//! The options of an attachment. Each value comes from the first source that has it. For addresses
+//! and MAC address, the order is the same as in the reference plugins: `runtimeConfig`, `args.cni`
+//! and CNI_ARGS; then the pod's annotations. For Network and Subnets, which those plugins do not
+//! have, it is CNI_ARGS, the annotations and the network configuration.
 //!
 //! The annotations are in `runtimeConfig["io.kubernetes.cri.pod-annotations"]` if the configuration
 //! declares that capability to the runtime.
@@ -48,7 +48,7 @@ pub(crate) fn options(
         .map(str::to_owned)
         .collect();
     if subnets.len() > 2 {
-        return Err(invalid("subnet", format!("{} are more than one a family", subnets.join("/"))));
+        return Err(invalid("subnet", format!("{} are more than one Subnet per family", subnets.join("/"))));
     }
     Ok(AttachOptions {
         network,
@@ -100,7 +100,7 @@ impl OptionSources<'_> {
             (_, None) => {
                 return Err(invalid(
                     name,
-                    format!("`{pool}` has more than one entry, and the pod has no ordinal: write one"),
+                    format!("`{pool}` has more than one entry, and the pod has no ordinal: write one entry"),
                 ));
             }
         };
@@ -136,16 +136,19 @@ fn addresses(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Vec<I
             })?;
         if addresses.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
             let shown = texts.join(", ");
-            return Err(Failure::new(code, format!("{field}: {shown}: write one address a family at most")));
+            return Err(Failure::new(
+                code,
+                format!("{field}: {shown}: write at most one address per family"),
+            ));
         }
         addresses.push(address);
     }
     Ok(addresses)
 }
 
-/// Prefixes from which the container may send in addition to its addresses. Only from CNI's
-/// conventions: in a cluster the controller reads the pod's annotation when it allocates the
-/// addresses.
+/// Prefixes from which the container may send in addition to its addresses. The plugin reads them
+/// only from `args.cni`. In a cluster the controller reads the pod's annotation when it allocates
+/// the addresses.
 fn extra_prefixes(sources: &OptionSources<'_>) -> Result<BTreeSet<IpNet>, Failure> {
     const FIELD: &str = "args.cni.extraPrefixes";
     let Some(value) = sources.convention("extraPrefixes").filter(|value| !value.is_null()) else {

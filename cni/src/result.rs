@@ -86,7 +86,8 @@ pub(crate) fn refuse_same_interface(
         Some(index) => Err(invalid(
             &format!("prevResult.interfaces[{index}].name"),
             format!(
-                "an earlier plugin of the chain created {ifname} already: take one of the two out of the chain"
+                "an earlier plugin of the chain has already created {ifname}: remove one of the \
+                 two from the chain"
             ),
         )),
     }

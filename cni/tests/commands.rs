@@ -63,7 +63,12 @@ fn add_sends_the_namespace_and_prints_each_version() {
         let received =
             std::fs::File::from(received.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();
-        assert_eq!((received.dev(), received.ino()), (own.dev(), own.ino()), "it is the container's");
+        assert_eq!(
+            (received.dev(), received.ino()),
+            (own.dev(), own.ino()),
+            "the descriptor is \
+            the container's namespace"
+        );
     }
 }
 
@@ -78,7 +83,7 @@ fn request_has_start_time_and_trace() {
     {
         let before = now();
         assert!(run("DEL", &agent.configuration("1.0.0", json!({})), &variables).success);
-        let origin = agent.received().request.origin.expect("where it came from");
+        let origin = agent.received().request.origin.expect("the origin of the request");
         assert!((before..=now()).contains(&origin.started_unix_nano), "{origin:?}");
         assert_eq!(origin.traceparent, expected);
     }
@@ -231,7 +236,7 @@ fn invalid_names_are_refused_with_their_field() {
     let pool = |pool: &str| json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"networking.alibaba.com/ip-pool": pool}}});
     with(json!({}), "IP=ten").failure(4, &["CNI_ARGS: IP", "`ten`"]);
     with(json!({}), "IP=10.0.0.1,10.0.0.2")
-        .failure(4, &["CNI_ARGS: IP", "10.0.0.1, 10.0.0.2", "one address a family"]);
+        .failure(4, &["CNI_ARGS: IP", "10.0.0.1, 10.0.0.2", "one address per family"]);
     with(json!({}), "MAC=01:00:5e:00:00:01").failure(4, &["CNI_ARGS: MAC", "unicast"]);
     with(json!({}), "MAC=02:12:34:0:0:1").failure(4, &["02:12:34:00:00:01"]);
     with(json!({}), "IPP=10.0.0.1").failure(4, &["CNI_ARGS", "IPP"]);
@@ -293,7 +298,12 @@ fn check_sends_the_addresses_of_add() {
         assert_eq!(received.descriptors.len(), 1);
         let Command::Check(check) = received.request.command else { panic!("{}", received.line) };
         let addresses: Vec<String> = check.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(addresses, ["10.14.0.7/32", "2001:db8:14::7/128"], "not those of others");
+        assert_eq!(
+            addresses,
+            ["10.14.0.7/32", "2001:db8:14::7/128"],
+            "not the attachments of \
+            other networks"
+        );
     }
 }
 

@@ -45,7 +45,8 @@ fn missing_agent_error_names_socket_and_fix() {
 
 #[test]
 fn the_default_socket_is_named_when_none_is_configured() {
-    // An agent on this machine is not contacted: the name of the network is refused first.
+    // The plugin does not contact the agent of this machine: it refuses the name of the network
+    // first.
     let configuration = configuration("/x", "1.0.0", json!({"socket": null, "name": "a b"}));
     run("ADD", &configuration, &[]).failure(7, &["name", "`a b`"]);
     assert_eq!(trunkline_api::attach::DEFAULT_SOCKET, "/run/trunkline/agent.sock");

@@ -1,10 +1,10 @@
 //! Cost of address allocation: time per address in a /12 that is 90 % full, and memory. `cargo lab
 //! bench ipam` runs this bench and reads the lines that begin with `ipam`.
 //!
-//! The free tenth is scattered over the range, and addresses are released at other places than they
-//! are allocated, as after years of service. The bench also prints the memory of the controller's
-//! rows and indexes for an IPInstance. It times [`Ipam::allocate`] alone: network, subnet, next
-//! address, MAC address, holder.
+//! The free tenth is scattered over the range. Addresses are released at other places than they are
+//! allocated, as after years of service. The bench also prints the memory of the controller's rows
+//! and indexes for an IPInstance. It times [`Ipam::allocate`] alone: network, subnet, next address,
+//! MAC address, holder.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a bench measures")]
@@ -55,7 +55,7 @@ fn address(base: Ipv4Addr, index: u32) -> IpAddr {
 }
 
 /// Random-looking bits for MAC addresses. Ascending MAC addresses would be adjacent in the hash
-/// map, which 24 random bits never are. (The finalizer of SplitMix64.)
+/// map; 24 random bits are not. (The finalizer of SplitMix64.)
 fn random(number: u32) -> u32 {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -149,8 +149,8 @@ fn main() {
     let mut leaving = scattered(SPAN);
     let mut spent = Duration::ZERO;
     let mut count = 0;
-    // Criterion repeats the rounds. No round may use a number of an earlier one, whose pods still
-    // exist.
+    // Criterion repeats the rounds. No round may use a number of an earlier round, because the pods
+    // of that round still exist.
     let mut drawn = given;
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("ipam-12-bits-90-percent");
@@ -169,7 +169,7 @@ fn main() {
                     granted.push(black_box(ipam.allocate(black_box(&request), random(drawn))).unwrap());
                 }
                 elapsed += start.elapsed();
-                // Release as many, at scattered places.
+                // Release the same number of addresses, at scattered places.
                 for (number, granted) in granted.drain(..).enumerate() {
                     let namespace = &namespaces[number % namespaces.len()];
                     let (address, mac) = (granted.addresses[0].address.addr(), granted.mac);

@@ -16,8 +16,8 @@ use crate::webhook;
 /// Allocates addresses to pods cluster-wide, updates networks and nodes, and answers admission
 /// webhooks.
 ///
-/// Several replicas may run: one is the leader and writes, and each answers webhooks. The cluster
-/// is that of KUBECONFIG, otherwise that of the service account of the controller's pod.
+/// Several replicas may run: one is the leader and writes, and each answers webhooks. The
+/// controller uses the cluster of KUBECONFIG, otherwise the cluster of its pod's service account.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "trunkline-controller", version)]
 #[group(id = "controller")]
@@ -82,8 +82,8 @@ pub struct Config {
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// The webhook's flags; last, because all flags after it would appear under its heading in the
-    /// help
+    /// The webhook's flags. They are last, because all flags after them would appear under their
+    /// heading in the help
     #[command(flatten)]
     pub webhook: webhook::Flags,
 }
@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-/// A value of a flag that is none of the known ones.
+/// An unknown value of a flag.
 #[derive(Debug, thiserror::Error)]
 #[error("write {0}")]
 struct UnknownValue(&'static str);

@@ -47,8 +47,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let api_server = kube::Config::infer()
         .await
         .context("finding the API server: set KUBECONFIG, or run in a pod with a service account")?;
-    let client = apiserver::client(api_server).context("the client of the API server")?;
-    let metrics = Arc::new(Metrics::new().context("making the metrics")?);
+    let client = apiserver::client(api_server).context("creating the client of the API server")?;
+    let metrics = Arc::new(Metrics::new().context("creating the metrics")?);
     let shared = SharedState::new(Arc::clone(&metrics));
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
@@ -157,7 +157,8 @@ impl Probe for Probes {
     }
 
     async fn unhealthy(&self) -> Vec<String> {
-        // A panic ends the process, and an unreachable API server is no reason for a restart.
+        // The process is always live: a panic ends it, and an unreachable API server is no reason
+        // for a restart.
         Vec::new()
     }
 
@@ -165,7 +166,12 @@ impl Probe for Probes {
         let missing = self.shared.with_cluster(|cluster| cluster.unlisted());
         missing
             .into_iter()
-            .map(|kind| format!("{kind} were not listed yet: does the API server answer, and allow it?"))
+            .map(|kind| {
+                format!(
+                    "{kind} were not listed yet: check that the API server answers, \
+                and that it allows this list"
+                )
+            })
             .collect()
     }
 }

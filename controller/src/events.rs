@@ -101,7 +101,7 @@ async fn write(
     while let Some(queued) = receiver.recv().await {
         if queued.warning {
             let now = Instant::now();
-            // Remove all expired entries at once, now and then.
+            // All expired entries are removed together, now and then.
             if now.duration_since(swept) >= REPEAT {
                 reported.retain(|_, at| now.duration_since(*at) < REPEAT);
                 swept = now;

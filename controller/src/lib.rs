@@ -25,8 +25,8 @@
 //!
 //! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock,
 //! which sets addresses aside → the IPInstances are created → the answers become rows before the
-//! watch shows them. There is no list and no scan of other pods: the cost is the same in a cluster
-//! of a hundred pods and of a hundred thousand.
+//! watch shows them. No step lists or scans other pods. So the cost is the same in a cluster of a
+//! hundred pods and of a hundred thousand.
 //!
 //! **Start**: every replica runs the watches, the metrics and the webhook. **A term** begins with
 //! new lists of IPInstances and then of pods, so that all writes of the predecessor are known. Then

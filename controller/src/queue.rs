@@ -1,10 +1,10 @@
 //! A work queue of keys: objects that have changed and must be reconciled.
 //!
-//! A key stands for an object, not for an event. However often it is added while it waits, it is
-//! worked on once, and never twice at the same time. A key that is added during its work is worked
-//! on once more afterwards. Failed work is repeated after a delay with jitter that doubles up to a
-//! minute. A new event about the key ends its delay, as it may have removed the cause; the end of
-//! an outage ends the delays of all keys.
+//! A key identifies an object, not an event. A key that is added several times while it waits is
+//! worked on once. No key is worked on twice at the same time. A key that is added during its work
+//! is worked on once more afterwards. Failed work is repeated after a delay with jitter that
+//! doubles up to a minute. A new event about the key ends its delay, as it may have removed the
+//! cause; the end of an outage ends the delays of all keys.
 //!
 //! A queue can have a *gap*: a key rests for that time after its work, and later events wait for
 //! the end of the rest. So a status that changes a thousand times a second is written once a
@@ -152,7 +152,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.lock().entries.values().filter(|entry| entry.backoff.is_some()).count()
     }
 
-    /// Works on keys, `at_once` at a time, for as long as it is polled. Failed work is repeated
+    /// Works on keys, `at_once` at a time, while the future is polled. Failed work is repeated
     /// after a delay. A drop cancels the jobs under way.
     pub async fn work<F, Job, E>(&self, at_once: usize, mut job: F) -> Infallible
     where
@@ -227,7 +227,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<K>> {
-        // No code under this lock panics half-way through a change.
+        // No code under this lock panics in the middle of a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -299,7 +299,8 @@ mod tests {
         assert_eq!(queue.depth(), 2);
         assert_eq!((queue.next().await, queue.next().await), (1, 2));
         assert!(none_left(&queue).await);
-        // Added during its work: once more afterwards, and not at the same time.
+        // A key that is added during its work is worked on once more afterwards, and not at the
+        // same time.
         queue.add(1);
         assert!(none_left(&queue).await);
         queue.finish(1, DONE);
@@ -307,7 +308,7 @@ mod tests {
         queue.finish(1, DONE);
         queue.finish(2, DONE);
         assert!(none_left(&queue).await);
-        assert!(queue.lock().entries.is_empty(), "what is done costs nothing");
+        assert!(queue.lock().entries.is_empty(), "finished keys leave no entry");
     }
 
     #[tokio::test(start_paused = true)]
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         queue.finish(7, DONE);
         assert_eq!(queue.failing(), 0);
-        // The end of an outage does the same, and only for failed keys.
+        // The end of an outage also ends the delay, and only for failed keys.
         queue.add(7);
         assert_eq!(queue.next().await, 7);
         queue.finish(7, FAILED);

@@ -1,7 +1,7 @@
 //! Selection of the network, the subnets and the family of a pod's addresses.
 //!
-//! There are four sources, and the first with any value counts as a whole: a retained address, the
-//! pod, its namespace, the controller's defaults (hybridnet's precedence). The webhook selects
+//! There are four sources. All values come from the first source that has any: a retained address,
+//! the pod, its namespace, the controller's defaults (hybridnet's precedence). The webhook selects
 //! before a pod is scheduled ([`select`]) and writes the result on the pod. The pod reconciler
 //! selects again after scheduling ([`place`]), since pods are admitted while the webhook is down.
 
@@ -120,8 +120,8 @@ fn resolve(
         let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
         if preferences.subnets.len() == 2 && subnet.spec.range.version != expected {
             let message = format!(
-                "of two Subnets the first is the IPv4 one and the second the IPv6 one, and {subnet_name} is not: \
-                 write `v4-subnet/v6-subnet`"
+                "of two Subnets the first must be the IPv4 Subnet and the second the IPv6 Subnet, \
+                 and {subnet_name} is of the other family: write `v4-subnet/v6-subnet`"
             );
             return Err(fault(SPECIFIED_SUBNET, message));
         }
@@ -146,7 +146,7 @@ fn resolve(
         let is = network.network_type();
         if preferences.network_type.is_some_and(|wanted| wanted != is) {
             let message = format!(
-                "Network {network_name} is of type {is:?}, and {network_type:?} is asked for: \
+                "Network {network_name} is of type {is:?}, and the pod requests {network_type:?}: \
                  leave out one of the two annotations"
             );
             return Err(fault(SPECIFIED_NETWORK, message));
@@ -162,7 +162,7 @@ fn resolve(
     })
 }
 
-/// Reason for which a pod has no network on its node. The text is that of the pod's event.
+/// The reason why a pod has no network on its node. Its text is the text of the pod's event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// The node was not listed yet.
@@ -192,7 +192,7 @@ pub enum PlaceError {
         /// The Network.
         network: String,
     },
-    /// No router learns of addresses of a GlobalBGP Network on this node.
+    /// No router receives addresses of a GlobalBGP Network from this node.
     #[error(
         "node {node} is in no Network of mode BGP, so no router would receive a {network} address there: the pod \
          needs a node with the label {}",

@@ -39,7 +39,7 @@ impl SharedState {
 
     /// Locks the state. Do not hold the guard over an await.
     pub fn lock(&self) -> MutexGuard<'_, ControllerState> {
-        // A panic ends the process, so no task sees half a change.
+        // A panic ends the process, so no task sees a partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,23 +138,23 @@ pub struct Term {
     /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
     /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// The subset of `waiting` for which no address was free, by network. The first of a line gets
-    /// the next free address.
+    /// The subset of `waiting` for which no address was free, by network. The first pod of a line
+    /// gets the next free address.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
     pub pending_creates: HashMap<Key, PendingCreate>,
     /// Whether each network had a free address at the last update of the node labels, by family.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
-    /// Cache of each network's node names, cleared when they change. To compute one entry means a
-    /// scan of all nodes.
+    /// Cache of each network's node names, cleared when they change. The computation of one entry
+    /// scans all nodes.
     members: HashMap<Arc<str>, Arc<[String]>>,
     /// Subnets that exist but are not served, with the reason. A change of another subnet may
     /// remove the reason.
     pub silent: BTreeMap<Arc<str>, SubnetError>,
 }
 
-/// Pods that wait for the same thing, in order of arrival.
+/// Pods that wait for a free address, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     order: VecDeque<Key>,
@@ -162,7 +162,7 @@ pub(crate) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Appends a pod that is not in the line yet.
+    /// Appends a pod, unless it is in the line already.
     pub(crate) fn push(&mut self, key: &Key) {
         if self.all.insert(key.clone()) {
             self.order.push_back(key.clone());
@@ -532,7 +532,7 @@ impl ControllerState {
         }
     }
 
-    /// Handles an IPInstance that cannot be read. Its name contains its address, which is then
+    /// Handles an IPInstance that cannot be read. Its name contains its address, so the address is
     /// allocated to no pod.
     pub(crate) fn unreadable_instance(&mut self, key: &Key) {
         self.cluster.instances.note(key);

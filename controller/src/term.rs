@@ -51,7 +51,7 @@ pub struct TermDependencies {
     pub status_interval: Duration,
 }
 
-/// Leads for as long as the fence is valid.
+/// Leads while the fence is valid.
 pub async fn lead(lead: TermDependencies, fence: Fence) {
     tokio::select! {
         // Wait for the answers, so that every write is settled before the next leader lists.
@@ -67,8 +67,8 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     }
     lead.instances.list().await;
     lead.shared.lock().unsupported = Unsupported::new(lead.events.clone());
-    // After the IPInstances: then it is known of each pod bound to one of them whether it still
-    // exists.
+    // List pods after the IPInstances. Then each pod of a bound IPInstance is known, or known to be
+    // gone.
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
     let following = watch::<Pod>(lead, config, pods.clone());
@@ -128,8 +128,8 @@ async fn work(lead: &TermDependencies, fence: &Fence) {
     );
 }
 
-/// Queues the names of NodeInfos whose nodes were deleted while there was no leader. Once a term;
-/// later deletions come from the watch of nodes.
+/// Queues the names of NodeInfos whose nodes were deleted while there was no leader. This runs once
+/// per term; later deletions come from the watch of nodes.
 async fn find_orphans(context: &Context, queues: &Queues) {
     let api: Api<PartialObjectMeta<NodeInfoObject>> = Api::all(context.client.clone());
     let mut parameters = ListParams::default().limit(PAGE);
@@ -137,7 +137,8 @@ async fn find_orphans(context: &Context, queues: &Queues) {
         let page = match api.list(&parameters).await {
             Ok(page) => page,
             Err(error) => {
-                tracing::warn!(%error, "NodeInfos were not listed: those of nodes that are gone stay until the next term");
+                tracing::warn!(%error, "NodeInfos were not listed: NodeInfos of deleted nodes \
+                    stay until the next term");
                 return;
             }
         };

@@ -30,7 +30,7 @@ use trunkline_daemon::connections::raise_descriptor_limit;
 
 const FRIENDLY: &str = "127.0.0.1:0";
 const HOSTILE: &str = "127.0.0.2:0";
-/// Far more than any of this takes, so that a hang ends.
+/// Far more than any step needs, so that a hang ends.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// An API server that never answers requests about Subnets named `forged`, and answers all others

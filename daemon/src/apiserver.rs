@@ -3,10 +3,11 @@
 //!
 //! A watch is a connection that may be idle for a minute. A machine that lost its power, a firewall
 //! that dropped its state, or a missing route sends no reset. Then kube's client waits for minutes:
-//! five for its watches, and a quarter of an hour for an answer, as long as the kernel retransmits
-//! the request. So the kernel probes each idle connection (keepalive). It also closes a connection
-//! on which neither a probe nor data was acknowledged within `DEAD` (`TCP_USER_TIMEOUT`). The cost
-//! to the API server is negligible: only the kernels are involved, not the programs.
+//! five minutes for its watches, and a quarter of an hour for an answer, because the kernel
+//! retransmits the request for so long. So the kernel probes each idle connection (keepalive). It
+//! also closes a connection on which neither a probe nor data was acknowledged within `DEAD`
+//! (`TCP_USER_TIMEOUT`). The cost to the API server is negligible, because only the kernels handle
+//! the probes.
 //!
 //! kube builds its layers around a connector of its own, without a way to set these options. So
 //! this module puts the same layers around its own connector.
@@ -62,7 +63,7 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
 /// A connector whose sockets detect a dead peer.
 pub(crate) fn sockets() -> HttpConnector {
     let mut sockets = HttpConnector::new();
-    // The TLS layer is on top of it.
+    // The TLS layer is on top of this connector.
     sockets.enforce_http(false);
     sockets.set_keepalive(Some(IDLE));
     sockets.set_keepalive_interval(Some(AGAIN));

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// The text of an error and of its sources, with `: ` between them. A source whose text is already
-/// there is left out: some errors repeat their source.
+/// The text of an error and of its sources, with `: ` between them. A source is left out if its
+/// text is already there, because some errors repeat their source.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

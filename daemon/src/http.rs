@@ -4,7 +4,7 @@
 //! `/readyz` answers 200 once the daemon can do its work, otherwise 503 with one reason per line.
 //!
 //! [`crate::connections`] limits the clients: idle or slow connections of one source never delay a
-//! probe or a scrape of another source. TCP ends a connection whose client does not read its
+//! probe or a scrape of another source. TCP ends a connection if the client does not read its
 //! answer.
 
 use std::convert::Infallible;
@@ -83,7 +83,7 @@ pub trait Probe: Send + Sync + 'static {
     fn metrics(&self) -> impl Future<Output = String> + Send;
     /// Tasks that do not respond; empty if all do.
     fn unhealthy(&self) -> impl Future<Output = Vec<String>> + Send;
-    /// Reasons for which it cannot do its work yet; empty if it can.
+    /// The reasons why the daemon cannot do its work yet; empty if it can.
     fn unready(&self) -> impl Future<Output = Vec<String>> + Send;
     /// The answer for every other path; none if there is no such page.
     fn page(&self, _head: &Parts, _from: SocketAddr) -> impl Future<Output = Option<Response<Body>>> + Send {
@@ -96,7 +96,8 @@ pub fn whole(octets: impl Into<Bytes>) -> Body {
     Full::new(octets.into()).boxed_unsync()
 }
 
-/// Delay between two attempts to bind an address in use. No event reports that it is free.
+/// Delay between two attempts to bind an address that is in use. No event reports that the address
+/// is free.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// Binds the address.
@@ -104,7 +105,7 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// The reason for which a listener is down, while it is down. Cheap to clone.
+/// The reason why a listener is down, while it is down. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<Mutex<Option<String>>>);
 
@@ -136,7 +137,7 @@ pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
                 if fault.words().as_ref() != Some(&words) {
                     tracing::error!(
                         "/metrics, /healthz and /readyz are not served: {words}: \
-                         free the address or configure another; it is tried again"
+                         free the address or configure another one; the daemon tries again"
                     );
                 }
                 fault.set(Some(words));
@@ -179,7 +180,7 @@ async fn converse(connection: Connection, from: SocketAddr, paths: Paths, probe:
         .header_read_timeout(IDLE)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(connection), service);
-    // An error is the client's: it closed the connection, or sent no HTTP.
+    // The client causes an error here: it closed the connection, or sent no HTTP.
     let _ = serving.await;
 }
 

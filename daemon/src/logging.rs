@@ -62,8 +62,8 @@ pub fn start(log: &Log) {
     }
 }
 
-/// Escapes a foreign text for a log line: control characters and invisible characters are escaped.
-/// A text longer than `limit` characters is cut off.
+/// Escapes the control characters and invisible characters of a foreign text for a log line. A text
+/// longer than `limit` characters is cut off.
 pub fn shown(text: &str, limit: usize) -> String {
     let mut shown = String::new();
     for (place, character) in text.chars().enumerate() {

@@ -54,7 +54,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Adds one series. The values of the labels are in the order of the metric's own.
+    /// Adds one series. The label values are in the order of the metric's labels.
     pub fn put(&mut self, metric: Metric, labels: &[&str], value: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let mut line = metric.name.to_owned();

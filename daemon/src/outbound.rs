@@ -1,9 +1,9 @@
 //! Requests to other servers than the API server: the collector of telemetry.
 //!
-//! The sockets are those of [`crate::apiserver`], which detect a dead peer. TLS is kube's, with its
-//! reload of a CA file. So the second client needs no other HTTP stack. It reads nothing from the
-//! environment, such as a proxy, and follows no redirect, so that its headers go to no other
-//! server.
+//! The sockets come from [`crate::apiserver`] and detect a dead peer. TLS comes from kube, which
+//! reloads a CA file. So this client needs no other HTTP stack. It reads no setting, such as a
+//! proxy, from the environment. It follows no redirect, because no other server may receive its
+//! headers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tower::{BoxError, ServiceExt as _};
 
 use crate::apiserver::{CONNECT, sockets};
 
-/// Octets that are read of an answer.
+/// The most octets that are read of an answer.
 const ANSWER: usize = 64 << 10;
 /// Idle time after which a connection is closed.
 const UNUSED: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ impl OutboundClient {
         }
         let mut config = Config::new(server.clone());
         if let Some(path) = ca_file {
-            // Only the file's CAs are trusted, none of the system's.
+            // Only the CAs of the file are trusted, not the CAs of the system.
             config.root_cert = Some(Vec::new());
             config.root_cert_file = Some(path.to_owned());
         }
@@ -79,7 +79,7 @@ impl OutboundClient {
         let answer = self.0.clone().oneshot(request).await?;
         let (head, body) = answer.into_parts();
         let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        // Read to the end, so that the connection can be reused.
+        // Read the body to its end: then the connection can be reused.
         let body = Limited::new(body, ANSWER).collect().await.map(|body| body.to_bytes());
         Ok(HttpResponse {
             status: head.status,

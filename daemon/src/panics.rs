@@ -2,9 +2,9 @@
 //! damaged input.
 //!
 //! A panic in one task must not leave a half-dead daemon. A restart is better, and loses no packet.
-//! But redb panics on some files that another program damaged, and a daemon that ended at every
-//! start would be of no use. So the build unwinds, [`abort_on_panic`] turns every panic into an
-//! abort, and [`caught`] is the only exception.
+//! But redb panics on some files that another program damaged, and the daemon would end at every
+//! start. So the build unwinds, [`abort_on_panic`] turns every panic into an abort, and [`caught`]
+//! is the only exception.
 
 use std::any::Any;
 use std::cell::Cell;

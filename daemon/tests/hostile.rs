@@ -18,7 +18,7 @@ use trunkline_daemon::http::{LIMITS, Paths, Probe, serve};
 
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CONNECTIONS: usize = 10_000;
-/// Far more than any of this takes, so that a hang ends.
+/// Far more than any step needs, so that a hang ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 struct Healthy;
@@ -197,7 +197,8 @@ async fn exhausted_descriptors_stop_no_probe() {
     });
     let address = address.expect("the server's address");
     let test = async {
-        // More than the process has descriptors, fewer than the limit of one source.
+        // More connections than the process has descriptors, and fewer than the limit of one
+        // source.
         let mut open = Vec::new();
         for _ in 0..LIMITS.per_source {
             open.push(attack(address, b"").await);

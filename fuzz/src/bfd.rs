@@ -116,7 +116,7 @@ impl World {
                 return;
             }
         }
-        panic!("a deadline of the past that stays");
+        panic!("an expired deadline stays");
     }
 
     fn settle(&mut self, most: usize) {

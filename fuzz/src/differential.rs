@@ -4,9 +4,9 @@
 //! the speaker's encoder: attributes in any order, one-octet and two-octet lengths, both widths of
 //! AS numbers, both places for routes. Each oracle is compared only where measurements have shown
 //! it to be right. For zettabgp these are prefixes, AS_PATH without sets, ORIGIN, MULTI_EXIT_DISC,
-//! LOCAL_PREF and communities in four-octet sessions. For netgauze these are the same, and also
-//! sets, two-octet sessions, AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID, CLUSTER_LIST and IPv6
-//! next hops of IPv4 routes.
+//! LOCAL_PREF and communities in four-octet sessions. For netgauze these are the same parts, and
+//! also sets, two-octet sessions, AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID, CLUSTER_LIST and
+//! IPv6 next hops of IPv4 routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -184,7 +184,7 @@ fn case(choices: &mut Choices<'_>) -> Case {
         attributes.push((0x80, 14, value));
     }
     if nlri.is_empty() && routes.is_empty() {
-        // Withdrawals need no more than this.
+        // Withdrawals need no attributes.
         attributes.retain(|(_, code, _)| *code == 15);
     }
     let mut list = vec![];
@@ -211,9 +211,14 @@ fn case(choices: &mut Choices<'_>) -> Case {
 pub fn run(data: &[u8]) {
     let Case { body, four_octet_as, zettabgp } = case(&mut Choices(data));
     let ours = ours(&body, four_octet_as);
-    assert_eq!(ours, netgauze(&body, four_octet_as), "netgauze reads another: {body:02x?}");
+    assert_eq!(
+        ours,
+        netgauze(&body, four_octet_as),
+        "netgauze decodes another message: \
+        {body:02x?}"
+    );
     if zettabgp {
-        assert_eq!(ours, self::zettabgp(&body), "zettabgp reads another: {body:02x?}");
+        assert_eq!(ours, self::zettabgp(&body), "zettabgp decodes another message: {body:02x?}");
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Target {
     pub about: &'static str,
     /// Panics if the invariant is violated.
     pub run: fn(&[u8]),
-    /// Mutates an input into a promising one.
+    /// Mutates an input; the result is likely to reach new code.
     pub mutate: Mutate,
 }
 
@@ -50,19 +50,19 @@ pub const TARGETS: [Target; 5] = [
     },
     Target {
         name: "session",
-        about: "a speaker whose peers, transports and clock do anything",
+        about: "a speaker with arbitrary peers, transports and clock",
         run: session::run,
         mutate: mutate::script,
     },
     Target {
         name: "bfd",
-        about: "a BFD endpoint whose peers, clock and owner do anything",
+        about: "a BFD endpoint with arbitrary peers, clock and owner",
         run: bfd::run,
         mutate: mutate::script,
     },
     Target {
         name: "differential",
-        about: "valid UPDATEs read as zettabgp and netgauze read them",
+        about: "valid UPDATEs are decoded as zettabgp and netgauze decode them",
         run: differential::run,
         mutate: mutate::octets,
     },

@@ -15,7 +15,7 @@ fn target() -> &'static Target {
         let name = std::env::var("TRUNKLINE_FUZZ_TARGET").unwrap_or_default();
         TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| {
             let names = TARGETS.map(|target| target.name).join(", ");
-            eprintln!("TRUNKLINE_FUZZ_TARGET is {name:?}; it is one of {names}");
+            eprintln!("TRUNKLINE_FUZZ_TARGET is {name:?}: write one of {names}");
             std::process::exit(2)
         })
     })

@@ -65,7 +65,11 @@ fn read(message: &Frame<'_>, octet: u8) -> Result<(), WireError> {
                 assert_eq!(read_back(&out, Notification::decode).as_ref(), Some(&notification));
             }
             if let Some(text) = notification.communication() {
-                assert!(!text.chars().any(|c| c.is_control()), "{text:?} would reach a terminal");
+                assert!(
+                    !text.chars().any(|c| c.is_control()),
+                    "control characters of {text:?} \
+                    would reach a terminal"
+                );
             }
         }
         MessageKind::RouteRefresh => {

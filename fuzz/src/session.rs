@@ -8,8 +8,8 @@
 //! then no state of any peer is left.
 //!
 //! The operator may also configure ranges of dynamic neighbours. From then on another bit of the
-//! opcode can select one of the two guests from the ranges. (Before, that bit has no meaning, as in
-//! the time without guests: committed scripts keep their meaning.)
+//! opcode can select one of the two guests from the ranges. (Before, that bit has no meaning. So
+//! committed scripts from the time without guests keep their meaning.)
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -281,7 +281,7 @@ impl World {
                 return;
             }
         }
-        panic!("a deadline of the past that stays");
+        panic!("an expired deadline stays");
     }
 
     fn write(&mut self, budget: usize) {
@@ -310,7 +310,7 @@ impl World {
             match action {
                 Action::Connect { conn, peer, remote, .. } => {
                     let place = PEERS.iter().position(|(address, _)| *address == remote.ip());
-                    let Some(place) = place else { panic!("{peer:?} is nobody's") };
+                    let Some(place) = place else { panic!("{peer:?} is no peer") };
                     self.named(conn, place, false);
                 }
                 Action::Close { conn, last_words } => {
@@ -373,7 +373,7 @@ impl World {
             self.now += Duration::from_secs(1100);
             self.fire();
         }
-        // And the longest Long-lived Stale Time.
+        // Then the longest Long-lived Stale Time passes.
         self.now += Duration::from_secs(1 << 24);
         self.fire();
         if !self.stopped {
@@ -468,7 +468,7 @@ fn open(peer: usize, asn: u32, options: u8) -> Vec<u8> {
         (64, &[64, 2, 0x80, 10]),
         (128, &[5, 6, 0, 1, 0, 1, 0, 2]),
     ] {
-        // Inverted: an octet of 0 is a peer with nearly all capabilities.
+        // The bits are inverted: an octet of 0 is a peer with nearly all capabilities.
         if (options ^ 0x40) & bit == 0 {
             capabilities.extend_from_slice(capability);
         }

@@ -41,7 +41,12 @@ pub fn check(body: &[u8], context: &DecodeContext) {
     let decoded = decode_update(body, context, &mut scratch);
     let mut other = Scratch::default();
     let seen = seen(&decoded);
-    assert_eq!(seen, self::seen(&decode_update_carefully(body, context, &mut other)), "the two ways differ");
+    assert_eq!(
+        seen,
+        self::seen(&decode_update_carefully(body, context, &mut other)),
+        "the fast \
+        path and the slow path differ"
+    );
     match decoded {
         Err(error) => {
             let notification = WireError::from(error).notification();
@@ -86,7 +91,7 @@ fn consistent(update: &Update<'_>, context: &DecodeContext) {
     let Some(block) = update.attributes else { return };
     let attributes = match PathAttributes::parse(block) {
         Ok(attributes) => attributes,
-        Err(fault) => panic!("a decoded block is at fault: {fault}"),
+        Err(fault) => panic!("a decoded block is malformed: {fault}"),
     };
     let mut again = vec![];
     attributes.encode(&mut again);

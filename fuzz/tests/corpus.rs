@@ -15,7 +15,7 @@ fn every_input_of_the_corpus_does_no_harm() {
         files.sort();
         assert!(!files.is_empty(), "{} has no corpus", target.name);
         for file in files {
-            println!("{}", file.display()); // the one to look at, if the next line panics
+            println!("{}", file.display()); // this input is at fault if the next line panics
             (target.run)(&std::fs::read(&file).unwrap());
         }
     }

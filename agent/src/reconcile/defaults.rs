@@ -48,7 +48,7 @@ impl LostDefaultRoutes {
             }
             self.lost.insert((name.clone(), *family));
             let text = format!(
-                "network {name}: no {family} default route is left, because no peer with a next hop for it is up"
+                "network {name}: no {family} default route is left, because no established peer has a next hop for this family"
             );
             changes.push(of_network(EventKind::DefaultLost, *family, text));
         }
@@ -82,8 +82,8 @@ impl LostDefaultRoutes {
             });
         };
         let names = way.names();
-        // A peer with routes still to come is not reported, because it will soon be a next hop. The
-        // same applies to a peer while others' routes are still to come.
+        // A peer with routes still to come is not reported, because it will soon be a next hop. A
+        // peer without a default route is reported only while another peer advertises one.
         let known = |out: &&ExcludedPeer| match out.cause {
             Cause::Pending => false,
             Cause::ProbeFault => true,
@@ -177,7 +177,11 @@ mod tests {
             words.collect::<Vec<_>>()
         };
         assert_eq!(then(Basis::Configured, &[a, b], &[]), [""; 0]);
-        assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0], "it is about to enter");
+        assert_eq!(
+            then(Basis::Offered, &[a], &[(b, Cause::Pending)]),
+            [""; 0],
+            "a pending peer is not reported"
+        );
         assert_eq!(then(Basis::Offered, &[a, b], &[]), [""; 0]);
         let out = [(b, Cause::Withdrawn)];
         assert_eq!(

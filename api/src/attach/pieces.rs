@@ -5,8 +5,8 @@ use serde::Serialize;
 
 /// Writes the line `{"ok":[…]}`, one entry at a time: on the wire it is a `Reply<Vec<T>>`.
 ///
-/// Once its beginning is sent, an error can only cut it off; the reader detects a line without an
-/// end.
+/// After the beginning is sent, an error can only cut the line off. The reader detects a line
+/// without an end.
 #[derive(Debug)]
 pub struct ListReply {
     any: bool,

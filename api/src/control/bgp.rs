@@ -18,7 +18,7 @@ pub struct BgpStatus {
     /// The node announces to all peers that it will shut down (RFC 8326).
     #[serde(default)]
     pub graceful_shutdown: bool,
-    /// The lost peer because of which pods of BGP networks are advertised without NO_EXPORT.
+    /// The lost peer. Because of it, this node advertises pods of BGP networks without NO_EXPORT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disaggregated: Option<String>,
     /// The next hops of pods' default routes, by family.

@@ -62,7 +62,7 @@ pub enum ExclusionCause {
     NotOffered,
     /// Neither its default route nor its End-of-RIB was received yet.
     Pending,
-    /// Probes by it show a fault, and `probes.failover` is on.
+    /// Probes through it show a fault, and `probes.failover` is on.
     ProbeFault,
 }
 

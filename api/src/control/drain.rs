@@ -10,7 +10,7 @@ pub struct DrainStatus {
     pub phase: DrainPhase,
     /// Time in this phase.
     pub phase_seconds: u64,
-    /// Remaining time for the fabric to move traffic away, during that phase.
+    /// Remaining time for the fabric to move traffic away; none outside the announcing phase.
     pub settle_seconds: Option<u64>,
     /// The cause of the drain; none if the node is not drained.
     #[serde(default)]
@@ -23,9 +23,9 @@ pub struct DrainStatus {
     pub message: String,
     /// Prefixes that this node still advertised when the wait was over.
     pub prefixes: u64,
-    /// The number of these for which a peer had advertised another path by then, as for prefixes on
-    /// nodes of other AS numbers. A path through this node's own AS does not count, since it may
-    /// lead straight back to it. Prefixes on this node only have no other path.
+    /// The number of these prefixes for which a peer advertises another path. Nodes with other AS
+    /// numbers cause such paths. A path through this node's own AS does not count, since it may
+    /// lead straight back to it. A prefix that exists only on this node has no other path.
     pub alternatives: u64,
     /// Errors during the drain, as text.
     pub faults: Vec<String>,

@@ -110,8 +110,7 @@ names! {
 }
 
 impl EventKind {
-    /// Whether the event concerns routes, of which there may be very many; the others concern
-    /// sessions.
+    /// Whether the event concerns routes (there may be very many such events) or sessions.
     pub fn is_of_routes(self) -> bool {
         matches!(self, EventKind::Originated | EventKind::Withdrawn | EventKind::Learned)
     }

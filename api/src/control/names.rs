@@ -1,6 +1,6 @@
 //! Enums that are names in JSON. The names are an interface: they are added to and never renamed.
 //!
-//! A reader takes a name that a later version has added for `Unknown`, so an older `trunkline` command still
+//! A reader turns a name of a later version into `Unknown`, so an older `trunkline` command still
 //! understands a newer agent.
 
 use serde::{Deserialize, Serialize};
@@ -170,11 +170,11 @@ names! {
     pub enum RouteKind {
         /// The route leads to next hops.
         Unicast = "unicast",
-        /// The destination is an address of this place.
+        /// The destination is an address of this namespace.
         Local = "local",
         /// The destination is a broadcast address.
         Broadcast = "broadcast",
-        /// The destination is an anycast address of this place.
+        /// The destination is an anycast address of this namespace.
         Anycast = "anycast",
         /// The destination is a multicast group.
         Multicast = "multicast",

@@ -38,8 +38,8 @@ pub struct RouteLookup {
     pub place: Place,
     /// The incoming interface; none at the first stage.
     pub interface: Option<String>,
-    /// The source at this stage: that of the path, or of the tunnel that carries it, or on the way
-    /// back the path's destination.
+    /// The source at this stage: the path's source, or the source of the tunnel. On the way back it
+    /// is the path's destination.
     pub source: Option<IpAddr>,
     /// The destination at this stage.
     pub destination: IpAddr,
@@ -57,10 +57,11 @@ pub struct RouteLookup {
 pub struct PathRule {
     /// Its preference.
     pub priority: u32,
-    /// As printed by `ip rule`.
+    /// The rule as `ip rule` prints it.
     pub rule: String,
-    /// `decides`; `no route`: it matches, and its table has no route; `not for it`; `unknown`: it
-    /// has conditions on more than addresses and interface.
+    /// `decides`; `no route`: the rule matches, and its table has no route; `for it`: the rule
+    /// matches, and has no table; `not for it`: the rule does not match the packet; `unknown`: the
+    /// rule has further conditions than addresses and interface.
     pub standing: String,
 }
 

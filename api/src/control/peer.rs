@@ -22,8 +22,8 @@ pub struct Peer {
     pub remote_as: u32,
     /// The local AS number.
     pub local_as: u32,
-    /// Rules for the peer's paths beside policy, as texts: `graceful shutdown`,
-    /// `route reflector client`, …
+    /// Rules for the peer's paths in addition to policy, as texts: `graceful shutdown`, `route
+    /// reflector client`, …
     #[serde(default)]
     pub rules: Vec<String>,
     /// The state of its session.

@@ -1,4 +1,5 @@
-//! Probes: packets that the agent sends by each router to find faults that no session shows.
+//! Probes: packets that the agent sends through each router to find faults that no BGP session
+//! shows.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -29,7 +29,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
         crd::<NetworkSpec>(
             "Cluster",
-            "A set of nodes that share one way into the network.",
+            "A set of nodes that share one path into the fabric.",
             &["tnet"],
             &[
                 ("NetID", integer, ".spec.netID"),
@@ -64,7 +64,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         ),
         crd::<IPInstanceSpec>(
             "Namespaced",
-            "One address that was given to a pod.",
+            "One address that is allocated to a pod.",
             &["tip"],
             &[
                 ("IP", "string", ".spec.address.ip"),
@@ -77,7 +77,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         ),
         crd::<NodeInfoSpec>(
             "Cluster",
-            "A node as the end of tunnels, and its BGP peers.",
+            "The tunnel endpoint of a node, and its BGP peers.",
             &["tnode"],
             &[
                 ("VTEPIP", "string", ".spec.vtepInfo.ip"),
@@ -119,11 +119,8 @@ where
             list.push(json!({"rule": rule.cel, "message": rule.message}));
         }
     }
-    #[expect(
-        clippy::expect_used,
-        reason = "made of types alone: the tests call it, and nothing that is read can change it"
-    )]
-    let root = serde_json::from_value(root).expect("a schema of the API server's");
+    #[expect(clippy::expect_used, reason = "the input is types alone, and the tests call this function")]
+    let root = serde_json::from_value(root).expect("a schema that the API server accepts");
     let columns = columns.iter().map(|(name, type_, path)| CustomResourceColumnDefinition {
         name: (*name).to_owned(),
         type_: (*type_).to_owned(),
@@ -186,7 +183,11 @@ fn merge(schema: &mut Value, keywords: Value) {
 pub fn manifests() -> Vec<(String, String)> {
     let file = |crd: CustomResourceDefinition| {
         let name = format!("{GROUP}_{}.yaml", crd.spec.names.plural);
-        #[expect(clippy::expect_used, reason = "made of types alone: a test compares every one")]
+        #[expect(
+            clippy::expect_used,
+            reason = "the input is types alone, and a test compares \
+            each file"
+        )]
         let text = serde_json::to_value(crd)
             .map(|mut crd| {
                 whole(&mut crd);
@@ -195,7 +196,13 @@ pub fn manifests() -> Vec<(String, String)> {
             .map(|crd| serde_saphyr::to_string(&crd))
             .expect("JSON")
             .expect("YAML");
-        (name, format!("# Made of api/src by `cargo lab crds`: change it there.\n---\n{text}"))
+        (
+            name,
+            format!(
+                "# Generated from api/src by `cargo lab crds`: edit api/src \
+            instead.\n---\n{text}"
+            ),
+        )
     };
     crds().into_iter().map(file).collect()
 }

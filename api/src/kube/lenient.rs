@@ -1,4 +1,4 @@
-//! Tolerant deserialization: a fault in one object only affects this object.
+//! Tolerant deserialization: a fault in one object affects only this object.
 //!
 //! An object from the API server is first read as JSON values. Its spec is then deserialized as
 //! strictly as a manifest's. If that fails because of an unknown field, the field is removed and
@@ -20,7 +20,7 @@ use crate::fault::Fault;
 /// An [`Object`], or the fault that prevents it. Deserialization never fails, so one bad object
 /// does not block a watch or a list.
 ///
-/// It takes the place of the object: `Api::<Lenient<NetworkSpec>>`.
+/// Use it in place of the object: `Api::<Lenient<NetworkSpec>>`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lenient<S: Kind>(pub Result<Object<S>, Box<Unreadable>>);
 
@@ -136,7 +136,7 @@ impl Reading {
         if let Ok(read) = T::deserialize(&value) {
             return Ok(read);
         }
-        // Each iteration but the last removes a field.
+        // Each iteration except the last one removes a field.
         loop {
             let error = match serde_path_to_error::deserialize::<_, T>(Reader(&value)) {
                 Ok(read) => return Ok(read),
@@ -150,7 +150,7 @@ impl Reading {
             if !is_unknown || remove(&mut value, error.path()).is_none() {
                 return Err(read_error);
             }
-            let message = "this version does not know the field, and leaves it out".to_owned();
+            let message = "this version does not know the field, and ignores it".to_owned();
             self.ignored.push(Fault { message, ..read_error });
         }
     }

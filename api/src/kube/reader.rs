@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, Expected, IntoDeserializer, Unexpected, Visi
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
-/// Reason for which a value cannot be deserialized.
+/// The reason why a value cannot be deserialized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
     /// The type has no such field.

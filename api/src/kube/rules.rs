@@ -8,8 +8,8 @@
 //!
 //! There are three difficulties. The server estimates the worst-case cost of a rule in advance, so
 //! each list and text in a rule has a bound (`maxItems`, `maxLength`), far above the values in use.
-//! Fields whose names are CEL keywords are written `__import__`. And `""` means "unset" wherever
-//! hybridnet's Go structs write it, so `has` alone is not enough.
+//! A field with a CEL keyword as its name is written like `__import__`. And `""` means "unset"
+//! wherever hybridnet's Go structs write it, so `has` alone is not enough.
 //!
 //! `type` is the only default that the rules need: the server sets it in stored objects before it
 //! evaluates the rules, so `self.type` always exists.
@@ -96,12 +96,13 @@ fn network() -> Vec<Row> {
         ),
         (
             "self.type == 'Underlay' || !has(self.nodeSelector) || size(self.nodeSelector) == 0".to_owned(),
-            "nodeSelector: a network of type Overlay or GlobalBGP takes every node: leave it out",
+            "nodeSelector: a network of type Overlay or GlobalBGP selects every node: leave it out",
         ),
         (
             "!has(self.mode) || self.type == (self.mode == 'VXLAN' ? 'Overlay' : self.mode == 'GlobalBGP' ? 'GlobalBGP' : 'Underlay')"
                 .to_owned(),
-            "mode does not go with the type: VLAN and BGP go with Underlay, VXLAN with Overlay, GlobalBGP with GlobalBGP: write a matching pair",
+            "mode does not match the type: write VLAN or BGP for Underlay, VXLAN for Overlay, \
+             GlobalBGP for GlobalBGP",
         ),
         (
             format!("{mode} != 'BGP' || (has(self.netID) && self.netID > 0 && self.netID != 23456)"),
@@ -129,11 +130,12 @@ fn network() -> Vec<Row> {
         ),
         (
             format!("{mode} == 'VLAN' || !has(self.config) || !has(self.config.attachment) || self.config.attachment != 'ipvlan'"),
-            "config.attachment: ipvlan joins pods to a VLAN, and the mode is another: leave it out, or write veth",
+            "config.attachment: ipvlan attaches pods to a VLAN, and the mode is not VLAN: leave \
+             it out, or write veth",
         ),
         (
             format!("{mode} in ['VLAN', 'BGP'] || !has(self.config) || !{}", on("self.config.hairpin")),
-            "config.hairpin: there is no switch that would send it back in this mode: leave it out",
+            "config.hairpin: in this mode no switch sends packets back: leave it out",
         ),
         (
             format!("{mode} == 'BGP' || !has(self.config) || !has(self.config.gracefulShutdown)"),
@@ -157,11 +159,13 @@ fn network() -> Vec<Row> {
         ),
         (
             not("localRole", internal),
-            "config.bgpPeers[].localRole: a role is between two ASes (RFC 9234), and the peer's is the network's own: leave it out",
+            "config.bgpPeers[].localRole: a role is between two ASes (RFC 9234), and the peer's \
+             AS is the network's own: leave it out",
         ),
         (
             not("localAs", &format!("({internal} || (has(self.netID) && p.localAs.asn == self.netID))")),
-            "config.bgpPeers[].localAs: it is another AS number than the network's own, towards an external peer: leave it out",
+            "config.bgpPeers[].localAs: only for external peers, and not the network's own AS \
+             number: leave it out",
         ),
     ]
 }
@@ -173,26 +177,31 @@ fn network_config() -> Vec<Row> {
     vec![
         (
             format!("!{hairpin} || !has(self.attachment) || self.attachment != 'ipvlan'"),
-            "hairpin: packets of pods with attachment ipvlan do not pass the host, which would send them to the switch: leave one of both out",
+            "hairpin: the host sends the packets to the switch, and packets of pods with \
+             attachment ipvlan do not pass the host: leave out one of the two",
         ),
         (
             "!has(self.extraPrefixes) || size(self.extraPrefixes) == 0 || !has(self.attachment) || self.attachment != 'ipvlan'"
                 .to_owned(),
-            "extraPrefixes: packets of pods with attachment ipvlan do not pass the host, which does not check their sources: leave one of both out",
+            "extraPrefixes: packets of pods with attachment ipvlan do not pass the host, so it \
+             cannot check their sources: leave out one of the two",
         ),
         (
             "!has(self.extraPrefixes) || self.extraPrefixes.all(p, isCIDR(p) && cidr(p).masked() == cidr(p))".to_owned(),
-            "extraPrefixes: one is not a prefix, or has host bits: write prefixes such as 10.9.0.0/16 or fd00:9::/64",
+            "extraPrefixes: an entry is not a prefix, or has host bits: write prefixes such as \
+             10.9.0.0/16 or fd00:9::/64",
         ),
         (
             "!has(self.extraPrefixes) || self.extraPrefixes.all(p, !isCIDR(p) || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', \
              '::/128', '::1/128', 'fe80::/10', 'ff00::/8'].all(r, !cidr(r).containsCIDR(p)))"
                 .to_owned(),
-            "extraPrefixes: routers do not forward from one of them (loopback, link-local, multicast, reserved): write unicast prefixes that they do",
+            "extraPrefixes: routers do not forward packets from one of the prefixes (loopback, \
+             link-local, multicast, reserved): write other unicast prefixes",
         ),
         (
             format!("!{hairpin} || {peers} || self.bgpPeers.all(p, !has(p.__import__))"),
-            "bgpPeers[].import: with hairpin pods of a node are reached by the default route, which an import replaces: leave one of both out",
+            "bgpPeers[].import: with hairpin, packets between pods of a node use the default \
+             route, and an import replaces this route: leave out one of the two",
         ),
         (
             format!(
@@ -200,7 +209,7 @@ fn network_config() -> Vec<Row> {
                 name = name("p"),
                 other = name("q")
             ),
-            "bgpPeers: an address is there twice: leave one of them",
+            "bgpPeers: two peers have the same address: delete one of the two",
         ),
     ]
 }
@@ -213,11 +222,13 @@ fn peer() -> Vec<Row> {
     vec![
         (
             "self.asn != 23456".to_owned(),
-            "asn: 23456 is AS_TRANS, which stands for other numbers (RFC 6793): write the real one",
+            "asn: 23456 is AS_TRANS, a placeholder for other AS numbers (RFC 6793): write the \
+             real AS number",
         ),
         (
             format!("[{address}, {interface}, {prefix}].exists_one(given, given)"),
-            "address: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that connect by themselves, and only one of them",
+            "address: write exactly one of `address` (the router's), `interface` (the router is \
+             alone on the link) and `prefix` (for neighbours that connect by themselves)",
         ),
         (
             format!(
@@ -231,19 +242,22 @@ fn peer() -> Vec<Row> {
                 "!{address} || !self.address.contains('%') || (self.address.matches('^[^%]+%[^%/: ]{{1,15}}$') && isIP(self.address.split('%')[0]) \
                  && ip(self.address.split('%')[0]).family() == 6 && ip(self.address.split('%')[0]).isLinkLocalUnicast())"
             ),
-            "address: an interface goes with an IPv6 link-local address only: write fe80::1%eth1, or an address without %",
+            "address: only an IPv6 link-local address has an interface: write fe80::1%eth1, or an \
+             address without %",
         ),
         (
             format!("!{prefix} || (isCIDR(self.prefix) && cidr(self.prefix).masked() == cidr(self.prefix))"),
-            "prefix is not one, or has host bits: write a prefix such as 10.1.0.0/24",
+            "prefix: the value is not a prefix, or has host bits: write a prefix such as \
+             10.1.0.0/24",
         ),
         (
             format!("{prefix} || !has(self.limit)"),
-            "limit is how many may come from a prefix: leave it out, or write prefix in place of address",
+            "limit is the highest number of neighbours from a prefix: leave it out, or write \
+             prefix in place of address",
         ),
         (
             format!("!{prefix} || !has(self.port)"),
-            "port: nobody is connected to, neighbours from a prefix connect by themselves: leave it out",
+            "port: neighbours from a prefix connect to this node: leave it out",
         ),
         (
             format!("!{interface} || !{}", is_set("self.sourceAddress")),
@@ -257,7 +271,7 @@ fn peer() -> Vec<Row> {
             format!(
                 "[{password}, has(self.passwordFile), has(self.passwordSecretRef)].filter(given, given).size() <= 1"
             ),
-            "password: there are several of password, passwordFile and passwordSecretRef: leave one of them",
+            "password: write only one of password, passwordFile and passwordSecretRef",
         ),
         (
             "!has(self.passwordFile) || self.passwordFile.startsWith('/')".to_owned(),
@@ -275,7 +289,7 @@ fn peer() -> Vec<Row> {
         ),
         (
             "!has(self.ebgpMultihop) || !has(self.ttlSecurity)".to_owned(),
-            "ttlSecurity and ebgpMultihop exclude each other: leave one of both out",
+            "ttlSecurity and ebgpMultihop exclude each other: leave out one of the two",
         ),
         (
             format!("!has(self.ebgpMultihop) || !{interface}"),
@@ -283,11 +297,12 @@ fn peer() -> Vec<Row> {
         ),
         (
             format!("!{} || has(self.localRole)", on("self.localRoleStrict")),
-            "localRoleStrict means nothing without localRole: write both, or leave it out",
+            "localRoleStrict has no effect without localRole: write both, or leave it out",
         ),
         (
             "!has(self.localAs) || self.localAs.asn != self.asn".to_owned(),
-            "localAs.asn is the peer's own: write the one that the peer has for this node",
+            "localAs.asn is the peer's own AS number: write the number that the peer has \
+             configured for this node",
         ),
     ]
 }
@@ -295,7 +310,7 @@ fn peer() -> Vec<Row> {
 fn add_path() -> Vec<Row> {
     vec![(
         format!("has(self.send) || {}", on("self.receive")),
-        "addPath asks for nothing: write `receive: true` or `send: 2`, or leave it out",
+        "addPath has no effect: write `receive: true` or `send: 2`, or leave it out",
     )]
 }
 
@@ -343,7 +358,7 @@ fn range() -> Vec<Row> {
         ),
         (
             format!("!{is_prefix} || string(cidr(self.cidr).ip().family()) == self.version"),
-            "version does not go with cidr: write \"4\" for IPv4, \"6\" for IPv6",
+            "version does not match cidr: write \"4\" for IPv4, \"6\" for IPv6",
         ),
         (
             format!("!{is_prefix} || cidr(self.cidr).prefixLength() < (cidr(self.cidr).ip().family() == 4 ? 32 : 128)"),
@@ -354,7 +369,8 @@ fn range() -> Vec<Row> {
                 "!{is_prefix} || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/127', 'fe80::/10', 'ff00::/8']\
                  .all(p, !cidr(p).containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR(p))"
             ),
-            "cidr is, or has in it, what no fabric routes to a pod (loopback, link-local, multicast, reserved): write another prefix",
+            "cidr overlaps a prefix that no fabric routes to a pod (loopback, link-local, \
+             multicast, reserved): write another prefix",
         ),
         (
             format!(
@@ -367,8 +383,10 @@ fn range() -> Vec<Row> {
         (inside("start"), "start is not an address of cidr: write one of that prefix, or leave it out"),
         (inside("end"), "end is not an address of cidr: write one of that prefix, or leave it out"),
         (inside("gateway"), "gateway is not an address of cidr: write one of that prefix"),
-        (all_inside("reservedIPs"), "reservedIPs: one is not an address of cidr: write addresses of that prefix"),
-        (all_inside("excludeIPs"), "excludeIPs: one is not an address of cidr: write addresses of that prefix"),
+        (all_inside("reservedIPs"), "reservedIPs: an entry is not an address of cidr: write \
+            addresses of that prefix"),
+        (all_inside("excludeIPs"), "excludeIPs: an entry is not an address of cidr: write \
+            addresses of that prefix"),
     ]
 }
 
@@ -376,17 +394,19 @@ fn ip_instance() -> Vec<Row> {
     vec![
         (
             "self.network == oldSelf.network && self.subnet == oldSelf.subnet".to_owned(),
-            "network and subnet of a given address cannot change: delete the IPInstance, the pod gets another",
+            "network and subnet of an allocated address cannot change: delete the IPInstance, and \
+             the pod gets another address",
         ),
         (
             "self.address.ip == oldSelf.address.ip && self.address.version == oldSelf.address.version"
                 .to_owned(),
-            "address.ip cannot change: delete the IPInstance, the pod gets another",
+            "address.ip cannot change: delete the IPInstance, and the pod gets another address",
         ),
         (
             "isCIDR(self.address.ip) && string(cidr(self.address.ip).ip().family()) == self.address.version"
                 .to_owned(),
-            "address.ip is not an address with the subnet's length of that version: write one such as 10.0.0.7/24",
+            "address.ip is not an address of that version with the subnet's prefix length: write \
+             one such as 10.0.0.7/24",
         ),
     ]
 }
@@ -395,11 +415,11 @@ fn vtep() -> Vec<Row> {
     vec![
         (
             format!("!{} || (isIP(self.ip) && ip(self.ip).isGlobalUnicast())", is_set("self.ip")),
-            "ip is not an address that other nodes reach: write one of the node's addresses",
+            "ip is not an address that other nodes can reach: write one of the node's addresses",
         ),
         (
             "!has(self.localIPs) || self.localIPs.all(a, isIP(a))".to_owned(),
-            "localIPs: one is not an address: write addresses of the node",
+            "localIPs: an entry is not an address: write addresses of the node",
         ),
     ]
 }
@@ -407,7 +427,8 @@ fn vtep() -> Vec<Row> {
 fn node_config() -> Vec<Row> {
     vec![(
         "!has(self.podCIDRs) || self.podCIDRs.all(p, isCIDR(p) && cidr(p).masked() == cidr(p))".to_owned(),
-        "podCIDRs: one is not a prefix, or has host bits: write prefixes such as 10.200.1.0/24",
+        "podCIDRs: an entry is not a prefix, or has host bits: write prefixes such as \
+         10.200.1.0/24",
     )]
 }
 

@@ -45,7 +45,8 @@ catalogue! {
             "objects of the API server that are not applied unchanged; `trunkline status` lists them";
         CLUSTER_UNWRITTEN = Gauge, Count, "trunkline_cluster_unwritten" [], "statuses that this node still has to write";
         CLUSTER_REQUESTS = Histogram(WAITS), Seconds, "trunkline_cluster_request_duration_seconds" ["what", "outcome"],
-            "the API server's answers to what this node writes: `ipinstance` (the user of an address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status)";
+            "the API server's answers to this node's writes: `ipinstance` (the user of an \
+             address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status)";
         CLUSTER_REQUEST_FAILURES = Counter, Count, "trunkline_cluster_request_failures_total" ["what", "reason"],
             "writes that failed; `reason` is `refused` (by the API server), `no_answer` (in time), `failed` (not sent, or an answer that cannot be read)";
         CLUSTER_ADDRESS_WAIT = Histogram(WAITS), Seconds, "trunkline_cluster_address_wait_seconds" ["outcome"],
@@ -67,7 +68,9 @@ catalogue! {
         SUBNET_UNASSIGNED = Counter, Count, "trunkline_subnet_unassigned_packets_total" ["network", "subnet"],
             "packets from the fabric for an address of the subnet that no pod of this node has, dropped here; packets that leave by an [alternate path](data-path.md#alternate-paths-a-router-that-does-not-know-the-pod) are not included";
         REQUESTS = Histogram(ATTACH), Seconds, "trunkline_request_duration_seconds" ["command", "network", "outcome"],
-            "requests of the CNI plugin, from the first octet to the answer; `attach`, `detach`, `check`, `gc`, `status`. The network is empty if unknown: for the last three, and for an attach that failed before it had one";
+            "requests of the CNI plugin, from the first octet to the answer; `attach`, `detach`, \
+             `check`, `gc`, `status`. The network is empty for `check`, `gc` and `status`, and \
+             for an attach that failed before its network was known";
         ATTACH_GATE = Histogram(WAITS), Seconds, "trunkline_attach_gate_seconds" ["network", "outcome"],
             "the readiness gate: the part of an attach that waits until the addresses are advertised to an established peer";
         WIRE_CHECK = Histogram(WAITS), Seconds, "trunkline_wire_check_seconds" ["family", "outcome"],
@@ -83,7 +86,8 @@ catalogue! {
 
     "The kernel", "" {
         KERNEL_ROUTES = Gauge, Count, "trunkline_kernel_routes" ["state"],
-            "own routes: `wanted`, of these `installed`, and `stale` ones of the agent's last run, which stay until BGP has converged";
+            "the agent's routes: `wanted`; of these, `installed`; and `stale`: routes of the \
+             agent's last run, which stay until BGP has converged";
         KERNEL_REPAIRS = Counter, Count, "trunkline_kernel_repairs_total" [], "kernel objects that another program removed or changed, and the agent repaired";
         KERNEL_ERRORS = Counter, Count, "trunkline_kernel_errors_total" ["reason"],
             "changes that the kernel refused, by errno (`ENOSPC`, `ENETUNREACH`, …, `other`), or `sysctl`, `nftables`, `link` (a device of the plan), `netlink` (the socket itself); a reason has a series once it has occurred";
@@ -118,7 +122,9 @@ catalogue! {
             "how often another program changed the guard's tables and the agent repaired them; also in `trunkline_kernel_repairs_total`";
     }
 
-    "BGP", "`peer` is the peer's address, of a link-local one with its interface (`fe80::1%eth0`), of an unnumbered peer that was not found yet the interface alone. `family` is `ipv4-unicast` or `ipv6-unicast`." {
+    "BGP", "`peer` is the peer's address; a link-local one has its interface (`fe80::1%eth0`). \
+     For an unnumbered peer that was not found yet, it is the interface alone. `family` is \
+     `ipv4-unicast` or `ipv6-unicast`." {
         DRAIN_PHASE = Gauge, Code, "trunkline_drain_phase" [],
             "the drain stage of this node (`trunkline drain`): 0 undrained, 1 announcing, 2 withdrawing, 3 drained";
         ESTABLISHED_PEERS = Gauge, Count, "trunkline_bgp_established_peers" [],
@@ -166,7 +172,8 @@ catalogue! {
         PEER_END_OF_RIB_PENDING = Gauge, Bool, "trunkline_bgp_peer_end_of_rib_pending" ["peer", "family", "direction"],
             "1 while End-of-RIB of an established session was not received (`received`) or not sent (`sent`) yet";
         PEER_PREFIXES = Gauge, Count, "trunkline_bgp_peer_prefixes" ["peer", "family", "kind"],
-            "`received`, `accepted`, `advertised`, `stale`, of these `long_lived_stale`";
+            "prefixes: `received`, `accepted`, `advertised`, `stale`; of the stale ones, \
+             `long_lived_stale`";
         PEER_MAX_PREFIXES = Gauge, Count, "trunkline_bgp_peer_max_prefixes" ["peer"], "the prefix limit over both families, if there is one";
         PEER_MESSAGES = Counter, Count, "trunkline_bgp_peer_messages_total" ["peer", "direction", "kind"],
             "messages: `received` or `sent`; `open`, `update`, `notification`, `keepalive`, `route_refresh`";
@@ -182,7 +189,8 @@ catalogue! {
         BFD_STATE = Gauge, Code, "trunkline_bfd_session_state" ["peer"], "0 AdminDown, 1 Down, 2 Init, 3 Up (RFC 5880 §4.1)";
         BFD_INTERVAL = Gauge, Seconds, "trunkline_bfd_session_transmit_interval_seconds" ["peer"], "the negotiated interval between packets of this side, before jitter";
         BFD_DETECTION = Gauge, Seconds, "trunkline_bfd_session_detection_time_seconds" ["peer"],
-            "the detection time: silence of this length takes the session Down; absent before the first packet of the peer";
+            "the detection time: the session goes Down after this time without a packet; absent \
+             before the first packet of the peer";
         BFD_TRANSITIONS = Counter, Count, "trunkline_bfd_session_transitions_total" ["peer", "to"],
             "times the session became Up (`to=\"up\"`) and left Up (`to=\"down\"`)";
         BFD_DETECTIONS = Counter, Count, "trunkline_bfd_session_detections_total" ["peer"],

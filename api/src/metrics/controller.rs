@@ -25,13 +25,15 @@ catalogue! {
         PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
         PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods without an address yet; each has an event with the reason";
         CONFLICTS = Gauge, Count, "trunkline_controller_address_conflicts" [],
-            "leader: IPInstances with the address of another one; any value but 0 is a fault";
+            "leader: IPInstances with the address of another IPInstance; any value but 0 is a \
+             fault";
         UNSUPPORTED_OBJECTS = Gauge, Count, "trunkline_controller_unsupported_objects" ["kind"],
             "leader: objects that request an unsupported feature: `NetworkPolicy` (not enforced), `VirtualMachineInstance` (pods of KubeVirt, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],
-            "leader: addresses of a network, `total`, `used`, `available`; of pairs (`dualstack`) those that are available";
+            "leader: addresses of a network: `total`, `used`, `available`; for pairs \
+             (`dualstack`) only `available`";
     }
 
     "The controller's listeners", "`listener` is `metrics`, `probes` or `webhook`." {

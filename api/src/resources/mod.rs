@@ -2,8 +2,8 @@
 //! additions (mostly to a BGP peer).
 //!
 //! A manifest that hybridnet's API server accepts, or returns (`kubectl get -o yaml`), loads
-//! unchanged. Names and defaults are the same; `null` and `""` stand for "unset" wherever its Go
-//! structs write them. Any other field is refused, so that a typing error is noticed at once.
+//! unchanged. Names and defaults are the same; `null` and `""` mean "unset" wherever its Go structs
+//! write them. Any other field is refused, so that a typing error is noticed at once.
 //!
 //! Addresses are stored as text, and parsed by methods. An invalid address is a fault of its field
 //! ([`crate::validate`]), not of the file. After validation those methods cannot fail, and their

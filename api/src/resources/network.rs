@@ -216,7 +216,7 @@ pub struct BgpPeer {
     pub restart_notification: Option<bool>,
     /// Long-lived graceful restart (RFC 9494): the time for which the peer retains this node's
     /// paths as least preferred after the Restart Time, 1 to 16777215 s. One value for both
-    /// families, or one for each. Without it: not advertised.
+    /// families, or one value for each. Without it: not advertised.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub long_lived_stale_seconds: LongLivedStale,
     /// Messages of more than 4,096 octets (RFC 8654), if the peer supports them; `false` for a peer

@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(vtep.link_local().to_string(), "fe80::12:aff:fe01:203");
         let v6 = |text: &str| Vtep::default_mac(text.parse().unwrap());
         assert_ne!(v6("2001:db8::1"), v6("2001:db8::2"));
-        assert_eq!(v6("2001:db8::1")[0], 6, "local, of a single interface");
+        assert_eq!(v6("2001:db8::1")[0], 6, "a locally administered unicast address");
 
         let mac = "02:00:5e:00:00:01".to_owned();
         let explicit = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };

@@ -5,11 +5,11 @@
 //! with resource, field, value and fix. A valid field that is not supported yet is no fault
 //! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name.
 //!
-//! There are seven checks. One is for a set of resources ([`validate`]), also on a node with given
-//! labels ([`validate_for_node`]) or on all nodes of a cluster ([`validate_memberships`]). Others
-//! are for NodeInfos ([`validate_nodes`]), for prefixes of dynamic neighbours that overlap a Subnet
-//! ([`neighbour_overlaps`]), for the replacement of an old set by a new one ([`validate_change`]),
-//! and for unsupported fields.
+//! There are seven checks. Three are for a set of resources: alone ([`validate`]), on a node with
+//! given labels ([`validate_for_node`]), and on all nodes of a cluster ([`validate_memberships`]).
+//! The others are for NodeInfos ([`validate_nodes`]), for prefixes of dynamic neighbours that
+//! overlap a Subnet ([`neighbour_overlaps`]), for the replacement of an old set by a new one
+//! ([`validate_change`]), and for unsupported fields.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever it describes the
 //! actual behaviour (hybridnet's documentation has it, its webhook refuses it). `true` is allowed
@@ -130,7 +130,13 @@ fn names<'a>(kind: &'static str, names: impl Iterator<Item = &'a str>, found: &m
                 format!("`{name}` is not a name: write up to 253 of a-z, 0-9, `-` and `.`, with a letter or digit at both ends"),
             );
         } else if !seen.insert(name) {
-            faults.add("metadata.name", format!("`{name}` is there twice: give each {kind} its own name"));
+            faults.add(
+                "metadata.name",
+                format!(
+                    "`{name}` occurs twice: give each {kind} its own \
+                name"
+                ),
+            );
         }
     }
 }

@@ -23,7 +23,7 @@ pub struct NeighbourOverlap {
 }
 
 impl NeighbourOverlap {
-    /// As a fault of the Network.
+    /// The overlap as a fault of the Network.
     pub fn network_fault(&self) -> Fault {
         let NeighbourOverlap { network, index, prefix, subnet, cidr } = self;
         Fault {
@@ -37,7 +37,7 @@ impl NeighbourOverlap {
         }
     }
 
-    /// As a fault of the Subnet.
+    /// The overlap as a fault of the Subnet.
     pub fn subnet_fault(&self) -> Fault {
         let NeighbourOverlap { network, index, prefix, subnet, cidr } = self;
         Fault {
@@ -46,7 +46,7 @@ impl NeighbourOverlap {
             field: "spec.range.cidr".to_owned(),
             message: format!(
                 "{cidr} overlaps {prefix}, from which Network {network} accepts BGP peers \
-                 (spec.config.bgpPeers[{index}].prefix), and a pod would be one: write prefixes that are apart"
+                 (spec.config.bgpPeers[{index}].prefix), and a pod would be a peer: write prefixes that do not overlap"
             ),
         }
     }

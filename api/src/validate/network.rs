@@ -23,7 +23,8 @@ pub(super) fn check_all(networks: &[Network], found: &mut Vec<Fault>) {
             Faults { kind: "Network", name: network.name(), found }.add(
                 "spec.type",
                 format!(
-                    "{unique:?}: only one network of this type may exist, and {} is there: add subnets to it",
+                    "{unique:?}: only one Network of this type may exist, and {} exists: add \
+                     Subnets to it",
                     first.name()
                 ),
             );
@@ -43,7 +44,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         NetworkType::Overlay | NetworkType::GlobalBGP if !spec.node_selector.is_empty() => faults.add(
             "spec.nodeSelector",
             format!(
-                "{:?}: a network of type {network_type:?} takes every node: leave it out",
+                "{:?}: a network of type {network_type:?} selects every node: leave it out",
                 spec.node_selector
             ),
         ),
@@ -58,7 +59,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
     if needs != network_type {
         faults.add(
             "spec.mode",
-            format!("{mode:?} does not go with type {network_type:?}: write type: {needs:?}"),
+            format!("{mode:?} does not match type {network_type:?}: write type: {needs:?}"),
         );
     }
 
@@ -89,7 +90,10 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
     if mode != NetworkMode::VLAN && network.attachment() == AttachmentKind::Ipvlan {
         faults.add(
             "spec.config.attachment",
-            format!("ipvlan joins pods to a VLAN, but the mode is {mode:?}: leave it out, or write veth"),
+            format!(
+                "ipvlan attaches pods to a VLAN, but the mode is {mode:?}: leave it out, or \
+                write veth"
+            ),
         );
     }
 
@@ -105,13 +109,15 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         if network.attachment() == AttachmentKind::Ipvlan {
             faults.add(
                 "spec.config.hairpin",
-                "true: the host would send packets to the switch, and those of pods with `attachment: ipvlan` do not pass it: leave one of both out",
+                "true: the host sends the packets to the switch, and packets of pods with \
+                 `attachment: ipvlan` do not pass the host: leave out one of the two",
             );
         }
         if let Some(index) = network.peers().iter().position(|peer| peer.import.is_some()) {
             faults.add(
                 format!("spec.config.bgpPeers[{index}].import"),
-                "with `hairpin: true` pods of this node are reached by the default route to the peers, and an import replaces that: leave one of both out",
+                "with `hairpin: true`, packets between pods of this node use the default route to \
+                 the peers, and an import replaces this route: leave out one of the two",
             );
         }
     }
@@ -144,7 +150,8 @@ fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
     if network.attachment() == AttachmentKind::Ipvlan {
         faults.add(
             FIELD,
-            "with `attachment: ipvlan` pods' packets do not pass the host, which does not check their sources: leave one of both out",
+            "with `attachment: ipvlan`, pods' packets do not pass the host, so it cannot check \
+             their sources: leave out one of the two",
         );
     }
     if config.extra_prefixes.len() > MAX_EXTRA_PREFIXES {
@@ -177,14 +184,15 @@ pub(super) fn check_node(
                 "spec.netID",
                 format!(
                     "{other} would be a second local AS on {node}, which is in Network {} with AS {one}: \
-                     write the same AS into one network, or make one nodeSelector leave {node} out",
+                     exclude {node} from one of the two node selectors",
                     first.name()
                 ),
             ),
             _ => faults.add(
                 "spec.nodeSelector",
                 format!(
-                    "{:?} selects {node}, which is in Underlay network {} already: make one of them leave it out",
+                    "{:?} selects {node}, which is already in Underlay network {}: exclude the \
+                     node from one of the two",
                     network.spec.node_selector,
                     first.name()
                 ),

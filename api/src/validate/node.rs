@@ -44,7 +44,10 @@ fn check_vtep(node: &NodeInfo, overlay: &[(&Subnet, IpNet)], faults: &mut Faults
         Err(error) => faults.add(field, error.to_string()),
         Ok(address) if !is_of_one_node(address) => faults.add(
             field,
-            format!("{text} is not an address that other nodes reach: write one of the node's addresses"),
+            format!(
+                "{text} is not an address that other nodes can reach: write one of the node's \
+                addresses"
+            ),
         ),
         Ok(address) => {
             if let Some((subnet, prefix)) = overlay.iter().find(|(_, prefix)| prefix.contains(&address)) {
@@ -90,7 +93,10 @@ fn check_unique(vtep: &Vtep, placed: &[(&NodeInfo, Option<Vtep>)], faults: &mut 
         if let Some(address) = vtep.local.iter().find(|address| other.local.contains(address)) {
             faults.add(
                 "spec.vtepInfo",
-                format!("{address} is an address of NodeInfo {name} too: write this node's own"),
+                format!(
+                    "{address} is also an address of NodeInfo {name}: write this node's own \
+                    address"
+                ),
             );
         }
         if vtep.ip.is_ipv4() != other.ip.is_ipv4() {
@@ -105,7 +111,10 @@ fn check_unique(vtep: &Vtep, placed: &[(&NodeInfo, Option<Vtep>)], faults: &mut 
         if vtep.mac == other.mac {
             faults.add(
                 "spec.vtepInfo.mac",
-                format!("it is that of NodeInfo {name} too: write another one, or leave it out"),
+                format!(
+                    "it is also the MAC address of NodeInfo {name}: write another one, or \
+                    leave it out"
+                ),
             );
         }
     }
@@ -137,7 +146,7 @@ fn check_blocks(
             faults.add(
                 &field,
                 format!(
-                    "{block} overlaps {theirs} of NodeInfo {}: write blocks that are apart",
+                    "{block} overlaps {theirs} of NodeInfo {}: write blocks that do not overlap",
                     other.name()
                 ),
             );
@@ -146,7 +155,8 @@ fn check_blocks(
             faults.add(
                 &field,
                 format!(
-                    "{block} is a second block of Subnet {} beside podCIDRs[{other}]: write one that holds both",
+                    "{block} is a second block of Subnet {}, next to podCIDRs[{other}]: write one \
+                     block that contains both",
                     subnet.name()
                 ),
             );

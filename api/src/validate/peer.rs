@@ -31,13 +31,13 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
             Ok(Endpoint::Address(address, interface)) => (address, interface),
             Ok(Endpoint::Interface(interface)) => {
                 if !unnumbered.insert(interface) {
-                    check.fault("interface", format!("{interface} is there twice: leave one of them"));
+                    check.fault("interface", format!("{interface} occurs twice: delete one of the two"));
                 }
                 continue;
             }
             Ok(Endpoint::Prefix(prefix)) => {
                 if !ranges.insert(prefix) {
-                    check.fault("prefix", format!("{prefix} is there twice: leave one of them"));
+                    check.fault("prefix", format!("{prefix} occurs twice: delete one of the two"));
                 }
                 continue;
             }
@@ -57,13 +57,13 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
         }
         let key = (peer.password(), &peer.password_file, &peer.password_secret_ref);
         if !seen.insert((address, interface)) {
-            check.fault("address", format!("{} is there twice: leave one of them", peer.address));
+            check.fault("address", format!("{} occurs twice: delete one of the two", peer.address));
         } else if *keys.entry(address).or_insert(key) != key {
             check.fault(
                 "password",
                 format!(
-                    "{address} is a peer on another interface too, and the kernel keeps one TCP-MD5 key an address: \
-                     write the same password for both"
+                    "{address} is also a peer on another interface, and the kernel has one \
+                     TCP-MD5 key per address: write the same password for both"
                 ),
             );
         }
@@ -116,16 +116,26 @@ impl PeerCheck<'_, '_> {
         if let (Some((first, _)), Some((second, value))) = (first, given.next()) {
             let hint = match (first, second) {
                 ("address", "interface") => {
-                    format!(" (a link-local address has its interface behind it, `fe80::1%{interface}`)")
+                    format!(
+                        " (a link-local address ends with its interface, \
+                        `fe80::1%{interface}`)"
+                    )
                 }
                 _ => String::new(),
             };
-            self.fault(second, format!("{value}: `{first}` is there too: leave one of the two{hint}"));
+            self.fault(
+                second,
+                format!(
+                    "{value}: `{first}` is also set: leave out one of the \
+                two{hint}"
+                ),
+            );
         }
         if peer.limit.is_some() && prefix.is_empty() {
             self.fault(
                 "limit",
-                "it is how many may come from a prefix: leave it out, or write prefix in place of address",
+                "it is the highest number of neighbours from a prefix: leave it out, or write \
+                 prefix in place of address",
             );
         }
         match peer.endpoint() {
@@ -157,7 +167,7 @@ impl PeerCheck<'_, '_> {
             self.fault("limit", "0 admits no neighbour: write 1 or more, or leave it out for 100");
         }
         if peer.port.is_some() {
-            self.fault("port", "neighbours from a prefix connect by themselves: leave it out");
+            self.fault("port", "neighbours from a prefix connect to this node: leave it out");
         }
         self.source(prefix.addr(), &prefix.to_string());
     }
@@ -168,13 +178,12 @@ impl PeerCheck<'_, '_> {
             self.fault("address", format!("{shown} is {wrong}: write the address of the router"));
         }
         match (is_link_local_v6(address), interface) {
-            (true, None) => self.fault(
-                "address",
-                format!("{shown} is link-local: write the interface it is on behind it, `{shown}%eth0`"),
-            ),
+            (true, None) => {
+                self.fault("address", format!("{shown} is link-local: append its interface, `{shown}%eth0`"))
+            }
             (false, Some(_)) => self.fault(
                 "address",
-                format!("{shown}: an interface goes with a link-local address only: write {address}"),
+                format!("{shown}: only a link-local address has an interface: write {address}"),
             ),
             (true, Some(name)) if !is_interface_name(name) => {
                 self.fault("address", format!("`{name}` is not the name of an interface: write up to 15 characters, as `ip link` shows it"));
@@ -185,7 +194,7 @@ impl PeerCheck<'_, '_> {
         if self.peer.source() == Ok(Some(address)) {
             self.fault(
                 "sourceAddress",
-                format!("{address} is the peer's own address: write one of this node"),
+                format!("{address} is the peer's own address: write an address of this node"),
             );
         }
     }
@@ -232,7 +241,8 @@ impl PeerCheck<'_, '_> {
                 self.fault(
                     "password",
                     format!(
-                        "it has {length} bytes, and TCP-MD5 takes at most {}: write a shorter one",
+                        "the key has {length} bytes, and TCP-MD5 allows at most {}: write a \
+                         shorter one",
                         BgpPeer::MAX_PASSWORD
                     ),
                 );
@@ -245,7 +255,7 @@ impl PeerCheck<'_, '_> {
         ];
         let mut given = places.into_iter().filter_map(|(field, is_given)| is_given.then_some(field));
         if let (Some(first), Some(second)) = (given.next(), given.next()) {
-            self.fault(second, format!("there is {first} too: leave one of the two"));
+            self.fault(second, format!("{first} is also set: leave out one of the two"));
         }
         if let Some(file) = peer.password_file.as_deref()
             && !file.starts_with('/')
@@ -333,7 +343,8 @@ impl PeerCheck<'_, '_> {
                 format!("{paths} is not from 1 to 255: write the number of paths of a prefix for the peer, or leave it out for one"),
             ),
             None if !add_path.receive => {
-                self.fault("addPath", "asks for nothing: write `receive: true` or `send: 2`, or leave it out");
+                self.fault("addPath", "has no effect: write `receive: true` or `send: 2`, or \
+                    leave it out");
             }
             _ => {}
         }
@@ -352,7 +363,10 @@ impl PeerCheck<'_, '_> {
         if !(1..=255).contains(&multiplier) {
             self.fault(
                 "bfd.multiplier",
-                format!("{multiplier} is not from 1 to 255 (RFC 5880): write how many packets may be missed, or leave it out for 3"),
+                format!(
+                    "{multiplier} is not from 1 to 255 (RFC 5880): write the number of lost \
+                    packets, or leave it out for 3"
+                ),
             );
         }
     }
@@ -402,13 +416,17 @@ impl PeerCheck<'_, '_> {
         let fault = match Some(asn) {
             _ if own == Some(peer.asn) => {
                 format!(
-                    "the peer's AS {} is the network's own, and such a peer accepts no other: leave it out",
+                    "the peer's AS {} is the network's own, and an internal peer accepts no other \
+                     AS number: leave it out",
                     peer.asn
                 )
             }
-            it if it == own => format!("{asn} is the network's own anyway: leave it out"),
+            it if it == own => format!("{asn} is the network's own AS number: leave it out"),
             Some(it) if it == peer.asn => {
-                format!("{asn} is the peer's own: write the one that the peer has for this node")
+                format!(
+                    "{asn} is the peer's own AS number: write the number that the peer has \
+                    configured for this node"
+                )
             }
             _ => return,
         };
@@ -424,7 +442,11 @@ impl PeerCheck<'_, '_> {
             );
         }
         if peer.local_role_strict && peer.local_role.is_none() {
-            self.fault("localRoleStrict", "means nothing without localRole: write both, or leave it out");
+            self.fault(
+                "localRoleStrict",
+                "has no effect without localRole: write both, or leave \
+                it out",
+            );
         }
     }
 
@@ -451,14 +473,15 @@ impl PeerCheck<'_, '_> {
             if peer.ebgp_multihop.is_some() {
                 self.fault(
                     "ttlSecurity",
-                    "it excludes ebgpMultihop (RFC 5082 sends with TTL 255): leave one of the two",
+                    "it excludes ebgpMultihop, because RFC 5082 requires TTL 255: leave out one \
+                     of the two",
                 );
             }
         }
     }
 }
 
-/// The reason for which no host can have this address.
+/// The reason why no host can have this address.
 pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());

@@ -61,13 +61,13 @@ fn check_rule(rule: &Rule, direction: PolicyDirection, sets: &Sets, path: &str, 
     if rule.action.is_none() && rule.set == Changes::default() {
         faults.add(
             format!("{path}.action"),
-            "missing, and nothing is set either: write accept or reject, or what to set",
+            "missing, and the rule sets nothing: write accept or reject, or the attributes to set",
         );
     }
     if rule.originated.is_some() && direction == PolicyDirection::Import {
         faults.add(
             format!("{path}.originated"),
-            "a received path is never originated here: leave it out, it is for export",
+            "only for export, because this node originates no received path: leave it out",
         );
     }
     check_prefixes(&rule.prefixes, &format!("{path}.prefixes"), faults);
@@ -176,7 +176,10 @@ fn check_members<T>(
     if let Some(member) = contradiction {
         faults.add(
             format!("{path}.noneOf"),
-            format!("{member} is in allOf too, so no path matches: take it out of one of them"),
+            format!(
+                "{member} is also in allOf, so no path matches: remove it from one of the two \
+                lists"
+            ),
         );
     }
 }

@@ -58,21 +58,21 @@ fn check_network(networks: &[Network], subnet: &Subnet, faults: &mut Faults<'_>)
     match (mode, spec.net_id, network.spec.net_id) {
         (NetworkMode::VLAN, None, None) => faults.add(
             "spec.netID",
-            format!("missing, in Network {} too: write the VLAN id into one of them", network.name()),
+            format!("missing here and in Network {}: write the VLAN id into one of them", network.name()),
         ),
         (NetworkMode::VLAN, Some(own), Some(theirs)) if own != theirs => faults.add(
             "spec.netID",
-            format!("{own} is not the {theirs} of Network {}: write that, or leave it out", network.name()),
+            format!(
+                "{own} is not the VLAN id {theirs} of Network {}: write {theirs}, or leave it out",
+                network.name()
+            ),
         ),
         (NetworkMode::VLAN, Some(own), None) if own > MAX_VLAN => {
             faults.add("spec.netID", format!("{own} is not a VLAN id: write 0 (untagged) to {MAX_VLAN}"));
         }
         (NetworkMode::VLAN, _, _) | (_, None, _) => {}
         (mode, Some(own), _) => {
-            faults.add(
-                "spec.netID",
-                format!("{own}: a subnet of mode {mode:?} has none of its own: leave it out"),
-            );
+            faults.add("spec.netID", format!("{own}: a Subnet of mode {mode:?} has no netID: leave it out"));
         }
     }
     if mode == NetworkMode::VLAN {
@@ -99,7 +99,7 @@ fn check_range(subnet: &Subnet, faults: &mut Faults<'_>) {
         IpNet::V6(_) => (IpVersion::V6, "\"6\""),
     };
     if range.version != version {
-        faults.add("spec.range.version", format!("it does not go with the prefix {cidr}: write {other}"));
+        faults.add("spec.range.version", format!("it does not match the prefix {cidr}: write {other}"));
     }
     if !is_canonical(&range.cidr) {
         faults.add("spec.range.cidr", format!("{} has host bits: write {cidr}", range.cidr));
@@ -180,7 +180,8 @@ fn check_capacity(range: &ParsedRange, faults: &mut Faults<'_>) {
         faults.add(
             "spec.range",
             format!(
-                "from {} to {} no address is left to allocate: write a wider range, or exclude less",
+                "from {} to {} no address is left to allocate: write a wider range, or exclude \
+                 fewer addresses",
                 range.first, range.last
             ),
         );
@@ -201,7 +202,7 @@ fn check_overlap(
         faults.add(
             "spec.range.cidr",
             format!(
-                "{} overlaps {} of Subnet {name}: write prefixes that are apart",
+                "{} overlaps {} of Subnet {name}: write prefixes that do not overlap",
                 range.cidr, other_range.cidr
             ),
         );
@@ -209,7 +210,7 @@ fn check_overlap(
         faults.add(
             "spec.range.cidr",
             format!(
-                "{} is that of Subnet {name} in Network {} too: write another prefix, or the same network",
+                "{} is also the prefix of Subnet {name} in Network {}: write another prefix, or the same network",
                 range.cidr, other.spec.network
             ),
         );
@@ -227,7 +228,10 @@ fn check_overlap(
         if span(first, last) > excluded.len() as u128 {
             faults.add(
                 "spec.range",
-                format!("addresses from {first} to {last} are given out by Subnet {name} too: write other start, end or excludeIPs"),
+                format!(
+                    "Subnet {name} also allocates the addresses from {first} to {last}: write \
+                    other start, end or excludeIPs"
+                ),
             );
         }
     }

@@ -20,11 +20,11 @@ pub(crate) struct Base {
     pub(crate) namespace: Option<&'static str>,
     pub(crate) name: &'static str,
     pub(crate) spec: Value,
-    /// Accepted as well.
+    /// Edits that the base accepts.
     pub(crate) good: &'static [Edits],
-    /// Refused creations, with words of the refusal.
+    /// Edits that a creation must not have, with words of the refusal.
     pub(crate) bad: &'static [(Edits, &'static str)],
-    /// Refused changes.
+    /// Changes that are refused, with words of the refusal.
     pub(crate) changes: &'static [(Edits, &'static str)],
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn edited(spec: &Value, edits: &[(&str, &str)]) -> Option<Value> {
 /// a part of the message.
 const WEBHOOKS_ALONE: &[(&str, &str)] = &[
     ("spec.range.gateway", "missing: a VLAN subnet needs the router on its VLAN"),
-    ("spec.netID", "missing, in Network rack1 too"),
+    ("spec.netID", "missing here and in Network rack1"),
 ];
 
 /// The faults that the Rust rules find in an object of the base with this spec, or in its change
@@ -154,24 +154,32 @@ pub(crate) fn bases() -> Vec<Base> {
                 (&[("/nodeSelector", "null")], "nodeSelector is missing"),
                 (&[("/type", "\"Other\"")], "spec.type"),
                 (&[("/mode", "\"OTHER\"")], "spec.mode"),
-                (&[("/mode", "\"VXLAN\"")], "mode does not go with the type"),
+                (&[("/mode", "\"VXLAN\"")], "mode does not match the type"),
                 (
                     &[("/config", r#"{"bgpPeers": [{"asn": 1, "address": "10.0.0.1"}]}"#)],
                     "the mode is not BGP",
                 ),
-                (&[("/config", r#"{"hairpin": true, "attachment": "ipvlan"}"#)], "hairpin: packets of pods"),
+                (
+                    &[("/config", r#"{"hairpin": true, "attachment": "ipvlan"}"#)],
+                    "hairpin: the \
+                    host sends",
+                ),
                 (
                     &[("/config", r#"{"extraPrefixes": ["10.9.0.0/16"], "attachment": "ipvlan"}"#)],
                     "extraPrefixes: packets of pods",
                 ),
                 (
                     &[("/config", r#"{"extraPrefixes": ["10.9.0.1/16"]}"#)],
-                    "extraPrefixes: one is not a prefix",
+                    "extraPrefixes: an entry is not a prefix",
                 ),
-                (&[("/config", r#"{"extraPrefixes": ["fd00:9::1"]}"#)], "extraPrefixes: one is not a prefix"),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["fd00:9::1"]}"#)],
+                    "extraPrefixes: an entry \
+                    is not a prefix",
+                ),
                 (
                     &[("/config", r#"{"extraPrefixes": ["fe80::/64"]}"#)],
-                    "extraPrefixes: routers do not forward from one",
+                    "extraPrefixes: routers do not forward packets",
                 ),
                 (&[("/config", r#"{"gracefulShutdown": {}}"#)], "only a network with peers"),
             ],
@@ -187,10 +195,10 @@ pub(crate) fn bases() -> Vec<Base> {
             bad: &[
                 (&[("/netID", "null")], "needs a VNI"),
                 (&[("/netID", "16777216")], "needs a VNI"),
-                (&[("/nodeSelector", r#"{"a": "b"}"#)], "takes every node"),
-                (&[("/mode", "\"VLAN\"")], "mode does not go with the type"),
-                (&[("/config", r#"{"attachment": "ipvlan"}"#)], "ipvlan joins pods to a VLAN"),
-                (&[("/config", r#"{"hairpin": true}"#)], "no switch that would send it back"),
+                (&[("/nodeSelector", r#"{"a": "b"}"#)], "selects every node"),
+                (&[("/mode", "\"VLAN\"")], "mode does not match the type"),
+                (&[("/config", r#"{"attachment": "ipvlan"}"#)], "ipvlan attaches pods to a VLAN"),
+                (&[("/config", r#"{"hairpin": true}"#)], "no switch sends packets back"),
             ],
             changes: &[(&[("/type", "\"GlobalBGP\""), ("/netID", "null")], "type cannot change")],
         },
@@ -231,8 +239,8 @@ pub(crate) fn bases() -> Vec<Base> {
                 (&[("/network", "\"\"")], "spec.network"),
             ],
             changes: &[
-                (&[("/network", "\"rack2\"")], "network and subnet of a given address"),
-                (&[("/subnet", "\"pods2\"")], "network and subnet of a given address"),
+                (&[("/network", "\"rack2\"")], "network and subnet of an allocated address"),
+                (&[("/subnet", "\"pods2\"")], "network and subnet of an allocated address"),
                 (&[("/address/ip", "\"10.14.0.8/24\"")], "address.ip cannot change"),
             ],
         },
@@ -248,10 +256,26 @@ pub(crate) fn bases() -> Vec<Base> {
                 &[("/vtepInfo/ip", "\"2001:db8::1\"")],
             ],
             bad: &[
-                (&[("/vtepInfo/ip", "\"node1\"")], "ip is not an address that other nodes reach"),
-                (&[("/vtepInfo/ip", "\"127.0.0.1\"")], "ip is not an address that other nodes reach"),
-                (&[("/vtepInfo/localIPs", r#"["10.1.0.1", "x"]"#)], "localIPs: one is not an address"),
-                (&[("/config/podCIDRs", r#"["10.200.1.1/24"]"#)], "podCIDRs: one is not a prefix"),
+                (
+                    &[("/vtepInfo/ip", "\"node1\"")],
+                    "ip is not an address that other nodes can \
+                    reach",
+                ),
+                (
+                    &[("/vtepInfo/ip", "\"127.0.0.1\"")],
+                    "ip is not an address that other nodes can \
+                    reach",
+                ),
+                (
+                    &[("/vtepInfo/localIPs", r#"["10.1.0.1", "x"]"#)],
+                    "localIPs: an entry is not an \
+                    address",
+                ),
+                (
+                    &[("/config/podCIDRs", r#"["10.200.1.1/24"]"#)],
+                    "podCIDRs: an entry is not a \
+                    prefix",
+                ),
             ],
             changes: &[],
         },
@@ -304,29 +328,37 @@ const BGP_BAD: &[(Edits, &str)] = &[
     (&[("/config/bgpPeers/0/asn", "null")], "bgpPeers[0].asn"),
     (&[("/config/bgpPeers/0/asn", "4294967296")], "bgpPeers[0].asn"),
     (&[("/config/bgpPeers/0/asn", "23456")], "asn: 23456 is AS_TRANS"),
-    (&[("/config/bgpPeers/0/address", "null")], "address: write the router's address"),
-    (&[("/config/bgpPeers/0/interface", "\"eth1\"")], "and only one of them"),
+    (&[("/config/bgpPeers/0/address", "null")], "address: write exactly one of"),
+    (&[("/config/bgpPeers/0/interface", "\"eth1\"")], "address: write exactly one of"),
     (&[("/config/bgpPeers/0/address", "\"tor1\"")], "address is not an address of a router"),
     (&[("/config/bgpPeers/0/address", "\"224.0.0.5\"")], "address is not an address of a router"),
     (&[("/config/bgpPeers/0/address", "\"fe80::1\"")], "address is not an address of a router"),
     (
         &[("/config/bgpPeers/0/address", "\"10.0.0.1%eth1\"")],
-        "an interface goes with an IPv6 link-local address",
+        "only an IPv6 link-local address has an interface",
     ),
-    (&[("/config/bgpPeers/0/address", "\"fe80::1%\"")], "an interface goes with an IPv6 link-local address"),
-    (&[("/config/bgpPeers/-", r#"{"asn": 65000, "address": "10.0.0.1"}"#)], "an address is there twice"),
+    (
+        &[("/config/bgpPeers/0/address", "\"fe80::1%\"")],
+        "only an IPv6 link-local address has an \
+        interface",
+    ),
+    (
+        &[("/config/bgpPeers/-", r#"{"asn": 65000, "address": "10.0.0.1"}"#)],
+        "two peers have the \
+        same address",
+    ),
     (
         &[("/config/bgpPeers/0/address", "null"), ("/config/bgpPeers/0/prefix", "\"10.1.0.1/24\"")],
-        "prefix is not one, or has host bits",
+        "prefix: the value is not a prefix",
     ),
-    (&[("/config/bgpPeers/0/limit", "5")], "limit is how many may come from a prefix"),
+    (&[("/config/bgpPeers/0/limit", "5")], "limit is the highest number of neighbours"),
     (
         &[
             ("/config/bgpPeers/0/address", "null"),
             ("/config/bgpPeers/0/prefix", "\"10.1.0.0/24\""),
             ("/config/bgpPeers/0/port", "179"),
         ],
-        "port: nobody is connected to",
+        "port: neighbours from a prefix connect",
     ),
     (
         &[
@@ -347,14 +379,14 @@ const BGP_BAD: &[(Edits, &str)] = &[
     (&[("/config/bgpPeers/0/sourceAddress", "\"here\"")], "sourceAddress is not an address"),
     (
         &[("/config/bgpPeers/0/password", "\"a\""), ("/config/bgpPeers/0/passwordFile", "\"/k\"")],
-        "password: there are several",
+        "password: write only one of",
     ),
     (
         &[
             ("/config/bgpPeers/0/passwordFile", "\"/k\""),
             ("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "a", "key": "b"}"#),
         ],
-        "password: there are several",
+        "password: write only one of",
     ),
     (&[("/config/bgpPeers/0/passwordFile", "\"k\"")], "passwordFile is not an absolute path"),
     (&[("/config/bgpPeers/0/passwordSecretRef", r#"{"name": "a", "key": "b/c"}"#)], "passwordSecretRef.key"),
@@ -366,13 +398,10 @@ const BGP_BAD: &[(Edits, &str)] = &[
         &[("/config/bgpPeers/0/ebgpMultihop", "2"), ("/config/bgpPeers/0/ttlSecurity", "2")],
         "ttlSecurity and ebgpMultihop exclude",
     ),
-    (&[("/config/bgpPeers/0/localRoleStrict", "true")], "localRoleStrict means nothing"),
+    (&[("/config/bgpPeers/0/localRoleStrict", "true")], "localRoleStrict has no effect"),
     (&[("/config/bgpPeers/0/localAs", r#"{"asn": 65000}"#)], "localAs.asn is the peer's own"),
-    (
-        &[("/config/bgpPeers/0/localAs", r#"{"asn": 65001}"#)],
-        "it is another AS number than the network's own",
-    ),
-    (&[("/config/bgpPeers/0/addPath", "{}")], "addPath asks for nothing"),
+    (&[("/config/bgpPeers/0/localAs", r#"{"asn": 65001}"#)], "localAs: only for external peers"),
+    (&[("/config/bgpPeers/0/addPath", "{}")], "addPath has no effect"),
     (&[("/config/bgpPeers/0/addPath", r#"{"send": 256}"#)], "bgpPeers[0].addPath.send"),
     (&[("/config/bgpPeers/0/bfd", r#"{"intervalMilliseconds": 9}"#)], "bfd.intervalMilliseconds"),
     (
@@ -413,18 +442,22 @@ const SUBNET_BAD: &[(Edits, &str)] = &[
     (&[("/network", "\"\"")], "spec.network"),
     (&[("/range/cidr", "\"10.14.0.0\"")], "cidr is not a prefix with its length"),
     (&[("/range/cidr", "\"10.14.0.1/24\"")], "cidr has host bits"),
-    (&[("/range/version", "\"6\"")], "version does not go with cidr"),
+    (&[("/range/version", "\"6\"")], "version does not match cidr"),
     (&[("/range/version", "\"5\"")], "spec.range.version"),
     (&[("/range", r#"{"version": "4", "cidr": "10.14.0.1/32"}"#)], "cidr is a single address"),
-    (&[("/range", r#"{"version": "4", "cidr": "127.1.0.0/24"}"#)], "what no fabric routes"),
-    (&[("/range", r#"{"version": "6", "cidr": "fe80::/64", "start": "fe80::1"}"#)], "what no fabric routes"),
+    (&[("/range", r#"{"version": "4", "cidr": "127.1.0.0/24"}"#)], "that no fabric routes"),
+    (
+        &[("/range", r#"{"version": "6", "cidr": "fe80::/64", "start": "fe80::1"}"#)],
+        "that no \
+        fabric routes",
+    ),
     (&[("/range", r#"{"version": "4", "cidr": "10.0.0.0/8"}"#)], "more than 65536 addresses"),
     (&[("/range", r#"{"version": "6", "cidr": "2001:db8::/64"}"#)], "more than 65536 addresses"),
     (&[("/range/start", "\"10.15.0.1\"")], "start is not an address of cidr"),
     (&[("/range/end", "\"10.14.0\"")], "end is not an address of cidr"),
     (&[("/range/gateway", "\"10.14.1.1\"")], "gateway is not an address of cidr"),
-    (&[("/range/reservedIPs", r#"["10.14.0.20", "10.15.0.20"]"#)], "reservedIPs: one is not"),
-    (&[("/range/excludeIPs", r#"["x"]"#)], "excludeIPs: one is not"),
+    (&[("/range/reservedIPs", r#"["10.14.0.20", "10.15.0.20"]"#)], "reservedIPs: an entry is not"),
+    (&[("/range/excludeIPs", r#"["x"]"#)], "excludeIPs: an entry is not"),
 ];
 
 const SUBNET_CHANGES: &[(Edits, &str)] = &[

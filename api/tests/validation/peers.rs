@@ -15,7 +15,7 @@ fn peers() {
             "address: 10.0.0.1\n",
             "address: 10.0.0.1%eth0\n",
             "address",
-            &["link-local address only", "write 10.0.0.1"],
+            &["only a link-local address", "write 10.0.0.1"],
         ),
         ("address: 10.0.0.1\n", "address: 0.0.0.0\n", "address", &["unspecified"]),
         ("address: 10.0.0.1\n", "address: 224.0.0.5\n", "address", &["multicast"]),
@@ -50,14 +50,29 @@ fn peers() {
             "routeReflectorClient",
             &["not the network's own", "leave it out"],
         ),
-        ("port: 1179", "localRoleStrict: true", "localRoleStrict", &["means nothing without localRole"]),
+        (
+            "port: 1179",
+            "localRoleStrict: true",
+            "localRoleStrict",
+            &["has no effect without \
+            localRole"],
+        ),
         ("port: 1179", "allowAsIn: 11", "allowAsIn", &["11 is not from 1 to 10"]),
         ("port: 1179", "localAs: {asn: 0}", "localAs.asn", &["0 is not an AS number"]),
-        ("port: 1179", "localAs: {asn: 64701}", "localAs", &["network's own anyway", "leave it out"]),
+        (
+            "port: 1179",
+            "localAs: {asn: 64701}",
+            "localAs",
+            &[
+                "network's own AS number",
+                "leave it \
+            out",
+            ],
+        ),
         ("port: 1179", "localAs: {asn: 64601}", "localAs", &["64601 is the peer's own"]),
         ("port: 1179", "nextHopSelf: true", "nextHopSelf", &["always receives", "leave it out"]),
         ("port: 1179", "addPath: {send: 256}", "addPath.send", &["256", "1 to 255"]),
-        ("port: 1179", "addPath: {}", "addPath", &["asks for nothing", "receive: true"]),
+        ("port: 1179", "addPath: {}", "addPath", &["has no effect", "receive: true"]),
         ("port: 1179", "port: 0", "port", &["0 is not a port", "179"]),
         ("sourceAddress: 10.0.0.2", "sourceAddress: here", "sourceAddress", &["`here`"]),
         (
@@ -94,18 +109,24 @@ fn peers() {
         ("multiplier: 3", "multiplier: 0", "bfd.multiplier", &["0", "1 to 255", "for 3"]),
         ("multiplier: 3", "multiplier: 256", "bfd.multiplier", &["256"]),
         ("maxPrefixes: 100000", "maxPrefixes: 0", "maxPrefixes", &["0", "leave it out"]),
-        ("password: \"k1\"", "password: k1\n      passwordFile: /k", "passwordFile", &["leave one"]),
+        (
+            "password: \"k1\"",
+            "password: k1\n      passwordFile: /k",
+            "passwordFile",
+            &["leave out \
+            one"],
+        ),
         (
             "password: \"k1\"",
             "password: k1\n      passwordSecretRef: {name: tor, key: k}",
             "passwordSecretRef",
-            &["there is password too", "leave one"],
+            &["password is also set", "leave out one"],
         ),
         (
             "password: \"k1\"",
             "passwordFile: /k\n      passwordSecretRef: {name: tor, key: k}",
             "passwordSecretRef",
-            &["there is passwordFile too", "leave one"],
+            &["passwordFile is also set", "leave out one"],
         ),
         (
             "password: \"k1\"",
@@ -208,7 +229,7 @@ fn peers() {
         ("prefix: 10.9.0.0/24", "prefix: tor1", "prefix", &["`tor1`", "10.1.0.0/24"]),
         ("prefix: 10.9.0.0/24", "prefix: 10.9.0.1/24", "prefix", &["10.9.0.1/24", "write 10.9.0.0/24"]),
         ("prefix: 10.9.0.0/24", "prefix: fe80::/64", "prefix", &["fe80::/64", "link-local"]),
-        ("prefix: 10.9.0.0/24", "prefix: 10.9.0.0/24\n      address: 10.9.0.1", "prefix", &["leave one"]),
+        ("prefix: 10.9.0.0/24", "prefix: 10.9.0.0/24\n      address: 10.9.0.1", "prefix", &["leave out one"]),
         ("prefix: 10.9.0.0/24\n      limit: 7", "maxPrefixes: 1", "address", &["missing", "prefix"]),
         ("prefix: 10.9.0.0/24", "address: 10.8.0.1", "limit", &["from a prefix"]),
         ("limit: 7", "limit: 0", "limit", &["0 admits no neighbour", "100"]),
@@ -240,7 +261,15 @@ fn peers() {
         (", interface: a-name-too-long-1", "interface", &["a-name-too-long-1", "15"]),
         (", interface: eth2, sourceAddress: \"fe80::2\"", "sourceAddress", &["link-local", "leave it out"]),
         (", interface: eth2, ebgpMultihop: 2", "ebgpMultihop", &["on the link"]),
-        (", interface: eth2, address: 10.8.0.1", "interface", &["eth2", "leave one of the two"]),
+        (
+            ", interface: eth2, address: 10.8.0.1",
+            "interface",
+            &[
+                "eth2",
+                "leave out one of the \
+            two",
+            ],
+        ),
         ("", "address", &["missing", "`interface`"]),
     ];
     let last = |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000{more}}}\n");
@@ -297,6 +326,6 @@ fn a_password_over_80_bytes_is_refused_and_never_shown() {
 
     let (networks, ..) = load(&text);
     let debug = format!("{networks:?}");
-    assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides it");
-    assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "and it is not serialized");
+    assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides the key");
+    assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "the key is not serialized");
 }

@@ -39,7 +39,7 @@ pub enum Rejection {
     #[error("TTL {} instead of 255 on a single hop", .0.map_or("unknown".to_owned(), |ttl| ttl.to_string()))]
     Ttl(Option<u8>),
     /// No session has the discriminator.
-    #[error("your discriminator {0:#010x} is no session's")]
+    #[error("no session has your discriminator {0:#010x}")]
     UnknownDiscriminator(u32),
     /// No session has the source address.
     #[error("no session with {0}")]

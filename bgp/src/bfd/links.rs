@@ -28,7 +28,7 @@ pub struct HostLink {
     pub addresses: Vec<IpNet>,
     /// It is up and has carrier.
     pub carrier: bool,
-    /// A peer behind a router may be reached by this link: it carries no pods.
+    /// The link may lead to a peer behind a router, because it carries no pods.
     pub uplink: bool,
 }
 
@@ -46,8 +46,8 @@ impl Links {
     ///
     /// 1. the target's interface, if the target names one;
     /// 2. `lo` and the link of the address, if the peer's address is the host's own;
-    /// 3. over one hop: the links whose connected prefix holds the peer's address, the longest
-    ///    prefix only;
+    /// 3. over one hop: the links with a connected prefix that contains the peer's address, the
+    ///    longest prefix only;
     /// 4. otherwise every uplink.
     pub fn of(target: &Target, host: &[HostLink]) -> Links {
         if let Some(name) = target.interface {
@@ -69,7 +69,7 @@ impl Links {
     }
 
     /// Whether the session accepts a packet that arrived on this link. Only [`Links::Any`] accepts
-    /// a packet whose link is unknown.
+    /// a packet with an unknown link.
     pub fn contain(&self, interface: Option<u32>) -> bool {
         match self {
             Links::Any => true,

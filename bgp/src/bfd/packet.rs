@@ -115,7 +115,7 @@ pub struct Packet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// Too few octets for a control packet.
-    #[error("{0} octets are less than a control packet has")]
+    #[error("{0} octets are too few for a control packet")]
     Short(usize),
     /// The version is not 1.
     #[error("version {0} instead of 1")]
@@ -199,8 +199,8 @@ impl Packet {
         Ok(packet)
     }
 
-    /// Encodes a packet without authentication. Intervals above 32 bits of microseconds (71
-    /// minutes) are limited to that.
+    /// Encodes a packet without authentication. Longer intervals than 32 bits of microseconds (71
+    /// minutes) are encoded as this maximum.
     pub fn encode(&self) -> [u8; LENGTH] {
         let mut octets = [0; LENGTH];
         let flag = |set, bit| if set { bit } else { 0 };

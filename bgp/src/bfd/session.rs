@@ -71,8 +71,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether going from `self` to `other` changes timers only. A different peer, address or
-    /// number of hops is a different session.
+    /// Whether `other` differs from `self` in timers only. A different peer, address or number of
+    /// hops is a different session.
     pub fn is_same_session(&self, other: &Target) -> bool {
         let identity =
             |target: &Target| (target.remote, target.local, target.interface, target.config.multihop);
@@ -117,7 +117,8 @@ pub struct Status {
     pub remote_discriminator: u32,
     /// The interval between packets of this side, before jitter.
     pub transmit_interval: Duration,
-    /// The silence that takes the session Down; none before the first packet of the peer.
+    /// The session goes Down after this time without a packet; none before the first packet of the
+    /// peer.
     pub detection_time: Option<Duration>,
     /// The peer's C bit.
     pub control_plane_independent: bool,
@@ -155,8 +156,8 @@ pub(super) struct Session {
     /// The transmit interval in effect: it adopts a slower `desired_min_tx` only after the peer
     /// answered the Poll (§6.8.3).
     acting_tx: Duration,
-    /// The receive interval of the detection time: it adopts a faster `interval` only after that,
-    /// too.
+    /// The receive interval of the detection time: it also adopts a faster `interval` only after
+    /// that answer.
     acting_rx: Duration,
     remote_min_rx: Duration,
     remote_demand: bool,
@@ -367,7 +368,8 @@ impl Session {
                 outcome.down = self.leave(Diagnostic::TIME_EXPIRED, down, now);
                 self.expired_count += u64::from(outcome.down.is_some());
             }
-            // §6.8.1: after a silent detection time the peer may come back as another one.
+            // §6.8.1: after a detection time without packets, the peer may come back with another
+            // discriminator.
             self.remote_discriminator = 0;
             self.remote_state = State::Down;
             self.remote_min_rx = Duration::from_micros(1);
@@ -385,8 +387,8 @@ impl Session {
         // expires the session.
         let most = if self.target.config.multiplier == 1 { 0.90 } else { 1.0 };
         let interval = self.transmit_interval().mul_f64(0.75 + (most - 0.75) * unit);
-        // Counts from the deadline, not from now, so delays do not add up; except after a whole
-        // lost interval.
+        // Counts from the deadline, not from now, so delays do not add up. After a whole lost
+        // interval it counts from now.
         let next = due + interval;
         self.next_send = Some(if next <= now { now + interval } else { next });
         Some(self.packet(false))

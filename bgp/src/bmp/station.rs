@@ -220,8 +220,8 @@ fn announce<F: AddressFamily>(
 ) {
     let (context, paths) = as_they_came::<F>(paths);
     let written = UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, paths);
-    // It was received in one message, but four-octet AS numbers may exceed the maximum length. It
-    // is then not sent.
+    // The UPDATE was received in one message, but with four-octet AS numbers it may exceed the
+    // maximum length. Then it is not sent.
     debug_assert!(written.is_ok() || block.len() > MAX_EXTENDED / 2, "{written:?}");
 }
 

@@ -10,7 +10,7 @@ use crate::types::{Asn, Role};
 /// number stays, so the peer can detect its loops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovePrivateAs {
-    /// Also removes them if the AS_PATH has public ones; otherwise such a path is unchanged.
+    /// Also removes them if the AS_PATH has public numbers; otherwise such a path is unchanged.
     pub all: bool,
     /// Replaces them by this speaker's number, which preserves the path length.
     pub replace: bool,
@@ -57,10 +57,11 @@ impl LocalAs {
                 Some("an internal peer is in this speaker's own AS: leave it out".to_owned())
             }
             Asn(0) => Some("0 is reserved (RFC 7607): give 1 to 4294967295".to_owned()),
-            asn if asn == own => Some(format!("{asn} is this speaker's own AS anyway: leave it out")),
-            asn if asn == remote_as => {
-                Some(format!("{asn} is the peer's AS, and it would be an internal session: give another"))
-            }
+            asn if asn == own => Some(format!("{asn} is this speaker's own AS: leave it out")),
+            asn if asn == remote_as => Some(format!(
+                "{asn} is the peer's AS, so the session would be internal: give \
+                    another number"
+            )),
             _ => None,
         }
     }
@@ -85,7 +86,7 @@ pub struct PathRules {
     /// role is rejected.
     pub local_role_strict: bool,
     /// The number of times that this speaker's AS may occur in the AS_PATH of received paths before
-    /// they count as looped. For sites of one AS that are connected by another.
+    /// they count as looped. This is for sites of one AS that another AS connects.
     pub allow_as_in: u8,
     /// Removal of private AS numbers towards an external peer.
     pub remove_private_as: Option<RemovePrivateAs>,
@@ -130,7 +131,7 @@ impl PathRules {
         }
         if let Some(RemovePrivateAs { all, replace }) = remove_private_as {
             let verb = if replace { "replaced" } else { "removed" };
-            let which = if all { "" } else { " where there are no others" };
+            let which = if all { "" } else { " from paths without public ones" };
             words.push(format!("private ASes {verb}{which}"));
         }
         match next_hop {
@@ -140,13 +141,13 @@ impl PathRules {
         }
         if let Some(LocalAs { asn, no_prepend, replace_as }) = local_as {
             let prepend = if no_prepend { ", not prepended" } else { "" };
-            let replace = if replace_as { ", in place of the own" } else { "" };
+            let replace = if replace_as { ", in place of the speaker's own" } else { "" };
             words.push(format!("local AS {asn}{prepend}{replace}"));
         }
         words
     }
 
-    /// Whether going to `new` needs a new session, because the content of OPEN changes.
+    /// Whether the change to `new` needs a new session, because the content of OPEN changes.
     pub(super) fn requires_reset(&self, new: &PathRules) -> bool {
         let open_fields = |rules: &PathRules| {
             (rules.local_role, rules.local_role_strict, rules.local_as.map(|local_as| local_as.asn))
@@ -168,8 +169,8 @@ impl PathRules {
             return Some(("route_reflector_client", format!("{text}: leave it out")));
         }
         if self.local_role.is_some() && internal {
-            let text =
-                "a role is between two ASes (RFC 9234), and this peer is in this speaker's own: leave it out";
+            let text = "a role is between two ASes (RFC 9234), and this peer is in this speaker's own \
+                 AS: leave it out";
             return Some(("local_role", text.to_owned()));
         }
         if self.remove_private_as.is_some() && internal {
@@ -185,7 +186,12 @@ impl PathRules {
             return Some(("next_hop", format!("{text}: leave it out")));
         }
         if self.local_role_strict && self.local_role.is_none() {
-            return Some(("local_role_strict", "means nothing without local_role: give both".to_owned()));
+            return Some((
+                "local_role_strict",
+                "has no effect without local_role: give \
+                both"
+                    .to_owned(),
+            ));
         }
         None
     }

@@ -24,7 +24,7 @@ impl PeerRange {
     /// A range whose peers use `template`.
     pub fn new(prefix: IpNet, limit: u32, template: PeerConfig) -> Self {
         let prefix = prefix.trunc();
-        // Any address of the prefix is sufficient for the checks that compare it with others.
+        // For the checks that compare addresses, any address of the prefix is sufficient.
         let address = prefix.hosts().next().unwrap_or(prefix.addr());
         PeerRange { prefix, limit, template: PeerConfig { address, passive: true, ..template } }
     }

@@ -1,5 +1,5 @@
-//! The cause of a missing session, as a type. Advice, counters and alerts decide by it; the text is
-//! in the [`Fault`].
+//! The cause of a missing session, as a type. Advice, counters and alerts use this type; the text
+//! is in the [`Fault`].
 
 use crate::types::{Asn, InterfaceName};
 use crate::wire::{Cease, Notification, OpenError, WireError};
@@ -41,7 +41,7 @@ pub enum Cause {
         /// The limit, if it is known.
         limit: Option<u32>,
     },
-    /// A side is in another AS than the configuration of the other side has.
+    /// The AS number in an OPEN differs from the AS number that the receiver has configured.
     WrongAs {
         /// The side that rejected the OPEN.
         by: Side,

@@ -25,13 +25,13 @@ pub enum Fault {
         state: State,
     },
     /// No message was received for the Hold Time.
-    #[error("hold timer expired: nothing came from the peer for {seconds} s")]
+    #[error("hold timer expired: no message from the peer for {seconds} s")]
     HoldTimer {
         /// The Hold Time in seconds.
         seconds: u64,
     },
     /// The peer accepted no message for the Send Hold Time (RFC 9687).
-    #[error("send hold timer expired: the peer took nothing for {seconds} s")]
+    #[error("send hold timer expired: the peer accepted no data for {seconds} s")]
     SendHoldTimer {
         /// The time in seconds.
         seconds: u64,
@@ -43,7 +43,10 @@ pub enum Fault {
         diagnostic: Diagnostic,
     },
     /// The peer advertised more prefixes than its limit.
-    #[error("{received} prefixes received, the limit is {limit}: raise the limit or have the peer filter")]
+    #[error(
+        "{received} prefixes received, the limit is {limit}: raise the limit, or filter at \
+        the peer"
+    )]
     PrefixLimit {
         /// The number of prefixes.
         received: usize,
@@ -104,7 +107,7 @@ pub enum Fault {
         refused: RefusedSegments,
     },
     /// The attempt is no longer needed.
-    #[error("the attempt is not needed any more")]
+    #[error("the attempt is no longer needed")]
     Needless,
 }
 

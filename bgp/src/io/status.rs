@@ -63,7 +63,7 @@ pub struct PeerStatus {
     pub remote_as: Asn,
     /// The local AS number.
     pub local_as: Asn,
-    /// Rules for the peer's paths beside policy, as texts; empty with the default rules.
+    /// Rules for the peer's paths in addition to policy, as texts; empty with the default rules.
     pub rules: Vec<String>,
     /// Administratively down.
     pub shutdown: bool,

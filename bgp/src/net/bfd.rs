@@ -8,8 +8,8 @@
 //!
 //! Why a thread and not a task: a session at 10 ms × 3 fails after a delay of 30 ms, and a table
 //! can keep the runtime's workers busy for longer. The thread raises its priority if the process
-//! may do that (CAP_SYS_NICE). On a node whose pods use every core, an ordinary thread waits for
-//! the processor, and the peer would take that for a dead path. The thread works a few microseconds
+//! may do that (CAP_SYS_NICE). If the pods of a node use every core, an ordinary thread waits for
+//! the processor, and the peer would treat the path as dead. The thread works a few microseconds
 //! per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold while it
 //! waits for a processor. The heap is such a lock. So while no session changes, the thread
 //! allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round broke
@@ -159,8 +159,8 @@ impl Bfd {
 
     fn command(&mut self, command: Command) {
         let Some((commands, wake)) = &mut self.thread else { return };
-        // Fails only if the thread has ended, and it ends only after this object. A full pipe also
-        // wakes it.
+        // The write fails only if the thread has ended, and the thread ends only after this object.
+        // A full pipe also wakes the thread.
         let _ = commands.send(command);
         let _ = wake.write(&[0]);
     }

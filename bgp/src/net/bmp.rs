@@ -152,8 +152,8 @@ impl StationConnection {
     }
 
     async fn talk(&self, mut stream: TcpStream) -> End {
-        // A station whose host is gone sends nothing, and in a quiet network there is nothing to
-        // write to it.
+        // If the host of a station is gone, nothing arrives from it, and in a quiet network this
+        // side has nothing to write.
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30));
         // Without keepalive the next write detects the failure.
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);

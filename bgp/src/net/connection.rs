@@ -97,7 +97,8 @@ impl Connection {
         let stream = Arc::new(stream);
         let (empty, buffers) = mpsc::channel(READ_BUFFERS);
         for _ in 0..READ_BUFFERS {
-            // Has room by construction. The reader allocates the buffer when octets arrive.
+            // The channel has room by construction. The reader allocates the buffer when octets
+            // arrive.
             let _ = empty.try_send(Vec::new());
         }
         let reader = tokio::spawn(read(conn, Arc::clone(&stream), buffers, inputs.clone())).abort_handle();
@@ -114,11 +115,11 @@ impl Connection {
         self.remote
     }
 
-    /// Returns a buffer of which `length` octets were used to the reader. A mostly empty buffer is
+    /// Returns a buffer to the reader; `length` octets of it were used. A mostly empty buffer is
     /// freed, so a quiet session costs no buffer.
     pub(super) fn recycle(&self, buffer: Vec<u8>, length: usize) {
         let buffer = if length < CHUNK / 4 { Vec::new() } else { buffer };
-        // Has room for every buffer; fails only after the end of the reader.
+        // The channel has room for every buffer. The send fails only after the end of the reader.
         let _ = self.empty.try_send(buffer);
     }
 
@@ -347,7 +348,7 @@ mod tests {
             connection.written(buffer, result);
         }
         assert!(connection.is_ready());
-        assert!(got == sent, "what was sent and what came differ");
+        assert!(got == sent, "the received octets differ from the sent octets");
     }
 
     #[tokio::test]

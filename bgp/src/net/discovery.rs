@@ -13,11 +13,12 @@
 //! from another address, this side solicits the known neighbour, which is replaced unless it
 //! answers within 5 s. So a router with a new address is followed within seconds. Two routers on
 //! one link cause a warning, not flapping. A silent neighbour stays: BGP and BFD detect whether it
-//! is alive. Lifetimes are those of a default router, which the neighbour need not be.
+//! is alive. The lifetime in an advertisement is for default routers, and the neighbour need not be
+//! one.
 //!
-//! Supported parts of RFC 4861: what this needs. Not supported: Router Lifetime and everything else
-//! that a host takes from an advertisement (§6.3.4), random delays before an answer (§6.2.6: with
-//! one neighbour nobody else answers), redirects.
+//! Supported: the parts of RFC 4861 that this discovery needs. Not supported: Router Lifetime and
+//! everything else that a host takes from an advertisement (§6.3.4), random delays before an answer
+//! (§6.2.6: with one neighbour nobody else answers), redirects.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -240,7 +241,7 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
             message = link.receive() => match message {
                 Ok(Some(NdMessage::Advertisement(from))) => choice.handle_advertisement(from, tick()),
                 Ok(Some(NdMessage::Solicitation)) => {
-                    // At once, except for repeated solicitations.
+                    // The answer is sent at once, except to repeated solicitations.
                     round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
                     AdvertisementResult::Same
                 }

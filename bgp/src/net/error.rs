@@ -27,7 +27,7 @@ impl ListenError {
     }
 }
 
-/// The speaker's task has ended and answers no more.
+/// The speaker's task has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the speaker has been stopped")]
 pub struct Stopped;

@@ -79,11 +79,11 @@ impl EventSender {
             Event::StaleSwept { address, family, .. } => Subject::StaleSwept(*address, *family),
             Event::Converged { family } => Subject::Converged(*family),
             Event::RangeFull { prefix, .. } => Subject::RangeFull(*prefix),
-            // Resolves a watch, and has no other reader.
+            // This event completes a watch and has no other reader.
             Event::Advertised { .. } => return,
         };
         self.shared.with(|queue| {
-            // At the end: events are in the order of their last change.
+            // Append it at the end: events are in the order of their last change.
             queue.events.shift_remove(&subject);
             queue.events.insert(subject, event);
         });

@@ -2,7 +2,7 @@
 //!
 //! A full table is a few large vectors and many small attribute sets. A session that flaps frees
 //! and allocates both. With glibc's defaults this makes a process grow. Each thread allocates from
-//! its own heap (arena), and memory that one thread frees is not available to another. And after a
+//! its own heap (arena), and memory that one thread frees is not available to another. After a
 //! large block is freed, blocks up to that size no longer get pages of their own
 //! (`M_MMAP_THRESHOLD` is dynamic). So the old memory of a growing vector stays in the heap. After
 //! three tables of a million prefixes this was 165 MB instead of 95.

@@ -5,8 +5,8 @@
 //! arrives. IPv6 sockets are v6only, and IPv4 has its own sockets, so an IPv4 peer's key is looked
 //! up as IPv4.
 //!
-//! A connection from an unconfigured address is closed after `accept` and counted. It takes none of
-//! the speaker's time, however many arrive.
+//! A connection from an unconfigured address is closed after `accept` and counted. Such connections
+//! take none of the speaker's time, whatever their number.
 //!
 //! **Listening is separate from running.** An address that cannot be bound stops neither the
 //! speaker nor its outgoing sessions. [`Listeners`] tries the address again, first after 1 s, later
@@ -414,7 +414,7 @@ mod tests {
             listeners.handle_timeout(now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
-        assert!(!status.has_changed().unwrap(), "an attempt that fails alike is no change");
+        assert!(!status.has_changed().unwrap(), "an attempt with the same failure is no change");
         assert_eq!(status.borrow()[0].fault.as_ref().unwrap().since, began);
 
         drop(taken);

@@ -71,7 +71,7 @@ const COMMANDS: usize = 1024;
 /// Inputs of all listeners and connections queued for the owner. A connection has at most three.
 const INPUTS: usize = 256;
 
-/// Settings of the shell beside the speaker's own configuration.
+/// Settings of the shell in addition to the speaker's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellConfig {
     /// The addresses to listen on. Port 0: the kernel chooses. Empty: all sessions are connected

@@ -8,7 +8,7 @@
 //! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It must be on the listening
 //!   socket before the peer's SYN arrives. The kernel silently drops a signed SYN without a
 //!   matching key, and an unsigned one with a matching key. The accepted socket inherits the key.
-//!   An empty key deletes.
+//!   An empty key deletes the address's key.
 //! - Dynamic neighbours have a key for their prefix (`TCP_MD5SIG_EXT`); the longest prefix wins.
 //! - A link-local address is matched without its scope: two links with the same link-local peer
 //!   share a key.
@@ -102,7 +102,8 @@ pub(super) fn set_md5_prefix_key(
         Err(error) if password.is_none() && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Err(io::Error::new(
             error.kind(),
-            "the kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG): take the password out, or boot a kernel that has it",
+            "the kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG): remove the password, or boot a kernel \
+             that has it",
         )),
         result => result,
     }

@@ -65,17 +65,20 @@ impl std::fmt::Display for NotAdvertised {
             NotAdvertised::NoSession => "not established",
             NotAdvertised::NoFamily => "the session does not carry the family",
             NotAdvertised::Held => "paths are being collected before the first decision",
-            NotAdvertised::NoPath => "no path of it is in use",
+            NotAdvertised::NoPath => "no path of the prefix is in use",
             NotAdvertised::BeyondPaths => "the peer already receives as many better paths as it may",
             NotAdvertised::SplitHorizon => "the path came from this peer",
-            NotAdvertised::InternalToInternal => "from an internal peer to another",
+            NotAdvertised::InternalToInternal => {
+                "the path came from an internal peer, and this \
+                peer is internal too"
+            }
             NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
             NotAdvertised::NoExport => "the path carries NO_EXPORT, and the peer is external",
             NotAdvertised::NoPeer => "the path carries NO_PEER, and the peer's role is peer",
             NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not support it",
             NotAdvertised::OnlyToCustomer => "the path carries ONLY_TO_CUSTOMER, and the peer is no customer",
             NotAdvertised::Policy => "rejected by export policy",
-            NotAdvertised::NoNextHop => "there is no next hop of the family for the session to carry",
+            NotAdvertised::NoNextHop => "no next hop is of a family that the session can carry",
             NotAdvertised::TooLong => "its attributes do not fit into one message",
         })
     }

@@ -3,7 +3,7 @@
 //! A million prefixes of a peer share far fewer attribute sets, and comparing sets is most of the
 //! tables' work. So sets are interned. The canonical bytes, with the next hop in front, are stored
 //! once under an [`AttrId`]. Paths hold the number, and equal numbers mean equal sets. A [`Digest`]
-//! beside the bytes has the values that the decision process and the export rules read. Everything
+//! next to the bytes has the values that the decision process and the export rules read. Everything
 //! else is parsed from the bytes when a policy or an operator needs it. A set takes its bytes and
 //! 48 octets.
 //!
@@ -246,7 +246,7 @@ pub(super) struct AttributeTable {
     free: Vec<u32>,
     /// Generation of the next new set.
     generation: u32,
-    /// Sets whose count fell to zero since the last collection.
+    /// Sets with a count that fell to zero since the last collection.
     dead: Vec<AttrId>,
     scratch: Vec<u8>,
 }
@@ -267,7 +267,7 @@ impl AttributeTable {
     /// The number of a set with one more community, counted for the caller.
     pub(super) fn with_community(&mut self, id: AttrId, community: Community) -> AttrId {
         let parsed = PathAttributes::parse(self.block(id));
-        debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
+        debug_assert!(parsed.is_ok(), "the decoder accepted a malformed block: {parsed:?}");
         let Ok(mut attributes) = parsed else { return self.acquire(id) };
         attributes.communities.push(community);
         let mut block = Vec::new();
@@ -520,11 +520,21 @@ mod tests {
         let first = table.intern(None, ORIGIN_EGP);
         let generation = table.generation(first);
         table.release(first);
-        assert_eq!(table.recall(first.get(), generation), Some(first), "still there until it is collected");
+        assert_eq!(
+            table.recall(first.get(), generation),
+            Some(first),
+            "the set stays until the \
+            collection"
+        );
         let again = table.intern(None, ORIGIN_EGP);
         assert_eq!(again, first);
         table.collect();
-        assert_eq!(table.recall(first.get(), generation), Some(first), "it was interned again");
+        assert_eq!(
+            table.recall(first.get(), generation),
+            Some(first),
+            "the set was interned \
+            again"
+        );
         table.release(again);
         table.collect();
         assert_eq!(table.recall(first.get(), generation), None);

@@ -25,7 +25,7 @@ pub struct RibConfig {
 pub struct RibPeer {
     /// The peer's address: the last tie-breaker (RFC 4271 §9.1.2.2 g).
     pub address: PeerKey,
-    /// The peer's AS. The local one makes it an internal peer.
+    /// The peer's AS. The peer is internal if this is the local AS.
     pub remote_as: Asn,
     /// Import policy.
     pub import: Policy,

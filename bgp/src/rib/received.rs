@@ -13,7 +13,7 @@ pub enum Filtered {
     OriginatorLoop,
     /// This speaker's cluster is in its CLUSTER_LIST (RFC 4456 §8).
     ClusterLoop,
-    /// ONLY_TO_CUSTOMER forbids the path from this peer: a route leak (RFC 9234 §5).
+    /// A route leak: this peer may not send a path with this ONLY_TO_CUSTOMER (RFC 9234 §5).
     RouteLeak,
     /// Its next hop is this speaker's own address (RFC 4271 §5.1.3).
     OwnNextHop,

@@ -1,4 +1,4 @@
-//! A set of row numbers that is taken from in row order, cyclically.
+//! A set of row numbers. Rows are taken from it in row order, cyclically.
 //!
 //! Adj-RIB-Out and the FIB each keep one with the rows to examine. Each peer keeps another with
 //! the rows in which it has paths. So an operation on a peer costs as much as its paths, not as
@@ -158,7 +158,7 @@ mod tests {
         }
         set.set_cursor(1);
         assert_eq!(set.take(), Some(7));
-        assert_eq!(set.peek(), None, "peek does not go round");
+        assert_eq!(set.peek(), None, "peek does not wrap");
         assert_eq!(set.take(), Some(0));
     }
 

@@ -16,8 +16,8 @@
 //! flagged, because the previous selection is unknown at the end of the hold. Originated paths may
 //! be selected earlier: they win against every received path, so no peer can change that result.
 //!
-//! A row stays while it has paths, while it is advertised to a peer (a count in the row), and while
-//! the FIB has not been given its removal.
+//! A row stays while it has paths, while it is advertised to a peer (a count in the row), and until
+//! the FIB has received its removal.
 
 mod fib;
 

@@ -8,7 +8,8 @@
 //!
 //! The cache holds no reference to its input and output sets. References would keep unused sets
 //! alive, and two transforms that undo each other would keep each other's sets for ever. Instead
-//! the cache records the generation of both, and an entry whose sets are gone is computed again.
+//! the cache records the generation of both, and an entry is computed again if one of its sets is
+//! gone.
 
 use std::net::Ipv4Addr;
 
@@ -260,7 +261,7 @@ impl Transform {
         decision: &mut PolicyDecision,
     ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
-        debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
+        debug_assert!(parsed.is_ok(), "the decoder accepted a malformed block: {parsed:?}");
         let mut attributes = parsed.ok()?;
         let mut next_hop = table.next_hop(input);
         let learned_med = attributes.med;
@@ -278,7 +279,7 @@ impl Transform {
             }
         };
         if let Direction::ExportExternal { local_as, kept, rules, .. } = self.direction {
-            // Before the policy: AS numbers that the policy prepends stay.
+            // This runs before the policy, so AS numbers that the policy prepends stay.
             if let Some(RemovePrivateAs { all, replace }) = rules.remove_private_as {
                 attributes.as_path.remove_private(all, replace.then_some(local_as), kept);
             }
@@ -297,13 +298,14 @@ impl Transform {
                 if rules.local_role.is_some_and(Role::adds_otc_on_ingress) {
                     attributes.only_to_customer.get_or_insert(neighbour_as);
                 }
-                // After the policy, which sees the path as received.
+                // This runs after the policy, because the policy sees the path as received.
                 in_front.into_iter().for_each(|asn| attributes.as_path.prepend(asn, 1));
                 if external && rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
-                // After the policy, whose LOCAL_PREF would keep traffic on a path that will soon be
-                // withdrawn (RFC 8326 §4.1). A policy opts out by removing the community.
+                // This runs after the policy: otherwise the policy's LOCAL_PREF would keep traffic
+                // on a path that will soon be withdrawn (RFC 8326 §4.1). A policy opts out by
+                // removing the community.
                 if external && attributes.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
                     attributes.local_pref = Some(0);
                 }
@@ -477,7 +479,10 @@ mod tests {
             for originated in [false, true] {
                 let export = export();
                 let mut short = Vec::new();
-                export.shortcut(&block, originated, &mut short).expect("nothing unusual is in it");
+                export.shortcut(&block, originated, &mut short).expect(
+                    "the fast path supports \
+                    this block",
+                );
                 let long = export.rewrite(&table, &export.every_prefix, input, originated);
                 assert_eq!(Some((None, short)), long, "{block:x?}");
             }

@@ -25,10 +25,10 @@
 //! Graceful restart (RFC 4724):
 //! - *Helper.* The families of the peer's capability are retained if TCP ends without a
 //!   NOTIFICATION in either direction. If both sides have the N bit (RFC 8538), they are retained
-//!   after every end except a Hard Reset. Their paths become stale. Stale paths are removed at
-//!   End-of-RIB, if the new OPEN lacks the family or its F bit, when the Restart Time expires, or
-//!   [`STALE_PATH_TIME`] after the session is back. If the session is lost while paths are stale,
-//!   they are removed at once.
+//!   after every end except a Hard Reset. Their paths become stale. Stale paths are removed at the
+//!   first of these events: End-of-RIB; a new OPEN without the family or its F bit; the end of the
+//!   Restart Time; [`STALE_PATH_TIME`] after the session is back. If the session is lost while
+//!   paths are stale, they are removed at once.
 //! - *Detecting a restart.* The peer opens a second connection, sends OPEN on it, and the first one
 //!   has been Established for [`COLLISION_TIME`]: the second connection is treated as a restart of
 //!   the peer.

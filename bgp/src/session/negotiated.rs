@@ -133,7 +133,8 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
 }
 
 impl Negotiated {
-    /// The agreement of `ours` and `theirs`, or why the peer does not match its configuration.
+    /// The agreement of `ours` and `theirs`, or the reason why the peer does not match its
+    /// configuration.
     pub(crate) fn new(config: &PeerConfig, ours: &Open, theirs: &Open) -> Result<Negotiated, OpenError> {
         if theirs.my_as != config.remote_as {
             return Err(OpenError::PeerAs { expected: config.remote_as, got: theirs.my_as });

@@ -253,8 +253,8 @@ impl Peer {
             return; // the speaker itself has stopped
         }
         for slot in 0..self.connections.len() {
-            // Otherwise the end of the last connection would start a new one before the other is
-            // closed.
+            // Otherwise the end of one connection would start a new one before the other connection
+            // is closed.
             self.mode = Mode::Stopped;
             self.fail(slot, Fault::ConfigurationChange, now, sink);
         }

@@ -49,7 +49,7 @@ impl Deferral {
         self.waiting.is_empty()
     }
 
-    /// The families whose first decision is due now; each is returned once. `ranges`: dynamic
+    /// The families with a first decision that is due now; each is returned once. `ranges`: dynamic
     /// neighbours may still connect.
     pub(super) fn take_ready<'a>(
         &mut self,

@@ -141,13 +141,13 @@ impl Speaker {
     }
 
     fn used(&self, by: &Comparison) -> String {
-        format!("beside the best one, which {}", self.separated(by))
+        format!("together with the best path, which {}", self.separated(by))
     }
 
     fn lost(&self, by: &Comparison) -> String {
         match by.limit {
             None => self.separated(by),
-            Some(limit) => format!("as good, but no more than {limit} are used; {}", self.separated(by)),
+            Some(limit) => format!("equal, but at most {limit} paths are used; {}", self.separated(by)),
         }
     }
 

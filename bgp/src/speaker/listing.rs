@@ -5,8 +5,8 @@
 //! table. The caller passes it to [`Speaker::list`] again and again, each time for a number of
 //! rows. It keeps nothing of what it has listed, and each prefix is listed with its state at that
 //! moment. A row keeps its number while its prefix exists, so a prefix that stays is listed once. A
-//! prefix that goes and comes back meanwhile may be missed, or listed twice. The order is the order
-//! of rows, which has no meaning: callers that show routes to people sort them.
+//! prefix that is removed and added again meanwhile may be missing, or listed twice. The order is
+//! the order of rows, which has no meaning: callers that show routes to people sort them.
 
 use super::Speaker;
 use super::route::Route;

@@ -85,9 +85,9 @@ impl Ranges {
 }
 
 impl Speaker {
-    /// Replaces the ranges. Peers whose address is still in a range continue with its
-    /// configuration, as [`Speaker::update_peer`] would apply it; the others are removed. A lower
-    /// limit removes no peer.
+    /// Replaces the ranges. A peer with an address that is still in a range continues with that
+    /// range's configuration, as [`Speaker::update_peer`] would apply it. The other peers are
+    /// removed. A lower limit removes no peer.
     ///
     /// # Errors
     /// If a range or its template is invalid, or if a prefix occurs twice.

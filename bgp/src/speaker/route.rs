@@ -92,10 +92,10 @@ impl Route {
 /// The reason of a rejected path, in words.
 pub(super) fn refused(filtered: Filtered) -> &'static str {
     match filtered {
-        Filtered::Policy => "refused by import policy",
+        Filtered::Policy => "rejected by import policy",
         Filtered::AsLoop => "the local AS is in its AS_PATH",
         Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
-        Filtered::RouteLeak => "a route leak: ONLY_TO_CUSTOMER forbids it from this peer",
+        Filtered::RouteLeak => "a route leak: this peer may not advertise a path with this ONLY_TO_CUSTOMER",
         Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
         Filtered::OwnNextHop => "its next hop is this speaker",
     }

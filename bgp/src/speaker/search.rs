@@ -5,7 +5,8 @@
 //! that the caller passes to [`Speaker::search`] again and again, each time for a number of rows.
 //! It keeps only the first prefixes that match and the number of matches. Their paths are looked up
 //! at the end, so the result shows the state of that moment. Rows keep their numbers while their
-//! prefix exists. Only prefixes that come or go during the search may be missed or counted.
+//! prefix exists. Only for prefixes that are added or removed during the search, the result is
+//! uncertain.
 //!
 //! One address needs no walk: at most 33 (IPv6: 129) prefixes cover it, and these are looked up.
 

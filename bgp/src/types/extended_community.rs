@@ -1,7 +1,7 @@
 //! Extended communities (RFC 4360), with AS numbers of four octets (RFC 5668).
 //!
-//! They are passed on unchanged: eight octets, of which the first defines the others. The two kinds
-//! in use with IPv4 and IPv6 unicast have names, Route Target and Route Origin; others are shown as
+//! They are passed on unchanged: eight octets; the first one defines the others. The two kinds in
+//! use with IPv4 and IPv6 unicast have names, Route Target and Route Origin; others are shown as
 //! octets.
 
 use std::fmt;

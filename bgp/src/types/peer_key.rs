@@ -11,7 +11,8 @@ use std::str::FromStr;
 /// The name of a network interface: 1 to 15 octets, as the kernel allows (IFNAMSIZ).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName {
-    // Padded with zeros, which no name contains, so equality and order are those of the names.
+    // Padded with zeros, which no name contains. So names and arrays have the same equality and
+    // order.
     octets: [u8; InterfaceName::MAX_OCTETS],
 }
 
@@ -22,7 +23,7 @@ impl InterfaceName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         let end = self.octets.iter().position(|octet| *octet == 0).unwrap_or(Self::MAX_OCTETS);
-        // It was made from a str and never cut.
+        // The octets come from a str and were never cut.
         std::str::from_utf8(&self.octets[..end]).unwrap_or_default()
     }
 }

@@ -2,7 +2,7 @@
 //! 4271 §6).
 //!
 //! An error here always ends the session. The milder faults of RFC 7606 are [`AttributeFault`]s in
-//! [`Update`](super::Update). Their text appears in the log and in the peer's last error.
+//! [`Update`](super::Update). The text of an error appears in the log and in the peer's last error.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -81,13 +81,16 @@ pub enum OpenError {
         identifier: Ipv4Addr,
     },
     /// An optional parameter other than Capabilities.
-    #[error("optional parameter of type {kind} is not known; only capabilities (type 2) are")]
+    #[error(
+        "optional parameter of type {kind} is not supported: only capabilities (type 2) are \
+        allowed"
+    )]
     Parameter {
         /// The parameter's type.
         kind: u8,
     },
     /// The Hold Time is 1 or 2 seconds.
-    #[error("Hold Time {seconds} s; it is 0 or at least 3")]
+    #[error("Hold Time {seconds} s, must be 0 or at least 3")]
     HoldTime {
         /// The peer's Hold Time in seconds.
         seconds: u16,
@@ -100,7 +103,7 @@ pub enum OpenError {
     },
     /// The roles of the two sides do not match (RFC 9234 §4.2), or strict mode requires a role and
     /// the peer has none.
-    #[error("this side's role is {local}, which needs the peer's to be {}; it advertises {}", .local.counterpart(), join_roles(.remote))]
+    #[error("this side's role is {local}, so the peer's role must be {}; the peer advertises {}", .local.counterpart(), join_roles(.remote))]
     RoleMismatch {
         /// This side's role.
         local: Role,
@@ -111,7 +114,7 @@ pub enum OpenError {
     #[error("the optional parameters do not fit their lengths")]
     Lengths,
     /// The length of a known capability is impossible.
-    #[error("capability {code} has {length} octets, which it cannot have")]
+    #[error("capability {code} has an impossible length of {length} octets")]
     Capability {
         /// The capability's code.
         code: u8,
@@ -131,7 +134,7 @@ fn join_roles(roles: &[Capability]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefreshError {
     /// A begin or end marker that does not have 4 octets (RFC 7313 §5).
-    #[error("{} octets in a message with subtype {}; there are 4", .body.len(), .body.get(2).copied().unwrap_or_default())]
+    #[error("{} octets in a message with subtype {}; 4 are required", .body.len(), .body.get(2).copied().unwrap_or_default())]
     Length {
         /// The octets after the header.
         body: Vec<u8>,
@@ -165,7 +168,8 @@ pub enum UpdateError {
     },
     /// The field ends within or directly after a path identifier (RFC 7911 §3).
     #[error(
-        "{field}: there is no prefix after the path identifier at octet {offset}; does the peer send any?"
+        "{field}: there is no prefix after the path identifier at octet {offset}: the peer may \
+         send no path identifiers"
     )]
     Identifier {
         /// The name of the field.
@@ -231,7 +235,7 @@ pub struct AttributeFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeFaultKind {
     /// The Optional or Transitive bit contradicts the specification (RFC 7606 §3 c).
-    #[error("flags {flags:#04x}, the specification has {expected:#04x}")]
+    #[error("flags {flags:#04x}, must be {expected:#04x}")]
     Flags {
         /// The received flags.
         flags: u8,
@@ -239,7 +243,7 @@ pub enum AttributeFaultKind {
         expected: u8,
     },
     /// The length is impossible for the attribute.
-    #[error("length {length}, it is {expected}")]
+    #[error("length {length}, must be {expected}")]
     Length {
         /// The received length in octets.
         length: usize,
@@ -247,7 +251,7 @@ pub enum AttributeFaultKind {
         expected: &'static str,
     },
     /// The value is impossible for the attribute.
-    #[error("value {value}, it is {expected}")]
+    #[error("value {value}, must be {expected}")]
     Value {
         /// The received value.
         value: u32,
@@ -255,7 +259,7 @@ pub enum AttributeFaultKind {
         expected: &'static str,
     },
     /// A path segment of an unknown type, or a confederation segment (RFC 5065) from outside one.
-    #[error("path segment of type {kind}; AS_SET (1) and AS_SEQUENCE (2) are known")]
+    #[error("path segment of type {kind}, must be AS_SET (1) or AS_SEQUENCE (2)")]
     SegmentKind {
         /// The segment's type.
         kind: u8,

@@ -11,8 +11,8 @@
 //! in ascending order of type code, four-octet AS numbers, and the flags of each attribute's
 //! specification. It has no NEXT_HOP, MP_REACH_NLRI or MP_UNREACH_NLRI. Two UPDATEs with equal
 //! attributes have equal blocks. So the block (with the next hop) is the key under which attributes
-//! are interned, and [`Announcement`] copies it into messages unread. [`PathAttributes`] is the
-//! same block in parsed form, for decisions and policy.
+//! are interned, and [`Announcement`] copies it into messages without a look at its content.
+//! [`PathAttributes`] is the same block in parsed form, for decisions and policy.
 //!
 //! The type of an error names the message part at fault ([`WireError`]). Only
 //! [`WireError::notification`] converts an error to a NOTIFICATION. The milder outcomes of RFC 7606

@@ -81,6 +81,6 @@ mod tests {
         let error = WireError::from(RouteRefresh::decode(&[0, 1, 1, 1, 9]).unwrap_err());
         let notification = error.notification();
         assert_eq!((notification.code, notification.subcode, notification.data.len()), (7, 1, 24));
-        assert_eq!(error.to_string(), "ROUTE-REFRESH: 5 octets in a message with subtype 1; there are 4");
+        assert_eq!(error.to_string(), "ROUTE-REFRESH: 5 octets in a message with subtype 1; 4 are required");
     }
 }

@@ -13,11 +13,10 @@
 //! Callers need no special case for treat-as-withdraw: [`Update::announced`] is empty, and
 //! [`Update::withdrawn`] has the routes.
 //!
-//! Deliberate choices: a family that was not negotiated is ignored (its routes and its next hop,
-//! whatever they look like), because some peers send End-of-RIB for families that only they
-//! offered. An unknown attribute without the Optional bit ends the session: RFC 7606 leaves RFC
-//! 4271 §6.3 unchanged there. A missing LOCAL_PREF from an internal peer is not a fault; the
-//! decision process has a default.
+//! Deliberate choices: a family that was not negotiated is ignored, with its routes and its next
+//! hop. Some peers send End-of-RIB for families that only they offered. An unknown attribute
+//! without the Optional bit ends the session: RFC 7606 leaves RFC 4271 §6.3 unchanged there. A
+//! missing LOCAL_PREF from an internal peer is not a fault; the decision process has a default.
 
 mod plain;
 
@@ -66,8 +65,7 @@ pub struct Update<'a> {
     fields: Fields<'a>,
     /// The canonical block of the announced routes; none if none are announced.
     pub attributes: Option<&'a [u8]>,
-    /// The fault because of which the routes of this UPDATE are treated as withdrawn (RFC 7606 §2),
-    /// if any.
+    /// The fault that makes the routes of this UPDATE treated as withdrawn (RFC 7606 §2), if any.
     pub treat_as_withdraw: Option<AttributeFault>,
     /// Faults that only discarded an attribute, or a family that was not negotiated.
     pub discarded: &'a [AttributeFault],
@@ -84,7 +82,7 @@ struct Fields<'a> {
     mp_reach: Option<Prefixes<'a>>,
     /// The next hop of `nlri`; unspecified if `nlri` is empty.
     next_hop: Ipv4Addr,
-    /// The next hop of `mp_reach`; unspecified if it is none.
+    /// The next hop of `mp_reach`; unspecified without `mp_reach`.
     mp_next_hop: NextHop,
 }
 
@@ -210,7 +208,7 @@ fn decode_with_error_handling<'a>(
         // The routes cannot be located, so only a session reset is possible (RFC 7606 §3 j).
         return Err(UpdateError::Mp {
             code,
-            what: "longer than what is left of the attributes",
+            what: "longer than the rest of the attributes",
             attribute: vec![],
         });
     }
@@ -364,7 +362,7 @@ fn decode_with_error_handling<'a>(
     };
     if let Some(MpReach { next_hop, prefixes }) = mp_reach {
         fields.mp_reach = Some(prefixes);
-        // An Err is the fault because of which these routes are treated as withdrawn.
+        // With an Err, these routes are treated as withdrawn because of this fault.
         fields.mp_next_hop = next_hop.unwrap_or(fields.mp_next_hop);
     }
     let mut update = Update::good(fields, reachable.then(|| block.finish()), discarded);
@@ -521,7 +519,7 @@ fn decode_mp_reach<'a>(
         (_, ([global, link_local], [])) if ipv6 => {
             host_v6(Ipv6Addr::from(*global), Some(Ipv6Addr::from(*link_local)))
         }
-        _ => return Err(MpReachError::Mp("a next hop of a length that its family cannot have")),
+        _ => return Err(MpReachError::Mp("a next hop length that is impossible for its family")),
     };
     let add_path = context.add_path.contains(family);
     let prefixes = Prefixes::check(family, nlri, "MP_REACH_NLRI", add_path).map_err(MpReachError::Prefix)?;

@@ -1,7 +1,7 @@
 //! Speakers on loopback addresses, for the tests of the shell.
 //!
 //! Each speaker listens on a port that the kernel chooses, so tests can run in parallel. Addresses
-//! are 127.x.y.z, all of which Linux has without configuration. Nothing waits a fixed time: a test
+//! are 127.x.y.z, all of which Linux has without configuration. No test waits for a fixed time: it
 //! waits for an event, with a limit that only a failure reaches.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
@@ -101,7 +101,11 @@ impl Node {
             if wanted(&status) {
                 return status;
             }
-            assert!(tokio::time::Instant::now() < deadline, "{address}: not {what}: {status:#?}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{address}: expected {what}: \
+                {status:#?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -84,7 +84,7 @@ fn sent_identifiers_need_both_sides_to_agree() {
 #[test]
 fn a_prefix_without_identifier_ends_the_session() {
     let (mut all, pipe) = session(both(2), &offer(true, true));
-    // A /24 takes four octets: if they are read as an identifier, nothing is left.
+    // A /24 takes four octets. If they are read as an identifier, no octet is left for the prefix.
     all.script_send(pipe, &announce(&[[10, 2, 0]]));
     let notification = all.script_notification(pipe).unwrap();
     assert_eq!((notification.code, notification.subcode), (3, 10));

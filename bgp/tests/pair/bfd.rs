@@ -134,13 +134,13 @@ fn bfd_up_starts_an_attempt_at_once() {
     let mut all = settled();
     all.cut();
     down(&mut all, Cause::TimeExpired, true);
-    // The cut lasts; otherwise node 2 would connect first.
+    // The cut stays; otherwise node 2 would connect first.
     all.run_while_not("node 1 waits", secs(60), |all| all.state(1, 2) == State::Active);
     report(&mut all, BfdState::Up, None);
     assert_eq!(all.state(1, 2), State::Connect);
 }
 
-/// Both just Established, with BFD Up before.
+/// Both sessions are just Established, and BFD was Up before.
 fn just_established() -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -184,5 +184,5 @@ fn silence_at_the_start_ends_the_session_at_once() {
     let mut all = just_established();
     all.run(secs(2));
     down(&mut all, Cause::NeighborDown, false);
-    assert_ne!(all.state(1, 2), State::Established, "this is no start any more");
+    assert_ne!(all.state(1, 2), State::Established, "this Down is no longer part of the start");
 }

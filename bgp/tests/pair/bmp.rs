@@ -175,7 +175,7 @@ fn a_late_station_receives_the_tables_then_changes() {
         all.run(secs(1));
         read(&mut all, 1, id, budget, &mut station);
         let expected = has(&all, 1, ip(2));
-        assert_eq!(expected.len(), 3000, "the pair's own one, two less, and one more");
+        assert_eq!(expected.len(), 3000, "the pair's own route, two routes less, and one more");
         assert_eq!(station.routes, BTreeMap::from([(ip(2), expected)]), "budget {budget}");
         let families: BTreeSet<_> = Family::ALL.into_iter().map(|family| (ip(2), family)).collect();
         assert_eq!(station.end_of_rib, families);

@@ -49,7 +49,12 @@ fn later_failures_do_not_replace_the_loss() {
         let status = all.status(1, 2);
         assert_eq!(*loss(&status), Cause::HoldTimer { by: Side::Local });
         assert_eq!(status.last_down.as_ref().unwrap().ago, all.now - lost);
-        assert_eq!(status.down_for, Some(all.now - lost), "and not the time in {}", status.state);
+        assert_eq!(
+            status.down_for,
+            Some(all.now - lost),
+            "the time is not the time in state {}",
+            status.state
+        );
         assert_eq!(*attempt(&status), Cause::NoAnswer);
         assert_eq!(status.losses, [(CauseKind::HoldTimer, 1)]);
     }
@@ -150,7 +155,7 @@ fn a_connection_that_ends_before_open_is_a_rejection() {
     assert_eq!(*attempt(&all.status(1, 2)), Cause::Rejected);
 }
 
-/// The links of node 1, whose address is in the peer's subnet.
+/// The links of node 1; its address is in the peer's subnet.
 fn links(carrier: bool) -> Vec<HostLink> {
     vec![HostLink {
         name: "eth2".parse().unwrap(),
@@ -212,7 +217,12 @@ fn refused_segments_identify_a_wrong_password() {
         assert!(due.is_some_and(|due| due > now));
         all.with(1, |speaker, _| speaker.handle_refused_segments(conn, refused));
         all.run(secs(6));
-        assert_eq!(all.with(1, |speaker, _| speaker.attempt_due(conn)), None, "it was given up");
+        assert_eq!(
+            all.with(1, |speaker, _| speaker.attempt_due(conn)),
+            None,
+            "the attempt was \
+            given up"
+        );
         let cause = if expected { Cause::Passwords { refused } } else { Cause::NoAnswer };
         assert_eq!(*attempt(&all.status(1, 2)), cause);
     }

@@ -1,5 +1,5 @@
-//! Random schedules and random octets. After any history, two speakers converge again, and no input
-//! of a peer causes a panic or outlives its session.
+//! Random schedules and random octets. After any history, two speakers converge again, no input of
+//! a peer causes a panic, and no effect of an input outlives the peer's session.
 
 use std::time::Duration;
 

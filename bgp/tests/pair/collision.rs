@@ -74,7 +74,11 @@ fn without_graceful_restart_an_established_session_wins() {
     all.script_send(first, &encoded(&plain));
     all.script_send(first, &keepalive());
     let second = all.script_connect();
-    assert!(!all.is_closed(second), "until its OPEN it could be anything");
+    assert!(
+        !all.is_closed(second),
+        "before its OPEN, the connection may be a collision or a \
+        restart"
+    );
     all.script_send(second, &encoded(&plain));
     let collision = Notification::cease(Cease::ConnectionCollision, None);
     assert_eq!(all.script_notification(second), Some(collision));
@@ -91,14 +95,14 @@ fn with_graceful_restart_a_new_open_means_a_restarted_peer() {
     all.script_send(first, &keepalive());
     all.script_send(first, &crate::net::announce(&[[10, 2, 0]]));
     all.must_hold.push((1, crate::net::net("10.2.0.0/24")));
-    // In the first seconds it could still be a collision.
+    // In the first seconds the second connection may still be a collision.
     let early = all.script_connect();
     all.script_send(early, &encoded(&open()));
     let collision = Notification::cease(Cease::ConnectionCollision, None);
     assert_eq!(all.script_notification(early), Some(collision));
     all.run(secs(5));
     let second = all.script_connect();
-    assert!(!all.is_closed(first), "a connection without an OPEN means nothing");
+    assert!(!all.is_closed(first), "a connection without an OPEN has no effect");
     all.script_send(second, &encoded(&open()));
     assert!(all.is_closed(first));
     assert_eq!(all.script_got(first).last().unwrap().0, MessageKind::Update, "no NOTIFICATION");

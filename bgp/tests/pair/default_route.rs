@@ -50,7 +50,7 @@ fn each_change_of_a_default_route_is_an_event() {
     let mut all = up();
     changes(&mut all);
     originate(&mut all, "10.2.7.0/24");
-    assert_eq!(changes(&mut all), [""; 0], "other prefixes are none");
+    assert_eq!(changes(&mut all), [""; 0], "other prefixes are no default route");
     originate(&mut all, V4);
     assert_eq!(changes(&mut all), ["offers"]);
     // The same route with other attributes.
@@ -83,13 +83,13 @@ fn a_retained_default_route_counts_until_it_is_swept() {
     all.run(secs(5));
     all.reboot(2);
     all.run(secs(20));
-    assert_eq!(changes(&mut all), ["down", "up", "end"], "it is there again");
+    assert_eq!(changes(&mut all), ["down", "up", "end"], "the default route is advertised again");
     all.nodes.get_mut(&2).unwrap().originated.remove(&net(V4));
     all.kill(2);
     all.run(secs(5));
     all.reboot(2);
     all.run(secs(20));
-    assert_eq!(changes(&mut all), ["down", "up", "withdrew", "end"], "it was swept");
+    assert_eq!(changes(&mut all), ["down", "up", "withdrew", "end"], "the default route was swept");
 }
 
 #[test]

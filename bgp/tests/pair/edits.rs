@@ -166,7 +166,7 @@ fn an_edit_applies_to_the_live_session() {
     all.edit(1, 2, |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap()));
     all.run(secs(1));
     assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.99".parse().unwrap()))));
-    assert!(all.script_got(pipe).len() > before, "and the change is sent");
+    assert!(all.script_got(pipe).len() > before, "the change is advertised");
     all.edit(1, 2, |peer| peer.export.default = PolicyResult::Reject);
     all.run(secs(1));
     assert_eq!(advertised(&all), None);
@@ -221,7 +221,12 @@ fn adding_and_removing_peers_leaves_others_alone() {
     );
     all.run(secs(130));
     assert_eq!(all.state(3, 1), State::Established);
-    assert_eq!(all.routes_from(3, 1).len(), 2, "node 1's own, and the one received from node 2");
+    assert_eq!(
+        all.routes_from(3, 1).len(),
+        2,
+        "node 1's own route, and the route received from \
+        node 2"
+    );
     all.with(1, |speaker, now| speaker.remove_peer(ip(2), now).unwrap());
     all.run(secs(1));
     assert_eq!(all.routes_from(3, 1), [net("10.1.0.0/16")]);
@@ -263,7 +268,7 @@ fn policies_are_edited_and_explained_on_the_live_session() {
     assert_eq!(all.edit(1, 2, |peer| peer.export = policy), Change::Applied);
     all.run(secs(1));
     let refused = explain(&mut all, "10.2.0.0/24");
-    assert_eq!(refused.paths[0].reason, "refused by import policy, rule 1 (short)");
+    assert_eq!(refused.paths[0].reason, "rejected by import policy, rule 1 (short)");
     let withdrawn = explain(&mut all, "10.1.0.0/16");
     assert_eq!(
         (withdrawn.paths[0].standing, withdrawn.peers[0].standing),

@@ -107,7 +107,7 @@ fn exceeding_the_prefix_limit_causes_a_cease() {
     assert!(status.next_attempt.unwrap() >= secs(45), "the peer must change its configuration first");
     assert_eq!(
         status.last_error.unwrap().text,
-        "4 prefixes received, the limit is 3: raise the limit or have the peer filter"
+        "4 prefixes received, the limit is 3: raise the limit, or filter at the peer"
     );
     assert_eq!(all.nodes[&1].fib.len(), 0);
 

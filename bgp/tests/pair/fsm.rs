@@ -168,7 +168,7 @@ fn the_hold_timer_ends_each_state() {
         assert_eq!(all.script_notification(pipe), Some(Notification::hold_timer_expired()));
         assert_eq!(all.state(1, 2), State::Idle);
         let error = all.status(1, 2).last_error.unwrap().text;
-        assert_eq!(error, format!("hold timer expired: nothing came from the peer for {after} s"));
+        assert_eq!(error, format!("hold timer expired: no message from the peer for {after} s"));
     }
 }
 
@@ -294,7 +294,7 @@ fn a_peer_that_does_not_read_is_given_up() {
     assert_eq!(all.status(1, 2).flaps, 1);
     assert_eq!(all.script_notification(pipe), Some(Notification::new(8, 0, [])));
     let error = all.status(1, 2).last_error.unwrap().text;
-    assert_eq!(error, "send hold timer expired: the peer took nothing for 480 s");
+    assert_eq!(error, "send hold timer expired: the peer accepted no data for 480 s");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn route_refresh_sends_the_table_again() {
     all.script_send(pipe, &message(5, &[0, 25, 0, 70]));
     all.script_send(pipe, &message(5, &[0, 1, 3, 1]));
     assert_eq!((updates(&all), all.state(1, 2)), (2, State::Established));
-    // And in the other direction.
+    // The same in the other direction.
     assert!(all.with(1, |speaker, now| speaker.request_refresh(ip(2), now).unwrap()));
     all.run(secs(1));
     let request = |(kind, body): &(MessageKind, Vec<u8>)| *kind == MessageKind::RouteRefresh && body[2] == 0;

@@ -98,6 +98,6 @@ fn one_link_local_address_on_two_links_is_two_peers() {
 
     node.remove_peer(key("eth0"), now).unwrap();
     assert_eq!(node.peers(now).iter().map(|peer| peer.key()).collect::<Vec<_>>(), [key("eth1")]);
-    assert_eq!(node.peers(now)[0].state, up, "the other one is not touched");
+    assert_eq!(node.peers(now)[0].state, up, "the other session is not affected");
     assert!(node.remove_peer(there, now).is_err(), "its address alone identifies no peer");
 }

@@ -66,7 +66,11 @@ fn a_peer_with_the_old_as_establishes_and_receives_both() {
     assert_eq!((change, all.status(1, 2).flaps), (Change::Applied, 0));
     assert_eq!(as_path(&all, 2, "10.1.0.0/16"), ["4200000001"]);
     assert_eq!(as_path(&all, 3, "10.2.0.0/16"), ["65001 65002"]);
-    assert_eq!(all.status(1, 2).rules, ["local AS 4200000001, not prepended, in place of the own"]);
+    assert_eq!(
+        all.status(1, 2).rules,
+        ["local AS 4200000001, not prepended, in place of the \
+        speaker's own"]
+    );
 }
 
 /// The end of a merger: both sides change to the new number.
@@ -75,7 +79,7 @@ fn changing_the_local_as_resets_the_session() {
     let mut all = merged();
     assert_eq!(all.edit(1, 2, |peer| peer.paths.local_as = None), Change::Reset);
     all.run(secs(20));
-    assert_ne!(all.state(1, 2), State::Established, "node 2 still expects the old one");
+    assert_ne!(all.state(1, 2), State::Established, "node 2 still expects the old AS number");
     all.edit(2, 1, |peer| peer.remote_as = Asn(65001));
     all.run_until_up(1, 2);
     all.run(secs(1));

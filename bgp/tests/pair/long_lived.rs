@@ -9,7 +9,7 @@ use crate::net::{
     Net, announce, announce_v6, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs,
 };
 
-/// The script's OPEN: a Restart Time, and a Long-lived Stale Time if given, with that F bit.
+/// The script's OPEN: a Restart Time, and, if given, a Long-lived Stale Time with its F bit.
 fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
     let mut open = open();
     open.capabilities.retain(|capability| capability.code() != 64);
@@ -32,7 +32,7 @@ fn lost(open: &Open, update: &[u8]) -> Net {
     lost_by([Some(3600); 2], open, update)
 }
 
-/// Likewise, with these times configured on this side.
+/// The same, with these times configured on this side.
 fn lost_by(long_lived: [Option<u32>; 2], open: &Open, update: &[u8]) -> Net {
     let mut all = Net::scripted(|peer| peer.long_lived = long_lived);
     all.boot(1);
@@ -101,7 +101,7 @@ fn both_sides_need_it_and_restart_time_0_is_skipped() {
     }
     ours.script_close(pipe);
     ours.run(secs(31));
-    assert!(!is_kept(&ours), "it is not configured on this side");
+    assert!(!is_kept(&ours), "long-lived retention is not configured on this side");
 
     let at_once = lost(&offer(0, Some(1000), true), &route());
     assert_eq!(v4(&at_once), (1, 1));
@@ -139,7 +139,7 @@ fn a_returning_peer_keeps_paths_as_its_capability_states() {
         assert_eq!(v4(&all), (0, 0), "paths that were advertised again are not stale");
         all.run(secs(60));
         all.script_send(pipe, &keepalive());
-        assert!(is_kept(&all), "and no timer of the previous session is left");
+        assert!(is_kept(&all), "no timer of the previous session runs");
     }
 }
 
@@ -152,7 +152,7 @@ fn a_brief_return_does_not_restart_the_timer() {
     all.script_send(pipe, &keepalive());
     all.script_close(pipe);
     assert_eq!(v4(&all), (1, 1));
-    assert!(is_kept(&all), "lost a second time while long-lived stale");
+    assert!(is_kept(&all), "the session is lost a second time while paths are long-lived stale");
     all.run(secs(400));
     assert!(is_kept(&all));
     all.run(secs(140));
@@ -221,7 +221,7 @@ fn a_family_without_graceful_restart_skips_the_first_phase() {
     all.run(secs(29));
     assert_eq!(kept(&all), (true, true));
     all.run(secs(2));
-    assert_eq!(kept(&all), (false, true), "the other ends after its Restart Time");
+    assert_eq!(kept(&all), (false, true), "the other family ends after its Restart Time");
     all.run(secs(68));
     assert_eq!(kept(&all), (false, true));
     all.run(secs(2));
@@ -362,12 +362,12 @@ fn any_other_path_is_preferred() {
     assert_eq!(from(&all), [ip(2), ip(3)]);
     all.kill(2);
     all.run(secs(29));
-    assert_eq!(from(&all), [ip(2), ip(3)], "stale is as good");
+    assert_eq!(from(&all), [ip(2), ip(3)], "a stale path is as good");
     all.run(secs(2));
-    assert_eq!(from(&all), [ip(3)], "long-lived stale is not");
+    assert_eq!(from(&all), [ip(3)], "a long-lived stale path is not as good");
     all.kill(3);
     all.run(secs(31));
-    assert_eq!(from(&all).len(), 2, "but better than no path");
+    assert_eq!(from(&all).len(), 2, "a long-lived stale path is better than no path");
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn stale_paths_are_advertised_to_supporting_peers_only() {
         all.reboot(2);
         all.run_until_up(1, 2);
         all.run(secs(10));
-        assert!(has(&all), "and comes back as it was");
+        assert!(has(&all), "the path is as good as before");
         assert_eq!(all.status(1, 2).families.iter().map(|it| it.stale).sum::<usize>(), 0);
     }
 }

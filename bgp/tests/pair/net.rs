@@ -54,7 +54,7 @@ struct Pipe {
     got: Vec<u8>,
     /// A scripted end received the other end's FIN.
     closed: bool,
-    /// The connection drops everything, and no end is notified.
+    /// The connection drops all octets, and no end is notified.
     dead: bool,
     /// The scripted end does not read.
     blocked: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Net {
     pub(crate) scripts: BTreeSet<u8>,
     /// Connections to scripts, in order.
     pub(crate) accepted: Vec<usize>,
-    /// Routes that must be in a FIB at every moment.
+    /// Routes that a FIB must contain at every moment.
     pub(crate) must_hold: Vec<(u8, IpNet)>,
     port: u16,
 }
@@ -197,7 +197,8 @@ impl Net {
         }
     }
 
-    /// Starts a node as after a crash or an update: the FIB exists, and the R and F bits are sent.
+    /// Starts a node in the way it starts after a crash or an update: the FIB exists, and the R and
+    /// F bits are sent.
     pub(crate) fn reboot(&mut self, host: u8) {
         self.nodes.get_mut(&host).unwrap().config.restarting = true;
         self.boot(host);
@@ -220,7 +221,7 @@ impl Net {
         self.nodes.get_mut(&host).unwrap().speaker = None;
     }
 
-    /// Cuts the cable; the current connections never work again.
+    /// Cuts the cable. The current connections stay broken.
     pub(crate) fn cut(&mut self) {
         self.cut = true;
         self.pipes.iter_mut().for_each(|pipe| pipe.dead = true);
@@ -588,7 +589,7 @@ impl Net {
             messages.push((frame.kind, frame.body.to_vec()));
             octets = &octets[frame.len..];
         }
-        assert!(octets.is_empty(), "half a message at the end");
+        assert!(octets.is_empty(), "the last message is incomplete");
         messages
     }
 

@@ -117,7 +117,7 @@ fn retained_routes_end_at_end_of_rib_or_the_second_loss() {
             true => all.script_send(again, &end_of_rib()),
             false => all.script_send(again, &notification(&Notification::hold_timer_expired())),
         }
-        assert!(!is_kept(&all), "stale twice, or not announced again");
+        assert!(!is_kept(&all), "the path was stale twice, or was not announced again");
     }
 }
 
@@ -168,7 +168,8 @@ fn a_permanent_end_is_sent_as_a_hard_reset_if_supported() {
     }
 }
 
-/// The peer sends a reason and is then unreachable: the NOTIFICATION is kept beside the last error.
+/// The peer sends a reason and is then unreachable: the NOTIFICATION is kept in addition to the
+/// last error.
 #[test]
 fn later_errors_do_not_hide_a_notification() {
     let (mut all, pipe) = established(false, false);
@@ -180,7 +181,7 @@ fn later_errors_do_not_hide_a_notification() {
     let sent = status.notification_received.unwrap();
     assert_eq!((sent.code, sent.subcode, sent.text.as_str()), (6, 4, "Cease/Administrative Reset"));
     assert_eq!(status.notification_sent, None);
-    // Likewise for a NOTIFICATION that this side sends.
+    // The same for a NOTIFICATION that this side sends.
     let (mut all, pipe) = established(false, false);
     all.scripts.clear();
     all.script_send(pipe, &message(1, &[]));

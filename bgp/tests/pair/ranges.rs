@@ -100,7 +100,7 @@ fn the_limit_rejects_peers_until_one_is_removed() {
     assert_eq!(reports(&all), 1);
     let ranges = all.nodes[&1].speaker.as_ref().unwrap().ranges();
     assert_eq!((ranges[0].peers, ranges[0].refused), (2, 3));
-    // A silent peer is removed in the end, and so is the one held after an error.
+    // A silent peer is removed in the end, and so is a peer that is held idle after an error.
     all.run(secs(600));
     assert_eq!(peers(&all), 0);
     assert_eq!(came(&mut all, 5), Ok(()));
@@ -132,7 +132,7 @@ fn editing_a_range_edits_its_peers() {
     let status = all.status(1, 2);
     assert_eq!((status.established_count, status.flaps), (1, 0), "no reset");
     assert_eq!(status.max_prefixes, Some(100));
-    // With a configuration of its own it continues and does not count.
+    // A peer with its own configuration continues, and the range does not count it.
     let own = PeerConfig { passive: true, ..edited.template.clone() };
     let own = PeerConfig { address: ip(2), ..own };
     all.with(1, |speaker, now| {

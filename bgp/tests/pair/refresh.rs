@@ -39,7 +39,7 @@ fn established(without: &[u8]) -> (Net, usize) {
     (all, pipe)
 }
 
-/// Likewise, with two prefixes and End-of-RIB received.
+/// The same session, with two prefixes and End-of-RIB received.
 fn with_routes() -> (Net, usize) {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
@@ -209,11 +209,17 @@ fn a_request_waits_for_end_of_rib_and_an_earlier_refresh() {
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
     all.boot(1);
     let pipe = all.script_accept();
-    // All in one segment: the initial table is not written yet when the requests are read.
+    // All messages are in one segment: the initial table is not written yet when the requests are
+    // read.
     let octets = [encoded(&open()), keepalive(), request(), request()].concat();
     all.script_send(pipe, &octets);
     all.run(secs(1));
-    assert_eq!(sent(&all, pipe, 0), ["U", "R", "B", "U", "E"], "two requests at once are one");
+    assert_eq!(
+        sent(&all, pipe, 0),
+        ["U", "R", "B", "U", "E"],
+        "two requests at once have one \
+        response"
+    );
 }
 
 #[test]
@@ -227,7 +233,7 @@ fn a_refresh_between_two_speakers_changes_nothing() {
     all.run_until_up(2, 1);
     all.run(secs(5));
     all.must_hold.push((2, net("10.1.0.0/16")));
-    // Twice, with a change in between.
+    // Two refreshes, with a change in between.
     for _ in 0..2 {
         assert!(all.with(2, |speaker, now| speaker.request_refresh(ip(1), now).unwrap()));
     }
@@ -242,5 +248,10 @@ fn a_refresh_between_two_speakers_changes_nothing() {
         Event::StaleSwept { family: Family::Ipv4Unicast, paths, .. } => Some(*paths),
         _ => None,
     });
-    assert_eq!(swept.collect::<Vec<_>>(), [0, 0], "withdrawn routes are withdrawn, not left out");
+    assert_eq!(
+        swept.collect::<Vec<_>>(),
+        [0, 0],
+        "withdrawn routes are withdrawn, and not only \
+        omitted"
+    );
 }

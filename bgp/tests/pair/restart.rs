@@ -126,7 +126,7 @@ fn hold_timer_expiry_is_not_a_restart() {
     all.must_hold.clear();
     all.lose_power(2);
     all.run(secs(91));
-    assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")), "a NOTIFICATION went out");
+    assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")), "a NOTIFICATION was sent");
 }
 
 #[test]
@@ -262,17 +262,22 @@ fn updates(all: &Net, pipe: usize) -> usize {
 fn only_originations_are_advertised_before_end_of_rib() {
     let (mut all, pipe) = restarted(&open());
     all.run(2 * LATENCY);
-    assert_eq!(updates(&all, pipe), 1, "at once: a crash before this would lose the route at the peer");
+    assert_eq!(
+        updates(&all, pipe),
+        1,
+        "the UPDATE is sent at once: a crash before it would lose \
+        the route at the peer"
+    );
     all.run(secs(30));
-    assert_eq!(updates(&all, pipe), 1, "and no End-of-RIB");
+    assert_eq!(updates(&all, pipe), 1, "End-of-RIB is not sent yet");
     assert!(all.nodes[&1].fib.is_empty());
     all.script_send(pipe, &announce(&[[10, 2, 0]]));
     all.script_send(pipe, &end_of_rib());
     all.script_send(pipe, &keepalive());
-    assert_eq!(updates(&all, pipe), 2, "the route of IPv4, and its End-of-RIB");
+    assert_eq!(updates(&all, pipe), 2, "the IPv4 route, and End-of-RIB of IPv4");
     assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
     all.script_send(pipe, &end_of_rib_v6());
-    assert_eq!(updates(&all, pipe), 3, "IPv6 has an End-of-RIB only");
+    assert_eq!(updates(&all, pipe), 3, "only End-of-RIB for IPv6");
     let converged = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::Converged { .. }));
     assert_eq!(converged.count(), 2);
 }
@@ -301,7 +306,7 @@ fn an_absent_peer_delays_selection_until_the_timer() {
     all.run(secs(59));
     let complete = |all: &Net| all.status(1, 2).families.iter().any(|family| family.end_of_rib_received);
     assert_eq!(stale(&all, 1, 2), 0, "originated routes do not wait");
-    assert!(!complete(&all), "End-of-RIB waits for the peer that is away");
+    assert!(!complete(&all), "End-of-RIB waits for the peer that is down");
     all.run(secs(2));
     assert!(complete(&all));
     assert_eq!((stale(&all, 1, 2), swept(&all, 1)), (0, 0));
@@ -373,7 +378,11 @@ fn without_the_capability_routes_end_with_the_session() {
         families: Vec::new(), // helper only
     });
     assert!(lost(&zero).nodes[&1].fib.is_empty());
-    assert!(lost(&open()).nodes[&1].fib.contains_key(&net("10.2.0.0/24")), "and with it they stay");
+    assert!(
+        lost(&open()).nodes[&1].fib.contains_key(&net("10.2.0.0/24")),
+        "with the long-lived \
+        capability the paths stay"
+    );
 }
 
 #[test]
@@ -514,8 +523,8 @@ fn a_silent_stop_sends_nothing_and_rejects_connections() {
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
 }
 
-/// Found by fuzzing: a stop during the deferral left an expired deadline for ever, and a shell that
-/// sleeps until the deadline would not have slept.
+/// Found by fuzzing: a stop during the deferral left an expired deadline for ever. A shell that
+/// sleeps until the deadline would never have slept.
 #[test]
 fn a_stop_during_deferral_leaves_no_deadline() {
     let mut all = Net::pair();

@@ -90,12 +90,17 @@ fn the_first_matches_are_shown_and_all_are_counted() {
         found(&all, &RouteFilter { from: Some(Source::Peer(ip(2).into())), ..RouteFilter::default() }, 2, 16);
     assert_eq!(prefixes(&few), ["10.2.0.0/16", "172.16.0.0/24"]);
     assert_eq!((few.shown, few.matched, few.complete), (2, 201, true));
-    assert_eq!((few.looked_at, few.prefixes), (few.prefixes, few.looked_at), "all of them");
+    assert_eq!(
+        (few.looked_at, few.prefixes),
+        (few.prefixes, few.looked_at),
+        "all prefixes are \
+        examined"
+    );
 
     let speaker = all.nodes[&1].speaker.as_ref().unwrap();
     let mut search = Search::new(RouteFilter::default(), 1000);
     assert!(speaker.search(&mut search, 10));
     let part = speaker.found(&search);
-    assert!(!part.complete, "the result shows an early end");
+    assert!(!part.complete, "the result is marked as incomplete");
     assert_eq!((part.looked_at, part.matched), (10, 10));
 }

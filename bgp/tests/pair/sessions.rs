@@ -62,7 +62,8 @@ fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
     all.run_until_up(2, 1);
     all.run(secs(1));
     assert_eq!(advertised(&all, "10.1.0.7/32"), 1);
-    // Established: at once. Already advertised: at once, too.
+    // In an Established session the watch completes at once. It also completes at once for an
+    // advertised prefix.
     all.with(1, |speaker, now| {
         speaker.watch(net("10.1.0.8/32"));
         speaker.originate(net("10.1.0.8/32"), Default::default(), now);

@@ -144,7 +144,7 @@ fn the_engine_implements_rfc_7606() {
 /// The speaker's octets until it closes the connection.
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut octets = Vec::new();
-    // A reset after the NOTIFICATION is an end too.
+    // A TCP reset after the NOTIFICATION also ends the connection.
     _ = soon(stream.read_to_end(&mut octets)).await;
     octets
 }
@@ -201,7 +201,7 @@ async fn until(node: &Node, row: &Row, what: &str, wanted: impl Fn(Option<String
         if wanted(path.clone()) {
             return;
         }
-        assert!(tokio::time::Instant::now() < deadline, "{}: not {what}: {path:?}", row.what);
+        assert!(tokio::time::Instant::now() < deadline, "{}: expected {what}: {path:?}", row.what);
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
 }

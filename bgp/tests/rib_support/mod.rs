@@ -247,7 +247,11 @@ impl Bench {
         while self.rib.has_route_changes() {
             for change in self.rib.route_changes(3) {
                 if change.paths.is_empty() {
-                    assert!(self.fib.remove(&change.prefix).is_some(), "{} was not there", change.prefix);
+                    assert!(
+                        self.fib.remove(&change.prefix).is_some(),
+                        "{} was not in the FIB",
+                        change.prefix
+                    );
                 } else {
                     self.fib.insert(change.prefix, change.paths);
                 }
@@ -260,7 +264,13 @@ impl Bench {
         let mut octets = Vec::new();
         let more = self.rib.write_updates(PeerId(number), &mut octets, budget);
         assert_eq!(more, self.rib.pending(PeerId(number)));
-        self.receivers.get_mut(&number).expect("only a peer that is up is written to").take(&octets);
+        self.receivers
+            .get_mut(&number)
+            .expect(
+                "the tables write only to peers that are \
+            up",
+            )
+            .take(&octets);
         more
     }
 

@@ -22,7 +22,7 @@ pub(crate) const EBGP: DecodeContext = DecodeContext {
     add_path: FamilySet::EMPTY,
     ebgp: true,
 };
-/// Likewise to an internal peer.
+/// The same session to an internal peer.
 pub(crate) const IBGP: DecodeContext = DecodeContext { ebgp: false, ..EBGP };
 /// An external peer with two-octet AS numbers.
 pub(crate) const TWO_OCTET: DecodeContext = DecodeContext { four_octet_as: false, ..EBGP };
@@ -31,7 +31,7 @@ pub(crate) const TWO_OCTET: DecodeContext = DecodeContext { four_octet_as: false
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).expect("hex") as u8).collect();
-    assert!(digits.len().is_multiple_of(2), "half an octet in {text}");
+    assert!(digits.len().is_multiple_of(2), "odd number of hex digits in {text}");
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 

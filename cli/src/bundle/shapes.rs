@@ -3,7 +3,7 @@
 //! The text is processed line by line, except for private keys, which have many lines. After a name
 //! like `password` and a `:` or `=`, the value is removed. It ends at the closing quote, or after
 //! `=` at the next blank, or after a bare `name:` at the end of the line, because it may be YAML
-//! text with blanks. A message such as `password: it has 81 bytes` is removed too; this is
+//! text with blanks. A message such as `password: the key has 81 bytes` is removed too; this is
 //! acceptable.
 
 use super::redact::REDACTED;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Interned names of namespaces, networks, subnets, nodes and kinds. They are never dropped: there
-/// are few, and they recur.
+/// Interned names of namespaces, networks, subnets, nodes and kinds. They are never dropped,
+/// because they are few and recur.
 #[derive(Default)]
 pub struct Interner(HashSet<Arc<str>>);
 

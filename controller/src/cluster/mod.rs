@@ -42,9 +42,9 @@ pub struct Cluster {
 
 /// Access to the rows of the watches.
 pub trait ClusterReader: Send + Sync + 'static {
-    /// Reads the rows. Keep it short: the watches wait meanwhile.
+    /// Reads the rows. Hold the guard for a short time only: the watches wait meanwhile.
     fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
-    /// Changes with each change of a Network, Subnet or namespace.
+    /// A number that changes with each change of a Network, Subnet or namespace.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
@@ -256,7 +256,12 @@ mod tests {
         let node = NodeRow { labels: [("rack".to_owned(), "1".to_owned())].into(), ..NodeRow::default() };
         let name = |network: Option<&Arc<Network>>| network.map(|network| network.name().to_owned());
         assert_eq!(name(cluster.network_of_type(NetworkType::Overlay)).as_deref(), Some("b-over"));
-        assert_eq!(name(cluster.underlay_of(&node)).as_deref(), Some("a-rack"), "of the same age: by name");
+        assert_eq!(
+            name(cluster.underlay_of(&node)).as_deref(),
+            Some("a-rack"),
+            "of the same age: \
+            the first by name"
+        );
         assert_eq!(cluster.network_of_type(NetworkType::GlobalBGP), None);
     }
 }

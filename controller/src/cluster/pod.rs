@@ -1,4 +1,4 @@
-//! A pod as far as its addresses are concerned: the deserializer skips everything else.
+//! The parts of a pod that matter for its addresses. The deserializer skips everything else.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -145,7 +145,7 @@ mod tests {
             ("Failed", "Evicted", json!([]), true, false, false),
             ("Failed", "Error", ended.clone(), false, false, false),
             ("Succeeded", "", ended, false, true, false),
-            // Not every container is reported: the kubelet does not know yet how it ended.
+            // A container is missing in the report: the kubelet does not know yet how it ended.
             ("Succeeded", "", json!([]), false, false, false),
         ] {
             let pod: Pod = serde_json::from_value(json!({

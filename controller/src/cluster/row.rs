@@ -193,7 +193,7 @@ pub struct InstanceRow {
 
 /// An IPInstance without a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("spec.address.ip: {value:?} is no address with a length, such as 10.0.0.7/24")]
+#[error("spec.address.ip: {value:?} is not an address with a prefix length, such as 10.0.0.7/24")]
 pub struct InvalidAddress {
     /// The value of the field.
     pub value: String,

@@ -1,8 +1,8 @@
 //! Rows by key, and the effect of a new list on them.
 //!
 //! A watch that has lost its position lists again. Rows that are missing in the new list are
-//! removed, although no event reported it. Rows that this process wrote during the list may also be
-//! missing in it, so they are marked as seen.
+//! removed, although no event reported their deletion. Rows that this process wrote during the list
+//! may also be missing in it, so they are marked as seen.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -116,6 +116,6 @@ mod tests {
         table.set("written", 1);
         table.note(&"b");
         assert_eq!(table.end(), ["c"]);
-        assert!(table.end().is_empty(), "only a list removes anything");
+        assert!(table.end().is_empty(), "only a list removes rows");
     }
 }

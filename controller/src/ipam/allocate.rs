@@ -1,13 +1,13 @@
 //! Address allocation: all addresses that a pod requests, or none.
 //!
 //! A pod requests one family or both. By default each address is the next one of the current subnet
-//! of the network, until that subnet is full; then the next subnet by name becomes the current one.
+//! of the network, until that subnet is full. Then the next subnet by name becomes the current one.
 //! Private subnets are used only when named. A pod can also name addresses: the entry of its
 //! ordinal in `ip-pool`, or its retained addresses. A named address may be a reserved one. It may
 //! also have an IPInstance in the pod's namespace that is retained for any pod: then this
 //! IPInstance is bound to the pod and no new one is created ([`Assigned::rebind`]). hybridnet also
-//! takes an address that is retained in another namespace, which leads to two IPInstances of one
-//! address; Trunkline refuses it.
+//! uses an address that is retained in another namespace. This leads to two IPInstances of one
+//! address, so Trunkline refuses it.
 //!
 //! All addresses of a pod share one MAC address: the entry of `mac-pool`, else the one of a
 //! retained address, else a new one.
@@ -36,7 +36,7 @@ pub struct AddressRequest<'a> {
     pub subnets: &'a [String],
     /// Named addresses, one of each requested family. Empty: any address.
     pub addresses: &'a [IpAddr],
-    /// Addresses whose IPInstances in the pod's namespace already belong to a pod of this name.
+    /// Addresses with IPInstances in the pod's namespace that already belong to a pod of this name.
     pub own: &'a [IpAddr],
     /// A named MAC address.
     pub mac: Option<Mac>,
@@ -64,7 +64,7 @@ pub struct Assigned {
     pub rebind: bool,
 }
 
-/// Reason for which a pod gets no address.
+/// The reason why a pod gets no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
     /// The network has no subnet to choose from.
@@ -100,7 +100,8 @@ pub enum AllocateError {
     },
     /// A subnet or address that does not match the requested family.
     #[error(
-        "{named} is not what a pod of family {family} can have: name at most one for each family that it has"
+        "{named} does not match the pod's family {family}: name at most one for each of its \
+         families"
     )]
     WrongFamily {
         /// The subnet or address.
@@ -128,7 +129,8 @@ pub enum AllocateError {
     },
     /// A named address that is never allocated.
     #[error(
-        "address {address} of subnet {subnet} is never given out (gateway, excluded, network or broadcast address): name another"
+        "address {address} of subnet {subnet} is never allocated (gateway, excluded, network or \
+         broadcast address): name another one"
     )]
     Excluded {
         /// The named address.
@@ -138,7 +140,8 @@ pub enum AllocateError {
     },
     /// A named address with a holder.
     #[error(
-        "address {address} of subnet {subnet} belongs to IPInstance {namespace}/{name}, {state}: name another, or delete the pod that has it"
+        "address {address} of subnet {subnet} belongs to IPInstance {namespace}/{name}, {state}: \
+         name another one, or delete the pod that has it"
     )]
     Taken {
         /// The named address.
@@ -154,7 +157,8 @@ pub enum AllocateError {
     },
     /// A named MAC address that another pod uses.
     #[error(
-        "MAC address {mac} is in use by another pod of network {network}: name another in networking.alibaba.com/mac-pool"
+        "MAC address {mac} is in use by another pod of network {network}: name another one in \
+         networking.alibaba.com/mac-pool"
     )]
     MacTaken {
         /// The named MAC address.
@@ -354,8 +358,8 @@ impl Ipam {
             });
         };
         let subnet = Arc::clone(&allocations.name);
-        // Read the row, not the pool: an address may have a holder although today's range excludes
-        // it.
+        // Read the row, not the pool: an address may have a holder although the present range
+        // excludes it.
         let before =
             allocations.pool.index(address).map(|index| allocations.rows.get(index)).unwrap_or_default();
         if before.state == State::Free {
@@ -378,7 +382,7 @@ impl Ipam {
                     name: super::instance_name(address),
                     state: match before.state {
                         State::Free | State::InUse | State::Given | State::Rebinding => "in use",
-                        State::Retained => "kept for the next pod of its name",
+                        State::Retained => "retained for the next pod of its name",
                         State::Releasing => "being deleted",
                     },
                 });
@@ -399,8 +403,7 @@ impl Ipam {
         let kept = chosen.iter().map(|chosen| chosen.before.mac).find(|mac| *mac != [0; 6]);
         let mac = match request.mac {
             Some(mac) => {
-                // The rows of the chosen addresses are still the previous ones, and they are
-                // counted.
+                // The chosen addresses still have their previous rows, and these are counted.
                 let own = request.own.iter().chain(chosen.iter().map(|chosen| &chosen.address));
                 let mut own: Vec<&IpAddr> = own.filter(|address| self.row(**address).mac == mac).collect();
                 own.sort_unstable();

@@ -1,21 +1,20 @@
 //! MAC addresses of pods: hybridnet's prefix 02:12:34 and 24 random bits, unique within a network.
 //!
-//! Among 300,000 pods thousands of pairs would share their 24 random bits, and two pods with one
-//! MAC address on one VLAN lose each other's frames. So the MAC addresses in use are counted for
-//! each network. A pod's IPv4 and IPv6 addresses share one MAC address, hence a count and not a
-//! set.
+//! Among 300,000 pods, thousands of pairs would share their 24 random bits. Two pods with one MAC
+//! address on one VLAN lose each other's frames. So the MAC addresses in use are counted for each
+//! network. The table has counts, because a pod's IPv4 and IPv6 addresses share one MAC address.
 
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-/// A MAC address; all zeros stands for an unknown one.
+/// A MAC address; all zeros is an unknown one.
 pub type Mac = [u8; 6];
 
 /// The first three octets of generated MAC addresses: locally administered, hybridnet's.
 const PREFIX: [u8; 3] = [0x02, 0x12, 0x34];
 
-/// Only octets, so that an entry of the table takes eleven octets.
+/// Without padding, an entry of the table takes eleven octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     network: [u8; 4],

@@ -6,8 +6,8 @@
 //!   statuses, quota labels ◀── usage ───── └───────────────────┘ ── conflicts ──▶ the younger one is refused
 //! ```
 //!
-//! The IPInstances on the API server are the truth; this index makes the next allocation cheap. The
-//! leader builds it from a complete list of networks, subnets and IPInstances before the first
+//! The IPInstances on the API server are authoritative. This index makes the next allocation cheap.
+//! The leader builds it from a complete list of networks, subnets and IPInstances before the first
 //! allocation. An address is set aside here, then its IPInstance is created. Once the watch has
 //! shown that IPInstance, the address is in use ([`State`] has the whole life cycle). The holder of
 //! an address is a *namespace*: the IPInstance's name follows from the address ([`instance_name`]),
@@ -19,10 +19,10 @@
 //! and commits to a disk. This module has holders, retained addresses, MAC addresses and conflicts.
 //!
 //! **Difficult cases.** Events come in any order: an IPInstance may be seen before its subnet, or
-//! outlive it. It is then a *stray*: its address is not allocated, and it moves to its place when
-//! the subnet appears. Two IPInstances with one address (an API server restored from an old
-//! snapshot, two leaders) are never merged. The first one seen holds the address; the others are
-//! *contenders*, which [`Ipam::adopt`] and [`Ipam::conflicts`] report. The address is free only
+//! outlive it. Such an IPInstance is a *stray*: its address is not allocated. It moves to its
+//! subnet when the subnet appears. Two IPInstances with one address (an API server restored from an
+//! old snapshot, two leaders) are never merged. The first one seen holds the address; the others
+//! are *contenders*, which [`Ipam::adopt`] and [`Ipam::conflicts`] report. The address is free only
 //! when all of them are gone. Overlapping subnets would allocate one address twice, so the second
 //! subnet is refused.
 //!
@@ -88,8 +88,8 @@ pub enum InstanceState {
 /// Two IPInstances have one address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "address {address} has an IPInstance {name} in namespace {holder} and in namespace {contender}: the younger one is refused, \
-     delete the pod that must not have it",
+    "address {address} has an IPInstance {name} in namespace {holder} and in namespace \
+     {contender}: the younger one is refused: delete the pod that must not have the address",
     name = instance_name(*address)
 )]
 pub struct Conflict {
@@ -153,7 +153,7 @@ pub struct AddressInfo {
     pub private: bool,
     /// The address is among the Subnet's `reservedIPs`.
     pub reserved: bool,
-    /// The namespace whose IPInstance holds it, or held it until a moment ago.
+    /// The namespace of the IPInstance that holds the address; otherwise the first contender's.
     pub holder: Option<String>,
 }
 
@@ -186,7 +186,7 @@ pub struct Ipam {
     by_name: FxHashMap<Arc<str>, usize>,
     /// Each subnet by the first address of its range; ranges do not overlap.
     by_range: BTreeMap<IpAddr, usize>,
-    /// IPInstances whose address is outside all ranges.
+    /// IPInstances with an address outside all ranges.
     strays: BTreeMap<IpAddr, Row>,
     /// Further IPInstances of an address that already has a holder.
     contenders: FxHashMap<IpAddr, Vec<Row>>,
@@ -194,10 +194,10 @@ pub struct Ipam {
     macs: Macs,
 }
 
-/// Reason for which a subnet allocates no addresses.
+/// The reason why a subnet allocates no addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubnetError {
-    /// A text of its range cannot be read.
+    /// A value of its range cannot be parsed.
     #[error("spec.range: {0}")]
     Range(#[from] ValueError),
     /// Its range is invalid.
@@ -205,8 +205,8 @@ pub enum SubnetError {
     Pool(#[from] PoolError),
     /// Its range overlaps another subnet's.
     #[error(
-        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: no address is allocated from it until one of \
-         them is removed or set apart by start and end"
+        "subnet {subnet}: its range overlaps {start} to {end} of subnet {other}: subnet {subnet} allocates no address: \
+         remove one of the two subnets, or separate them by start and end"
     )]
     Overlap {
         /// The subnet.
@@ -280,7 +280,7 @@ impl Ipam {
         Ok(())
     }
 
-    /// Removes a subnet. Held addresses are remembered, in case the subnet returns.
+    /// Removes a subnet. The index keeps the held addresses, in case the subnet is created again.
     pub fn remove_subnet(&mut self, name: &str) {
         let Some(place) = self.by_name.remove(name) else { return };
         let Some(allocations) = self.subnets[place].take() else { return };
@@ -335,15 +335,16 @@ impl Ipam {
         Err(self.conflict(address, before.namespace, namespace))
     }
 
-    /// Frees the address of an IPInstance that no longer exists. Either its finalizer is removed
-    /// and the watch has shown the deletion. Or it is missing in a complete list that began after
-    /// the watch had shown it.
+    /// Frees the address of an IPInstance that no longer exists. There are two proofs. The
+    /// finalizer is removed, and the watch has shown the deletion. Or a complete list does not
+    /// contain the IPInstance, and it began after the watch had shown the IPInstance.
     pub fn gone(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Gone);
     }
 
-    /// Returns an address of [`Ipam::allocate`] whose write has certainly failed. If the result is
-    /// unknown, as after a timeout, read the object from the API server first.
+    /// Releases an address of [`Ipam::allocate`] after the write of its IPInstance has certainly
+    /// failed. If the result is unknown, as after a timeout, read the object from the API server
+    /// first.
     pub fn refuse(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Refuse);
     }
@@ -441,7 +442,7 @@ impl Ipam {
         }
     }
 
-    /// Writes a row and updates everything that counts rows.
+    /// Writes a row and updates all counters of rows.
     fn write(&mut self, address: IpAddr, row: Row) {
         let before = match self.place(address) {
             RowLocation::Subnet(place, index) => {

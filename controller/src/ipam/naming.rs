@@ -1,4 +1,5 @@
-//! The name of an address's IPInstance, as in hybridnet, so that each finds the other's objects.
+//! The name of an address's IPInstance. It is hybridnet's name, so both programs find each other's
+//! objects.
 //!
 //! `10.14.0.7` becomes `10-14-0-7`. An IPv6 address becomes its eight groups without leading zeros:
 //! `fd00:14::7` becomes `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API

@@ -13,13 +13,13 @@
 //! Steps come from two sides. [`Step::Choose`] and [`Step::Refuse`] are the leader's own. The
 //! leader sets an address aside before it writes to the API server, and returns it when the API
 //! server has certainly refused. All other steps come from the watch of IPInstances, whoever wrote
-//! the object, and they always win: the API server's state is the truth. The success of the
-//! leader's own write is no step. A chosen address stays `Given` until the watch has shown its
+//! the object, and they always win, because the API server's state is authoritative. The success of
+//! the leader's own write is no step. A chosen address stays `Given` until the watch has shown its
 //! IPInstance, so a list that is older than the write cannot free it.
 //!
-//! An address is free again only when its IPInstance is *gone*: the holder of the finalizer decides
+//! An address is free again only when its IPInstance is *gone*. The holder of the finalizer decides
 //! when. hybridnet frees the address in memory when it sees the deletion. If the removal of the
-//! finalizer then fails, an IPInstance remains whose address is allocated a second time.
+//! finalizer then fails, the IPInstance remains, and its address is allocated a second time.
 
 /// State of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub enum State {
     InUse,
     /// Its IPInstance is retained for the next pod of its name.
     Retained,
-    /// Chosen for the next pod, whose name and UID are not in its IPInstance yet.
+    /// Chosen for the next pod; the pod's name and UID are not in its IPInstance yet.
     Rebinding,
     /// Its IPInstance has a deletion timestamp and waits for a finalizer.
     Releasing,
@@ -77,8 +77,8 @@ impl State {
             (State::Rebinding, Step::Kept) => Some(State::Rebinding),
             (_, Step::Kept) => Some(State::Retained),
             (_, Step::Deleting) => Some(State::Releasing),
-            // A list from before the write does not contain it. The writer gets the result of the
-            // write.
+            // A list from before the write does not contain the IPInstance. The writer gets the
+            // result of the write.
             (State::Given | State::Rebinding, Step::Gone) => Some(State::Given),
             (_, Step::Gone) => Some(State::Free),
         }

@@ -90,14 +90,24 @@ fn network_stays_on_a_subnet_until_it_is_full() {
         }
     };
     assert_eq!(given[..3], ["10.0.1.1", "10.0.1.2", "10.0.0.1"]);
-    assert_eq!(given.len(), 9, "neither the reserved one nor the private subnet: {given:?}");
+    assert_eq!(
+        given.len(),
+        9,
+        "neither the reserved address nor the private subnet is used: \
+        {given:?}"
+    );
     assert_eq!(
         error.to_string(),
         "no IPv4 address is free in network n: subnet a has 7 of 7 in use, subnet b has 2 of 2 in use; delete pods or add a Subnet"
     );
     let private = ["p".to_owned()];
     assert_eq!(give(&mut ipam, &AddressRequest { subnets: &private, ..request() }).unwrap(), ["10.0.2.1"]);
-    assert_eq!(ipam.network_usage("n").last_v4_subnet.as_deref(), Some("a"), "a named one does not count");
+    assert_eq!(
+        ipam.network_usage("n").last_v4_subnet.as_deref(),
+        Some("a"),
+        "a named address \
+        does not move the round robin"
+    );
     adopt(&mut ipam, "10.0.1.2", "web", InstanceState::Bound).unwrap();
     ipam.gone(ip("10.0.1.2"), "web");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.1.2"]);
@@ -120,7 +130,7 @@ fn dual_stack_allocates_both_families_or_neither() {
     assert_eq!(
         give(&mut ipam, &request()).unwrap(),
         ["10.0.0.4"],
-        "the address given back is the next one again"
+        "the returned address is the next one again"
     );
     let subnets = ["b".to_owned(), "six".to_owned()];
     ipam.gone(ip("fd00::1"), "web");
@@ -146,7 +156,7 @@ fn named_addresses_may_be_reserved_or_retained() {
     assert_eq!(
         ipam.usage("a").unwrap(),
         Usage { total: 7, used: 0, available: 7 },
-        "reserved ones are left out"
+        "reserved addresses are not counted"
     );
 
     // Retained in this namespace: bound again with its MAC address. In another namespace: refused.
@@ -155,8 +165,8 @@ fn named_addresses_may_be_reserved_or_retained() {
     let error = ipam.allocate(&other, 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "address 10.0.0.2 of subnet a belongs to IPInstance web/10-0-0-2, kept for the next pod of its name: name another, or \
-         delete the pod that has it"
+        "address 10.0.0.2 of subnet a belongs to IPInstance web/10-0-0-2, retained for the next \
+         pod of its name: name another one, or delete the pod that has it"
     );
     let granted = ipam.allocate(&named(&[RESERVED]), 1).unwrap();
     assert_eq!((granted.mac, granted.addresses[0].rebind), ([2, 0, 0, 0, 0, 9], true));
@@ -178,8 +188,12 @@ fn named_addresses_may_be_reserved_or_retained() {
             AddressRequest { addresses: &[RESERVED], ..both },
             "the pod needs an address of family IPv6, and 10.0.0.2 names none",
         ),
-        (named(&[SIX]), "fd00::2 is not what a pod of family IPv4 can have"),
-        (AddressRequest { addresses: &[SIX, SIX], ..both }, "name at most one for each family"),
+        (named(&[SIX]), "fd00::2 does not match the pod's family IPv4"),
+        (
+            AddressRequest { addresses: &[SIX, SIX], ..both },
+            "name at most one for each of its \
+            families",
+        ),
         (named(&[GATEWAY]), "gateway"),
         (named(&[NOWHERE]), "a (10.0.0.0/24), b"),
         (AddressRequest { network: "none", ..named(&[RESERVED]) }, "its subnets are none"),
@@ -189,8 +203,8 @@ fn named_addresses_may_be_reserved_or_retained() {
         assert!(error.contains(text), "{error}");
     }
     for (names, family, text) in [
-        (vec!["six"], IpFamily::V4, "subnet six is not what a pod of family IPv4"),
-        (vec!["a", "b"], IpFamily::DualStack, "subnet b is not what"),
+        (vec!["six"], IpFamily::V4, "subnet six does not match the pod's family IPv4"),
+        (vec!["a", "b"], IpFamily::DualStack, "subnet b does not match"),
         (vec!["z"], IpFamily::V4, "subnet z is not in network n: write one of a (10.0.0.0/24)"),
     ] {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
@@ -240,7 +254,7 @@ fn instances_of_one_address_are_reported_not_merged() {
     assert_eq!(
         ipam.holder(ip("10.0.0.1")),
         Some(("shop", State::Releasing)),
-        "it is not free before both are gone"
+        "the address is free only after both IPInstances are gone"
     );
     assert_eq!(ipam.conflicts().count(), 0);
     ipam.gone(ip("10.0.0.1"), "shop");

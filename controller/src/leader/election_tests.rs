@@ -112,7 +112,7 @@ async fn elected(server: Server, settled: u64) -> (u64, Value) {
 async fn own_lease_is_reacquired_at_once_foreign_lease_is_waited_out() {
     let (seconds, lease) = elected(Server::held_by("me"), 0).await;
     assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (0, &json!(4)));
-    assert!(lease["spec"]["renewTime"].is_string(), "it was renewed: {lease}");
+    assert!(lease["spec"]["renewTime"].is_string(), "no renewal in the Lease: {lease}");
 
     for holder in ["other", "me_2"] {
         let (seconds, lease) = elected(Server::held_by(holder), 0).await;
@@ -134,7 +134,7 @@ async fn concurrent_candidate_may_win() {
     assert_eq!(
         (seconds, &lease["spec"]["leaseTransitions"]),
         (15, &json!(5)),
-        "the other candidate held it by then"
+        "the other candidate has the Lease by then"
     );
     assert_eq!(lease["spec"]["holderIdentity"], "me");
 }

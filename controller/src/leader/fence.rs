@@ -13,8 +13,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// time.
 ///
 /// Check it before each write, not once: the process may have been suspended meanwhile. Writes that
-/// began while it was valid are counted. A leader that resigns can thus wait for their answers, and
-/// its successor's list contains what they wrote.
+/// began while it was valid are counted. So a leader that resigns can wait for their answers, and
+/// its successor's list contains these writes.
 #[derive(Clone, Debug)]
 pub struct Fence {
     lost: CancellationToken,
@@ -88,7 +88,7 @@ mod tests {
         tokio::time::advance(9 * second).await;
         assert!(fence.holds());
         tokio::time::advance(second).await;
-        assert!(!fence.holds(), "it expires by itself");
+        assert!(!fence.holds(), "the fence expires without a renewal");
         fence.extend(Instant::now() + 10 * second);
         assert!(fence.holds());
         let writing = fence.begin_write().expect("it holds");

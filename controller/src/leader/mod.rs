@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Every write of the Lease carries the resourceVersion that was read, so only one of two
-//! candidates succeeds. A candidate watches the Lease and measures from when *it saw* the last
-//! change, by its own clock, as client-go does. Clocks that differ between machines do no harm;
-//! only clocks of different speed would. A released Lease is taken at once. A Lease that still
-//! names this very process, which lost it while the API server was unreachable, is also taken at
-//! once: no other process has led since.
+//! candidates succeeds. A candidate watches the Lease. By its own clock it measures the time since
+//! *it saw* the last change, as client-go does. Clocks that differ between machines do no harm;
+//! only clocks of different speed would. A released Lease is taken at once. A process may lose its
+//! Lease while the API server is unreachable. If the Lease still names the process afterwards, the
+//! process takes it at once, because no other process has led since.
 //!
 //! **Two leaders at a time** must never happen. The leader's right to write, its [`Fence`], ends
 //! two thirds of the Lease's duration after it *sent* the last successful renewal. A write may take
@@ -27,15 +27,16 @@
 //! it is refused.
 //!
 //! **Leading again** is a term like any other: it begins with a new list, no earlier than a
-//! successor's term would. That is the whole duration after the last successful renewal was sent.
-//! Until then an answer to a write of the previous term may be outstanding. If another candidate
-//! wants the Lease at the same moment, both have seen the same version, and one of the two gets it.
+//! successor's term would. The earliest time is the whole duration after the last successful
+//! renewal was sent. Until then an answer to a write of the previous term may be outstanding. If
+//! another candidate wants the Lease at the same moment, both have seen the same version, and one
+//! of the two gets it.
 //!
-//! The identity of a process is its name and a random number from its start. A process that was
-//! killed and restarted under its old name is thus another holder and waits, since requests of the
-//! old one may be under way. On a termination signal the leader waits for the answers to its writes
-//! and then releases the Lease, so its successor's list contains what it wrote. If the work does
-//! not end in time after the Lease is lost, the process ends: [`run`] returns an error.
+//! The identity of a process is its name and a random number from its start. So a process that was
+//! killed and restarted under its old name is another holder. It waits, because requests of the old
+//! process may be under way. On a termination signal the leader waits for the answers to its writes
+//! and then releases the Lease, so its successor's list contains its writes. If the work does not
+//! end in time after the Lease is lost, the process ends: [`run`] returns an error.
 
 #[cfg(test)]
 mod election_tests;
@@ -61,8 +62,8 @@ use record::{Claim, Observed};
 
 use crate::watch::delays::Delays;
 
-/// The minimum time for the work to end. A process that was suspended for longer than its Lease has
-/// sent nothing since.
+/// The minimum time for the work to end. A process that was suspended for longer than its Lease
+/// needs this time too, although it has sent nothing since.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Settings of the leader election.
@@ -146,7 +147,7 @@ where
         };
         fence.end();
         if let Some(reason) = &lost {
-            tracing::warn!(lease = config.name, reason, "this replica leads no longer");
+            tracing::warn!(lease = config.name, reason, "this replica no longer leads");
         }
         if !ended {
             let latest = (held.sent + config.duration()).max(Instant::now() + GRACE);
@@ -264,7 +265,7 @@ impl Election<'_> {
             loop {
                 sleep_until(at.min(deadline)).await;
                 if Instant::now() >= deadline {
-                    return format!("it was not renewed for {} s", self.config.deadline().as_secs());
+                    return format!("the Lease was not renewed for {} s", self.config.deadline().as_secs());
                 }
                 match timeout_at(deadline, self.renew_once(&held.lease)).await {
                     Ok(Ok(Renewed::Yes(renewed))) => {
@@ -297,7 +298,7 @@ impl Election<'_> {
                 Ok(match self.leases.get_opt(&self.claim.name).await? {
                     Some(lease) if self.claim.holds(&lease) => Renewed::Changed(Box::new(lease)),
                     Some(lease) => Renewed::Lost(format!("{} holds it", record::holder(&lease))),
-                    None => Renewed::Lost("it was deleted".to_owned()),
+                    None => Renewed::Lost("the Lease was deleted".to_owned()),
                 })
             }
             Err(error) => Err(error),

@@ -15,7 +15,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Applies the Lease from the watch. The same version again is no news of its holder.
+    /// Applies the Lease from the watch. The same version again is not a renewal by its holder.
     pub(super) fn update(observed: &mut Option<Observed>, lease: Lease, now: Instant) {
         let same = |seen: &Observed| seen.lease.metadata.resource_version == lease.metadata.resource_version;
         if !observed.as_ref().is_some_and(same) {
@@ -56,8 +56,8 @@ impl Claim {
         holder(lease) == self.holder
     }
 
-    /// The observed Lease taken over, or a new one. If its holder takes it again, the transitions
-    /// and the acquire time stay, as in client-go.
+    /// The observed Lease with this process as its holder, or a new Lease. If the previous holder
+    /// takes it again, the transitions and the acquire time stay, as in client-go.
     pub(super) fn taking(&self, seen: Option<&Lease>, now: Timestamp) -> Lease {
         if let Some(own) = seen.filter(|lease| self.holds(lease)) {
             return self.renewing(own, now);

@@ -1,11 +1,11 @@
 //! Conflicts: two IPInstances of one address, of which one must be deleted.
 //!
-//! The cause is an API server restored from an old snapshot, another writer than this controller,
-//! or the remaining case of two leaders in [the design](../../../../docs/design.md). The address
-//! stays with a pod that uses it: its agent wrote the sandbox into the IPInstance's status, or the
-//! kubelet reports the address. If neither is in use yet, the older IPInstance stays. The other one
-//! is unbound and deleted. Its pod, which has not started, gets another address like any pod
-//! without one.
+//! The cause is an API server that was restored from an old snapshot, another writer than this
+//! controller, or the remaining case of two leaders in [the design](../../../../docs/design.md).
+//! The address stays with a pod that uses it: its agent wrote the sandbox into the IPInstance's
+//! status, or the kubelet reports the address. If neither is in use yet, the older IPInstance
+//! stays. The other one is unbound and deleted. Its pod, which has not started, gets another
+//! address like any pod without one.
 //!
 //! If two running pods use one address, no write by the controller can help: only a pod's owner may
 //! delete it. Both pods get an event, and `trunkline_controller_address_conflicts` counts the
@@ -48,7 +48,8 @@ pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
             for (of, other) in [(&keeps, &side), (&side, &keeps)] {
                 if let Some((pod, uid)) = &of.pod {
                     let text = format!(
-                        "address {address} is used by this pod and by that of IPInstance {}: delete one of the two pods",
+                        "address {address} is used by this pod and by the pod of IPInstance {}: \
+                         delete one of the two pods",
                         other.instance.key
                     );
                     context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);

@@ -12,14 +12,14 @@
 //! | not scheduled, or with the node's network | nothing | nothing |
 //! | scheduled | see below | its own, else new ones; an earlier pod's are released |
 //!
-//! A scheduled stateful pod gets the first of these that exists: the entry of its ordinal in
-//! `ip-pool`, and its other addresses are released; new ones if `ip-retain` is false; its retained
-//! ones; new ones.
+//! A scheduled stateful pod gets the first of these that applies: the entry of its ordinal in
+//! `ip-pool` (its other addresses are released); new addresses if `ip-retain` is false; its
+//! retained addresses; new addresses.
 //!
-//! A pod's addresses never change while it lives, whatever its annotations or its namespace say: it
-//! has sockets on them. If one of a pair is missing, because the controller died between the two
-//! writes, it is added later. The address that `ip-pool` names, or a retained one, is preferred to
-//! a new one.
+//! A pod's addresses never change during its life, whatever its annotations or its namespace
+//! contain, because the pod has sockets with these addresses. If one of a pair is missing, because
+//! the controller died between the two writes, it is added later. The address in `ip-pool`, or a
+//! retained address, is preferred to a new one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub enum Decision {
     Nothing,
     /// Release these IPInstances.
     Release(Vec<Key>),
-    /// The pod needs its addresses no more: retain `keep` for the next pod of its name.
+    /// The pod no longer needs its addresses: retain `keep` for the next pod of its name.
     Retain {
         /// IPInstances bound to it.
         keep: Vec<Key>,
@@ -66,9 +66,9 @@ pub struct AssignDecision {
 /// The addresses that a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressSelector {
-    /// Any, by the pod, its namespace or the defaults.
+    /// Any address that the selection by the pod, its namespace or the defaults allows.
     Any,
-    /// These retained ones, in their network; `family` says how many there must be.
+    /// These retained addresses, in their network. `family` determines how many there must be.
     Kept {
         /// The addresses.
         addresses: Vec<IpAddr>,
@@ -77,18 +77,18 @@ pub enum AddressSelector {
         /// The families decided at the first allocation.
         family: IpFamily,
     },
-    /// These, named by its `ip-pool`.
+    /// The addresses in its `ip-pool`.
     Named(Vec<IpAddr>),
-    /// One of this family in addition to the existing one, in the same network and with the same
-    /// MAC address.
+    /// An address of this family in addition to the existing address, in the same network and with
+    /// the same MAC address.
     Missing {
         /// The missing family.
         family: IpFamily,
         /// The network of the existing address.
         network: Arc<str>,
     },
-    /// These, which the kubelet reports although no IPInstance records them: the pod uses exactly
-    /// these.
+    /// The addresses that the kubelet reports although no IPInstance records them: the pod uses
+    /// exactly these.
     Recover(Vec<IpAddr>),
 }
 
@@ -126,7 +126,8 @@ pub(super) fn joined(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Decides for a pod. `instances` are those of its name, including those with a deletion timestamp.
+/// Decides for a pod. `instances` are the IPInstances of its name, including those with a deletion
+/// timestamp.
 ///
 /// # Errors
 /// The pod's annotations have a fault.
@@ -250,7 +251,7 @@ fn leave(keep: Vec<Key>, remove_finalizer: bool) -> Decision {
 }
 
 /// Whether an IPInstance with a deletion timestamp must wait, because its pod may use the address.
-/// `pod` is the pod of the name that it is bound to.
+/// `pod` is the pod with the name in its binding.
 pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
     !row.is_reserved()
         && pod
@@ -366,7 +367,7 @@ mod tests {
         for (case, pod, instances, decision) in [
             ("plain, gone", None, &plain, back(&[A])),
             ("stateful, gone", None, &set, left(&[A], false)),
-            ("stateful, gone and kept already", None, &reserved, Decision::Nothing),
+            ("stateful, gone, already retained", None, &reserved, Decision::Nothing),
             (
                 "plain, terminating",
                 with("ReplicaSet", PodLifecycle::Terminating, true, false),
@@ -393,7 +394,7 @@ mod tests {
                 left(&[A], true),
             ),
             (
-                "stateful, terminating, kept",
+                "stateful, terminating, retained",
                 with("StatefulSet", PodLifecycle::Terminating, false, true),
                 &reserved,
                 left(&[], true),
@@ -428,7 +429,7 @@ mod tests {
                 assert_eq!(outcome, Ok(Decision::Nothing), "{kind} {annotations:?}");
             }
         }
-        // Deleted under a living pod, which still uses it.
+        // Its IPInstance was deleted, but the pod lives and still uses the address.
         let (key, row) = instance(A, "Pod", "new");
         let deleted = [(key, InstanceRow { deleting: true, ..row })];
         assert_eq!(run(Some(&pod("ReplicaSet", &[])), &deleted), Ok(Decision::Nothing));
@@ -471,7 +472,7 @@ mod tests {
                 AddressSelector::Any,
                 none,
             ),
-            ("plain does not look at pools", "ReplicaSet", pool, vec![], &[], AddressSelector::Any, none),
+            ("plain ignores pools", "ReplicaSet", pool, vec![], &[], AddressSelector::Any, none),
             ("stateful, first time", "StatefulSet", &[], vec![], &[], AddressSelector::Any, none),
             (
                 "kept",
@@ -492,7 +493,7 @@ mod tests {
                 none,
             ),
             (
-                "half a kept pair",
+                "half of a retained pair",
                 "StatefulSet",
                 &[],
                 vec![pair(SIX, "StatefulSet", "")],
@@ -520,7 +521,7 @@ mod tests {
             ),
             ("pool", "StatefulSet", pool, vec![], &[], named(&[A, SIX]), none),
             (
-                "changed pool: only what left it is given back",
+                "changed pool: only the removed addresses are released",
                 "StatefulSet",
                 pool,
                 vec![instance(A, "StatefulSet", ""), instance(B, "StatefulSet", "")],
@@ -539,7 +540,7 @@ mod tests {
             ),
             ("MAC pool", "StatefulSet", mac_pool, vec![], &[], AddressSelector::Any, mac),
             (
-                "MAC pool of a kept address",
+                "MAC pool with a retained address",
                 "StatefulSet",
                 mac_pool,
                 vec![instance(A, "StatefulSet", "")],
@@ -548,7 +549,7 @@ mod tests {
                 mac,
             ),
             (
-                "half bound, the other kept",
+                "half bound, the other retained",
                 "StatefulSet",
                 &[],
                 vec![pair(A, "StatefulSet", "new"), pair(SIX, "StatefulSet", "")],
@@ -566,7 +567,7 @@ mod tests {
                 Some([2, 0, 0, 0, 0, 1]),
             ),
             (
-                "half bound, nothing kept or wanted back",
+                "half bound, no retained address, none in the pool",
                 "StatefulSet",
                 &[(annotation::IP_RETAIN, "false")],
                 vec![pair(A, "StatefulSet", "new")],
@@ -575,7 +576,7 @@ mod tests {
                 Some([2, 0, 0, 0, 0, 1]),
             ),
             (
-                "the other of a pair",
+                "the other address of a pair",
                 "ReplicaSet",
                 &[],
                 vec![pair(A, "Pod", "new")],

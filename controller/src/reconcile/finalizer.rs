@@ -3,8 +3,8 @@
 //! Another client's finalizer (a backup's, an operator's) is a promise to that client: the object
 //! must exist until the client has seen the deletion. A custom resource has no patch that removes a
 //! value from a list, and a rewrite needs the whole list. So the patch names the position at which
-//! the finalizer was seen. The API server first tests that the finalizer is still there, in the
-//! same object. If not, the list has changed, and that change is an event of its own.
+//! the finalizer was seen. The API server first tests that the same object still has the finalizer
+//! at this position. If not, the list has changed, and that change causes its own event.
 
 use std::fmt::Debug;
 
@@ -67,8 +67,8 @@ fn patch(seen: FinalizerRef<'_>) -> kube::Result<Patch<()>> {
     serde_json::from_value(steps).map(Patch::Json).map_err(kube::Error::SerdeError)
 }
 
-/// Whether a test in the patch failed: the object was changed meanwhile, and the change is an event
-/// of its own.
+/// Whether a test in the patch failed: the object was changed meanwhile, and the change causes its
+/// own event.
 fn is_elsewhere(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 422)
 }

@@ -8,9 +8,9 @@
 //! | [`network`], [`subnet`] | addresses, nodes, subnets changed; once in an interval | their status |
 //! | [`node`] with [`quota`] | its labels, or a network or its quota, changed | its labels and condition; NodeInfo |
 //!
-//! Each reconciler reads the current state and corrects differences: an event is a hint, never the
-//! reason. The decision about a pod is a pure function ([`decide`]), and its writes are a plan
-//! ([`plan`]), which the reconciler carries out.
+//! Each reconciler reads the current state and corrects differences: an event only triggers it. The
+//! decision about a pod is a pure function ([`decide`]), and its writes are a plan ([`plan`]),
+//! which the reconciler carries out.
 
 pub mod conflict;
 pub mod decide;
@@ -63,7 +63,7 @@ pub struct Context {
 /// Result of the work on an object. After an error it is repeated.
 pub type ReconcileResult = Result<(), ReconcileError>;
 
-/// Reason for which the work on an object failed.
+/// The reason why the work on an object failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     /// A pod gets no address.
@@ -72,9 +72,9 @@ pub enum ReconcileError {
     /// A request to the API server failed.
     #[error("{what}")]
     Request {
-        /// What was not done.
+        /// The action that failed.
         what: String,
-        /// Why.
+        /// The reason.
         source: WriteError,
     },
     /// The IPInstance of an allocated address is another pod's.
@@ -104,7 +104,7 @@ impl ReconcileError {
 
     fn log(&self) {
         match self {
-            // The pod's event says why.
+            // The pod's event has the reason.
             ReconcileError::Refused(_) | ReconcileError::TermOver => tracing::debug!("{}", chain(self)),
             ReconcileError::Request { .. } | ReconcileError::Foreign(_) => tracing::warn!("{}", chain(self)),
         }
@@ -145,13 +145,13 @@ pub enum WriteError {
     #[error("{}", .0.message)]
     Refused(Box<kube::core::Status>),
     /// No answer, or a server error: the object may have been written or not.
-    #[error("no answer of the API server")]
+    #[error("no answer from the API server")]
     Request(#[source] Box<kube::Error>),
     /// No answer in time: the object may have been written or not.
-    #[error("no answer of the API server: {0:?} have passed")]
+    #[error("no answer from the API server within {0:?}")]
     TimedOut(Duration),
     /// Not sent: this replica is no longer the leader.
-    #[error("another replica leads by now")]
+    #[error("another replica leads now")]
     NotSent,
 }
 
@@ -172,8 +172,8 @@ fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> 
 }
 
 impl Context {
-    /// Sends a request that writes, or that a write depends on, within the fence's time limit. The
-    /// error distinguishes a refusal from a missing answer.
+    /// Sends a request within the fence's time limit: a write, or a request on which a write
+    /// depends. The error distinguishes a refusal from a missing answer.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
         let Some(_under_way) = self.fence.begin_write() else { return Err(WriteError::NotSent) };
         match timeout(self.fence.patience(), request).await {

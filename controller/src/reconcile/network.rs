@@ -61,7 +61,7 @@ pub fn status(state: &mut ControllerState, name: &str, usage: &NetworkUsage) -> 
     }
 }
 
-/// A merge patch keeps fields that it does not name, so it must name the empty ones.
+/// A merge patch keeps fields that it does not name, so it must name the empty fields.
 fn as_patch(status: &NetworkStatus) -> Value {
     let mut value = json!({ "status": status });
     if let Some(fields) = value.get_mut("status").and_then(Value::as_object_mut) {

@@ -3,9 +3,9 @@
 //!
 //! A node without a network cannot allocate an address to any pod. Its condition NetworkUnavailable
 //! becomes true. Kubernetes turns this into the taint `node.kubernetes.io/network-unavailable`,
-//! which keeps pods away. Once the node is in a network, the controller clears the condition if it
-//! is still its own. Everything else about the condition belongs to the agent, which checks the
-//! node's network.
+//! which keeps pods away. Once the node is in a network, the controller clears the condition if its
+//! reason is still the controller's. Everything else about the condition belongs to the agent,
+//! which checks the node's network.
 //!
 //! A NodeInfo belongs to the agent of its node. When the node is gone, the leader deletes its
 //! NodeInfo.
@@ -59,7 +59,8 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     }
     let Some(unavailable) = changes.unavailable else { return Ok(()) };
     let text = if unavailable {
-        "no Network selects this node: label it for an Underlay Network, or make an Overlay"
+        "no Network selects this node: label it for an Underlay Network, or create an Overlay \
+         Network"
     } else {
         "the node is in a Network"
     };
@@ -113,7 +114,7 @@ async fn remove_node_info(context: &Context, name: &str) -> ReconcileResult {
     let api: Api<NodeInfoObject> = Api::all(context.client.clone());
     let answer = context.write(api.delete(name, &DeleteParams::default())).await;
     if answer.is_ok() {
-        tracing::info!(node = name, "the node is gone, and its NodeInfo with it");
+        tracing::info!(node = name, "the node is gone, and its NodeInfo was deleted");
     }
-    written(answer, || format!("the NodeInfo of node {name}, which is gone, was not deleted"))
+    written(answer, || format!("the node {name} is gone, but its NodeInfo was not deleted"))
 }

@@ -39,7 +39,7 @@ pub enum Plan {
     },
     /// Create or bind these IPInstances.
     Assign(Box<AssignPlan>),
-    /// Find out whether these were created: their pod needs them no more.
+    /// Find out whether these were created: their pod no longer needs them.
     Settle(PendingCreate),
 }
 
@@ -72,7 +72,7 @@ pub struct AssignPlan {
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// Reason for which a pod gets no address. The text is that of the pod's event: it names the fault
+/// The reason why a pod gets no address. Its text is the text of the pod's event, with the fault
 /// and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationRefusal {

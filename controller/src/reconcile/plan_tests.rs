@@ -143,7 +143,7 @@ fn pod_gets_the_selected_network_and_family() {
             "{case}"
         );
     }
-    // The namespace's annotations count where the pod has none, and only as a whole.
+    // The namespace's annotations apply if the pod has none, and only all together.
     let mut state = state();
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
     state.set_namespace(
@@ -155,7 +155,8 @@ fn pod_gets_the_selected_network_and_family() {
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
 }
 
-/// The agent decides which of them count: the controller only knows the current Network.
+/// The agent decides which of these prefixes are allowed: the controller only knows the current
+/// Network.
 #[test]
 fn extra_prefixes_come_from_the_pod_only() {
     const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
@@ -238,7 +239,11 @@ fn waiting_pod_gets_the_next_free_address() {
     let before = queues.pods.depth();
     state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
     assert!(queues.pods.depth() >= before);
-    assert!(!state.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and no longer waits");
+    assert!(
+        !state.term.as_ref().unwrap().waiting.contains(&key("both")),
+        "the pod is queued and \
+        no longer waits"
+    );
     let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
 }
@@ -281,7 +286,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     assert_eq!(silent(&state), None);
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
     let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
-    assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is in use still");
+    assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is still in use");
 }
 
 #[test]
@@ -298,7 +303,11 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
     let second = assignment(plan(&mut state, "web-0", again));
     assert_eq!(second.granted.mac, first.granted.mac);
     assert_eq!(addresses(&second), addresses(&first));
-    assert!(second.granted.addresses[0].rebind, "its IPInstance is bound, no other one is made");
+    assert!(
+        second.granted.addresses[0].rebind,
+        "its IPInstance is bound, and no other one is \
+        created"
+    );
 }
 
 #[test]
@@ -318,7 +327,7 @@ fn unanswered_write_is_repeated_or_settled() {
     let second = assignment(state.plan_pod(&key("p"), &policy(), 2));
     assert_eq!(
         second.granted, first.granted,
-        "the same again: a create of the same name gives no second address"
+        "the same request again: a create of the same name allocates no second address"
     );
     unanswered(&mut state, &first);
     state.remove_pod(&key("p"));
@@ -339,7 +348,7 @@ fn kubelet_cannot_claim_foreign_addresses() {
     let row = state.cluster.instance(&at).unwrap().clone();
     for (node, address, words) in [
         ("n1", "10.0.0.1", "an IPInstance of namespace default has it"),
-        ("n1", "10.9.0.1", "of Network over, the pod's is rack"),
+        ("n1", "10.9.0.1", "of Network over, the pod is in Network rack"),
         ("n2", "10.0.0.2", "no Underlay Network selects node n2"),
     ] {
         let refused = plan(&mut state, "q", reporting(node, address)).unwrap_err();
@@ -363,7 +372,7 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     assert!(!given.granted.addresses[0].rebind);
     // A pod of another plugin from before Trunkline is ignored.
     assert!(matches!(plan(&mut state, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
-    // An earlier version counts in a new list; outside of a list it is a late event.
+    // In a new list an earlier version is valid; outside of a list it is a late event.
     answered(&mut state, "p", &given);
     let at = instance("10.0.0.2".parse().unwrap());
     let row = state.cluster.instance(&at).unwrap().clone();

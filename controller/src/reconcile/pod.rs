@@ -73,7 +73,7 @@ pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
 
 fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
     context.shared.metrics().released(instances.len());
-    // Events of a deleted pod would have no reader.
+    // No one reads the events of a deleted pod.
     if pod.is_some() {
         let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
         context.events.normal(about(key, pod), reason::RELEASED, format!("released {names}"));
@@ -133,7 +133,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Reconcile
             "updateTimestamp": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         },
     });
-    // The status first: if the binding then fails, an already cleared status does no harm.
+    // Clear the status first: if the unbinding then fails, the cleared status does no harm.
     let parameters = PatchParams::default();
     let cleared =
         context.write(api.patch_status(&instance.key.name, &parameters, &Patch::Merge(status))).await;
@@ -244,7 +244,7 @@ async fn assign_one(
             learn(context, &instance, &object);
             Ok(())
         }
-        // From an earlier attempt without an answer, or from another client.
+        // The IPInstance comes from an earlier attempt without an answer, or from another client.
         Err(WriteError::Refused(status)) if status.is_already_exists() => {
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
@@ -307,7 +307,7 @@ async fn bind(
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
     if assignment.pod.owner.is_none() {
-        // Its StatefulSet was deleted without it; the IPInstance still records the owner.
+        // Its StatefulSet was deleted, but the pod was not; the IPInstance still records the owner.
         remove(&mut patch, "metadata", "ownerReferences");
         if let Some(spec) = patch.get_mut("spec") {
             remove(spec, "binding", "referredObject");
@@ -330,9 +330,9 @@ fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
     }
 }
 
-/// Finds out whether IPInstances were created for, or bound to, a pod that needs them no more.
-/// Existing ones become rows and are released like those of any deleted pod. For the others, the
-/// addresses are returned.
+/// Finds out whether IPInstances were created for, or bound to, a pod that no longer needs them.
+/// Existing IPInstances become rows and are released like the rows of any deleted pod. For the
+/// others, the addresses are returned.
 async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
@@ -357,8 +357,8 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
             }
         }
     }
-    // The watch may have shown them before, so this answer changes nothing. Queue the pod all the
-    // same.
+    // The watch may have shown them before, so this answer changes nothing. Queue the pod
+    // nevertheless.
     if let Some(term) = &context.shared.lock().term {
         term.queues.pods.add(key.clone());
     }

@@ -1,8 +1,8 @@
 //! Recovery of addresses that a kubelet reports although no IPInstance records them (etcd was
 //! restored from an old snapshot).
 //!
-//! A compromised node can write any `status.podIPs` for its own pods. So a report only counts for
-//! addresses that the pod could have got on this node anyway. That is a free address of the pod's
+//! A compromised node can write any `status.podIPs` for its own pods. So a report is valid only for
+//! addresses that the pod could get on this node without the report: a free address of the pod's
 //! own network, which [`crate::selection::place`] has checked against the node's labels. Private
 //! Subnets and reserved addresses are excluded unless the pod requests them.
 
@@ -12,7 +12,7 @@ use crate::cluster::PodRow;
 use crate::ipam::AddressInfo;
 use crate::selection::Selection;
 
-/// Reason for which a pod does not get the reported addresses.
+/// The reason why a pod does not get the reported addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRecovered {
     /// Another plugin assigned the addresses: no Subnet contains any of them.
@@ -24,8 +24,8 @@ pub enum NotRecovered {
 /// A reported address that the pod does not get.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the kubelet reports {address} for this pod, which no IPInstance records: {why}: delete the pod if it does not get \
-     an address"
+    "the kubelet reports {address} for this pod, but no IPInstance records this address: {why}: \
+     delete the pod if it does not get an address"
 )]
 pub struct RefusedReport {
     /// The address.
@@ -35,7 +35,7 @@ pub struct RefusedReport {
     pub why: ReportFault,
 }
 
-/// Reason for which a reported address is refused.
+/// The reason why a reported address is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportFault {
     /// It is outside every Subnet.
@@ -45,7 +45,7 @@ pub enum ReportFault {
     #[error("the pod's phase is not Running yet")]
     NotRunning,
     /// Its Subnet is of another Network than the pod.
-    #[error("Subnet {subnet} is of Network {of}, the pod's is {network}")]
+    #[error("Subnet {subnet} is of Network {of}, the pod is in Network {network}")]
     OtherNetwork {
         /// The Subnet.
         subnet: String,
@@ -156,10 +156,10 @@ mod tests {
                 &[],
                 Some(known("other")),
                 None,
-                Some("of Network other, the pod's is rack"),
+                Some("of Network other, the pod is in Network rack"),
             ),
             (
-                "somebody has it",
+                "an IPInstance has it",
                 true,
                 &[],
                 Some(AddressInfo { holder: Some("ns".to_owned()), ..rack.clone() }),
@@ -184,7 +184,7 @@ mod tests {
                 None,
                 Some("reservedIPs of Subnet sub"),
             ),
-            ("one of two is of no subnet", true, &[], Some(rack), None, Some("no Subnet has it")),
+            ("one of two is in no subnet", true, &[], Some(rack), None, Some("no Subnet has it")),
         ] {
             let pod = PodRow {
                 uid: "uid".into(),

@@ -153,7 +153,7 @@ fn instance(version: &str, pod_uid: &str, more: Value) -> Value {
     object
 }
 
-/// The patch that removes a finalizer, and does nothing else.
+/// The patch that only removes a finalizer.
 fn steps(uid: &str, place: usize, finalizer: &str) -> Value {
     let at = format!("/metadata/finalizers/{place}");
     json!([
@@ -214,7 +214,7 @@ async fn moved_finalizer_is_left_to_its_own_event() {
     }
 }
 
-/// Simulates that pod web-0 is gone, and that a write for it has had no answer.
+/// Simulates that pod web-0 is gone, and that a write for it got no answer.
 fn unanswered(leader: &Leader, rebind: bool) {
     leader.with(|state| {
         let network = Arc::clone(state.cluster.network("net").unwrap());
@@ -241,7 +241,7 @@ fn unanswered(leader: &Leader, rebind: bool) {
 #[tokio::test]
 async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"});
-    // Not written: the address is free again.
+    // The IPInstance was not written: the address is free again.
     let absent = missing.clone();
     let here = leader(move |_| (404, absent.clone()));
     unanswered(&here, false);
@@ -249,8 +249,8 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.state(), None);
 
-    // Written, as a new list has already shown. The pod is queued although the answer brings no
-    // change.
+    // The IPInstance was written, and a new list has already shown it. The pod is queued although
+    // the answer changes nothing.
     let written = instance("5", "p", json!({"ownerReferences": [], "finalizers": [IP_ALLOCATED]}));
     let answer = written.clone();
     let here = leader(move |_| (200, answer.clone()));
@@ -264,7 +264,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     assert!(pod::reconcile(here.context.clone(), key("web-0")).await.is_ok());
     assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
-    // Still unknown: asked again.
+    // The result is still unknown: the controller reads the IPInstance again.
     let here = leader(move |_| {
         (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
     });
@@ -278,7 +278,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
 async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     let kept = instance("1", "", json!({"finalizers": [IP_ALLOCATED]}));
     for (there, state) in [
-        // Not written, and nothing new to see: the address is retained as before.
+        // The IPInstance was not written and is unchanged: the address is retained as before.
         (kept.clone(), State::Retained),
         // Another client wrote it meanwhile.
         (instance("2", "", json!({"finalizers": [IP_ALLOCATED], "labels": {"a": "b"}})), State::Retained),

@@ -1,7 +1,7 @@
 //! Delays between attempts to reach an API server that did not answer.
 //!
-//! A cluster has only a few replicas, so they may retry often: a pod that waits for an address
-//! should not wait for a long pause as well. (Agents, of which there are thousands, wait longer.)
+//! A cluster has only a few replicas, so they may retry often. A pod that waits for an address
+//! should not also wait for a long pause. (Agents, of which there are thousands, wait longer.)
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const FIRST: Duration = Duration::from_millis(200);
 /// The longest delay.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Each delay is twice the previous one, with jitter, up to a bound; without an end.
+/// An endless series of delays: each one is twice the previous one, with jitter, up to a bound.
 pub struct Delays(ExponentialBackoff);
 
 impl Default for Delays {
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn delays_grow_to_a_bound_and_reset() {
         let mut delays = Delays::default();
-        // Jitter adds at most as much again.
+        // Jitter at most doubles a delay.
         assert!(delays.next().is_some_and(|first| first >= FIRST && first <= 2 * FIRST));
         assert!(delays.by_ref().take(100).all(|delay| delay <= 2 * LONGEST));
         assert!(delays.next().is_some_and(|later| later >= LONGEST));

@@ -2,7 +2,7 @@
 //!
 //! There is one task for each kind: a list in pages, then a watch with bookmarks from the version
 //! of the list. After a gap, or while the API server does not answer, it starts again with jittered
-//! backoff. (kube's watcher does all that, with our [`delays`].) When the API server answers again,
+//! backoff. (kube's watcher does all this, with our [`delays`].) When the API server answers again,
 //! failed work is retried at once. Each object becomes a row as it arrives, and the rest of it is
 //! dropped. An unreadable object is logged by name, and the others are served.
 //!
@@ -14,7 +14,8 @@
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
 //! the current version is requested from the API server. If it is older than the last one seen,
-//! everything is listed again. In such a list objects older than their rows count too.
+//! everything is listed again. In such a list, objects that are older than their rows are applied
+//! too.
 //!
 //! A new leader lists IPInstances again before it serves: the last writes of its predecessor may
 //! not have arrived yet ([`Relist`]).
@@ -138,8 +139,8 @@ pub async fn follow<K: Watched>(
                     }
                     take(event, &shared);
                     if done {
-                        // One more than the request number at its beginning: 0 stands for no list
-                        // at all.
+                        // One more than the request number at its beginning: 0 means that there was
+                        // no list.
                         relist.done.send_replace(serving + 1);
                     }
                 }
@@ -147,7 +148,8 @@ pub async fn follow<K: Watched>(
                     shared.metrics().watch_failed(&K::kind(&()));
                     if before.is_none() {
                         before = Some(latest);
-                        tracing::warn!(kind = %K::kind(&()), %error, "a watch ended: the known state stays, retrying");
+                        tracing::warn!(kind = %K::kind(&()), %error, "a watch ended: retrying, \
+                            and the known state stays in use");
                         asking.set(OptionFuture::from(Some(position(api.clone()))));
                     }
                 }
@@ -179,7 +181,7 @@ fn take<K: Watched>(event: Event<K>, shared: &SharedState) {
     }
 }
 
-/// As [`name_faults`], and records the faults for the object's events.
+/// Does the same as [`name_faults`], and records the faults for the object's events.
 fn note_faults<S: Kind>(object: &Lenient<S>, state: &mut ControllerState) -> Arc<str>
 where
     Lenient<S>: Resource<DynamicType = ()>,

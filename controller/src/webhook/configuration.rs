@@ -3,9 +3,10 @@
 //!
 //! - `resources.…`: create, update and delete of Networks and Subnets; IPInstances that other
 //!   clients than the controller create or change; NodeInfos with addresses that the agent did not
-//!   claim before. Without an answer they are refused: a wrong Network would be stored permanently.
-//! - `pods.…`, `mutate-pods.…`: create of pods. Without an answer they are admitted: a cluster whose
-//!   network is down must be able to start its network components.
+//!   claim before. Without an answer of the webhook they are refused: a wrong Network would be
+//!   stored permanently.
+//! - `pods.…`, `mutate-pods.…`: create of pods. Without an answer of the webhook they are admitted:
+//!   a cluster must be able to start its network components while its network is down.
 //!
 //! So the webhook cannot lock out any system component: only Trunkline's own kinds fail closed.
 //! Pods are admitted in every namespace, including kube-system, whose pods on the pod network need
@@ -96,7 +97,7 @@ pub fn configurations(
         ],
     );
     let resources = ValidatingWebhook {
-        // A label must not bypass the rules of resources.
+        // A label must not switch off the rules for resources.
         object_selector: None,
         match_conditions: Some(vec![
             MatchCondition {

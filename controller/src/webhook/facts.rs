@@ -3,7 +3,7 @@
 //! These requests are rare (a user applies a manifest), so they read the current state and not the
 //! rows of a watch. Otherwise a `kubectl apply` of one file with a Network and its Subnet would not
 //! find the Network yet. Lists of IPInstances stop at the first few of interest. An unreadable
-//! resource is omitted: it is not served, so it contradicts nothing.
+//! resource is omitted: it is not served, so it cannot contradict another one.
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -181,6 +181,13 @@ impl ApiReader {
 fn readable<S: Kind, T: From<Object<S>>>(objects: Vec<Lenient<S>>) -> impl Iterator<Item = T> {
     objects.into_iter().filter_map(|object| {
         let name = object.name_any();
-        object.0.map(T::from).inspect_err(|error| tracing::debug!(name, %error, "left out of a verdict")).ok()
+        object
+            .0
+            .map(T::from)
+            .inspect_err(|error| {
+                tracing::debug!(name, %error, "an unreadable \
+            object is ignored in a verdict")
+            })
+            .ok()
     })
 }

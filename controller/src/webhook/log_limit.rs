@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 use trunkline_daemon::connections::Source;
 
-/// Number of lines of one source at once.
+/// Highest number of lines of one source in a burst.
 const BURST: u32 = 200;
-/// Number of lines of one source per second after that.
+/// Number of lines per second of one source after a burst.
 const RATE: f64 = 20.0;
-/// Number of sources with a count of their own; all others share one.
+/// Number of sources with their own count; all others share one count.
 const SOURCES: usize = 256;
 
 /// Counts the lines of each source.

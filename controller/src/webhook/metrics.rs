@@ -35,7 +35,7 @@ impl ReviewResult {
 }
 
 impl Metrics {
-    /// Creates the metrics and registers them. An error if they are registered already.
+    /// Creates the metrics and registers them. Fails if they are registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Metrics> {
         let requests = counter(registry, &m::WEBHOOK_REQUESTS)?;
         let seconds = histogram(registry, &m::WEBHOOK_DURATION)?;

@@ -1,5 +1,5 @@
-//! The admission webhook: writes network selections on pods, and refuses objects that cannot work
-//! when they are applied.
+//! The admission webhook: writes network selections on pods, and refuses faulty objects when they
+//! are applied.
 //!
 //! ```text
 //! API server ── TLS ──► server ──► review ──┬─ rules (pure) ◄── facts: the API server itself, for resources
@@ -69,8 +69,8 @@ pub struct Flags {
     #[arg(long, default_value_t = 90 * 86_400, value_parser = clap::value_parser!(u32).range(10..=10 * 365 * 86_400))]
     pub webhook_cert_lifetime_seconds: u32,
 
-    /// Time between the API servers' trust in the next CA and the use of its certificate, in
-    /// seconds, 1 to 2592000
+    /// Time from the publication of the next CA to the use of its certificate, in seconds, 1 to
+    /// 2592000
     #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=30 * 86_400))]
     pub webhook_cert_overlap_seconds: u32,
 
@@ -103,7 +103,7 @@ impl Flags {
         read().with_context(what).map(Some)
     }
 
-    /// The source of the certificate; `namespace` is that of the Service and the Secret.
+    /// The source of the certificate; `namespace` is the namespace of the Service and the Secret.
     pub fn source(&self, namespace: &str) -> Source {
         if let Some(folder) = &self.webhook_cert_dir {
             return Source::Files(folder.clone());
@@ -121,8 +121,8 @@ impl Flags {
     }
 }
 
-/// Serves admission requests until shutdown, then finishes the requests under way. An error if it
-/// cannot start: the address is taken, or the folder with the certificate cannot be read.
+/// Serves admission requests until shutdown, then finishes the requests under way. Fails if it
+/// cannot start: the address is in use, or the folder with the certificate cannot be read.
 ///
 /// Call it when the first lists of the watches are complete. Until then the API server cannot
 /// connect, and its failure policy decides.

@@ -3,7 +3,7 @@
 //! There are three outcomes. A *refusal* is a verdict, and its message lists every fault for the
 //! user. A *failure* is no verdict: data for the rules could not be read. The HTTP status says so,
 //! and the API server's failure policy decides (pods are admitted, resources refused); hybridnet
-//! answers with a refusal. An update that leaves the spec as it was is *not judged*: labels and
+//! answers with a refusal. An update that does not change the spec is *not checked*: labels and
 //! finalizers of old objects can always be written.
 //!
 //! A pod may be reviewed before the watches have shown the Network that it names (one `kubectl
@@ -53,10 +53,10 @@ impl ReviewKind {
     }
 }
 
-/// Reason for which there is no verdict.
+/// The reason why there is no verdict.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
-    #[error("the body is no AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
+    #[error("the body is not an AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
     Unreadable(String),
     #[error("data for the rules could not be read from the API server: {0}")]
     ApiServer(#[from] kube::Error),
@@ -109,8 +109,8 @@ impl<V: ClusterReader> Reviewer<V> {
 
     /// The reader, as soon as this client may read from the API server.
     async fn reader<'a>(&'a self, client: &'a Client) -> ReadPermit<'a> {
-        // The client's own share first: a source that waits for it does not block the others. No
-        // semaphore is ever closed.
+        // The client's own share comes first, so a source that waits for its share does not block
+        // the others. No semaphore is ever closed.
         let own = client.work().acquire().await.ok();
         let one = self.reading.acquire().await.ok();
         ReadPermit { reader: &self.reader, _permits: [own, one] }
@@ -170,7 +170,7 @@ impl<V: ClusterReader> Reviewer<V> {
             (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
                 self.pod(kind, request, client).await
             }
-            // From a configuration with more rules than it should have.
+            // The request comes from a webhook configuration with additional rules.
             _ => Ok(ReviewResponse::default()),
         }
     }
@@ -294,7 +294,7 @@ impl<V: ClusterReader> Reviewer<V> {
                 }
                 known_there = Some(missing);
             }
-            // The watches end only with the process; the server's deadline ends the request.
+            // The watches end only when the process ends; the server's deadline ends the request.
             if changes.changed().await.is_err() {
                 return Ok(());
             }
@@ -338,7 +338,7 @@ where
     if request.operation == Operation::Update && spec(&before) == spec(&after) {
         return Ok(ReviewResponse::default());
     }
-    // The old object need not be readable: its replacement or deletion is judged without it.
+    // The old object need not be readable: its replacement or deletion is checked without it.
     let is_delete = request.operation == Operation::Delete;
     let before = before.map(read::<S>).transpose()?.and_then(|before| match before.0 {
         Ok(object) => Some(T::from(object)),
@@ -406,7 +406,7 @@ fn texts(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The kind as a metric label. A label must not take arbitrary values from a request.
+/// The kind as a metric label. A label must not have arbitrary values from a request.
 fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
     ["Network", "Subnet", "IPInstance", "NodeInfo", "Pod"]
         .into_iter()
@@ -453,7 +453,7 @@ fn log(
         };
     }
     match outcome {
-        // Every pod of the cluster causes one.
+        // Every pod of the cluster causes such a line.
         ReviewResult::Accepted if request.kind.kind == "Pod" => line!(debug),
         ReviewResult::Accepted | ReviewResult::Refused => line!(info),
         ReviewResult::Failed => line!(warn),

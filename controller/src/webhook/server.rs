@@ -1,10 +1,10 @@
 //! HTTP/1.1 over TLS, for one client: the API server.
 //!
-//! Any host that reaches the port can connect, so each resource is bounded: connections
-//! ([`trunkline_daemon::connections`]), the time of the TLS handshake and the first request head,
-//! the size of a body and the memory of all bodies, the reads from the API server
-//! ([`super::review`]), and the time to a verdict. With a client CA (`--webhook-client-ca`) a
-//! client without a certificate of that CA fails in the handshake.
+//! Any host that reaches the port can connect, so each resource has a bound. The bounds are for
+//! connections ([`trunkline_daemon::connections`]), for the time of the TLS handshake and the first
+//! request head, and for the size of a body. Further bounds are for the memory of all bodies, the
+//! reads from the API server ([`super::review`]), and the time to a verdict. With a client CA
+//! (`--webhook-client-ca`) a client without a certificate of that CA fails in the handshake.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -45,14 +45,14 @@ const IDLE: Duration = Duration::from_secs(150);
 /// The largest request: the old and the new object at etcd's limit (1.5 MiB), with room for the
 /// JSON.
 const MAX_BODY: usize = 8 << 20;
-/// Octets of a request's body that no budget counts: most pods are smaller.
+/// Octets of a request's body outside the memory budget: most pods are smaller.
 const SMALL_BODY: usize = 64 << 10;
 /// Time to an answer. Less than the API server's 10 s, so that the error text reaches it.
 const DEADLINE: Duration = Duration::from_secs(8);
 /// Time for the requests under way at shutdown.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// The TLS configuration; with a client CA, clients need a certificate of it.
+/// The TLS configuration; with a client CA, clients need a certificate of this CA.
 pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyhow::Result<ServerConfig> {
     let builder =
         ServerConfig::builder_with_provider(served.provider()).with_safe_default_protocol_versions()?;
@@ -113,7 +113,7 @@ async fn converse<V: ClusterReader>(
             .header_read_timeout(IDLE)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // An error is the client's: it closed the connection, or sent no HTTP.
+    // The client causes an error here: it closed the connection, or sent no HTTP.
     let _ = tokio::select! {
         done = serving.as_mut() => done,
         () = shutdown.cancelled() => {
@@ -137,7 +137,7 @@ async fn answer<V: ClusterReader>(
         (_, "/validate" | "/mutate" | "/healthz") => {
             text(StatusCode::METHOD_NOT_ALLOWED, "POST to /validate and /mutate, GET /healthz\n")
         }
-        _ => text(StatusCode::NOT_FOUND, "there are /validate, /mutate and /healthz\n"),
+        _ => text(StatusCode::NOT_FOUND, "use /validate, /mutate or /healthz\n"),
     };
     Ok(response.map(|body| under_way.track(body)))
 }
@@ -174,7 +174,13 @@ async fn read(
 ) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let mut octets = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err((StatusCode::BAD_REQUEST, "the request broke off\n")) };
+        let Ok(frame) = frame else {
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "the request is \
+            incomplete\n",
+            ));
+        };
         let Ok(data) = frame.into_data() else { continue };
         let (before, after) = (octets.len(), octets.len() + data.len());
         if after > MAX_BODY {

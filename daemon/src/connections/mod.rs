@@ -87,12 +87,12 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Reason for which the listener closed a connection.
+/// The reason why the listener closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Evicted in favour of a newer connection.
     Evicted,
-    /// No complete request head in time.
+    /// There was no complete request head in time.
     NoRequest,
     /// Refused: its source already has the maximum number of requests under way.
     SourceLimit,
@@ -263,7 +263,7 @@ fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| lacks.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Raises the soft limit of descriptors to the hard limit, so that the limits of connections are
+/// Raises the soft limit of descriptors to the hard limit. Then the limits of connections are
 /// reached first.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -299,7 +299,7 @@ impl Client {
             if !self.entry.is_opening() {
                 std::future::pending::<()>().await;
             }
-            // Before `serve` is dropped, which closes the connection.
+            // This happens before the drop of `serve`, which closes the connection.
             self.limiter.lock().evict(&self.entry, Reason::NoRequest);
         };
         tokio::select! {

@@ -49,9 +49,9 @@ fn eviction_order() {
     for (case, connections, new, seconds, expected) in [
         ("room", &[(1, 'o'), (1, 'o'), (1, 'o')][..], 1, 0, Is::Admitted),
         ("own limit: opening first", &[(1, 'i'), (1, 'b'), (1, 'o'), (1, 'o')], 1, 0, Is::Evicts(2)),
-        ("own limit: idle then", &[(1, 'b'), (1, 'i'), (1, 'b'), (1, 'i')], 1, 0, Is::Evicts(1)),
+        ("own limit: then idle", &[(1, 'b'), (1, 'i'), (1, 'b'), (1, 'i')], 1, 0, Is::Evicts(1)),
         (
-            "own limit: others are safe",
+            "own limit: other sources are not affected",
             &[(2, 'o'), (1, 'b'), (1, 'b'), (1, 'b'), (1, 'b')],
             1,
             0,
@@ -80,7 +80,7 @@ fn eviction_order() {
             Is::Evicts(3),
         ),
         (
-            "full: no opening one of a source as small",
+            "full: no opening connection of a source of the same size",
             &[(2, 'o'), (1, 'i'), (1, 'i'), (1, 'i'), (3, 'b'), (8, 'b')],
             8,
             0,
@@ -101,7 +101,7 @@ fn eviction_order() {
             Is::Evicts(2),
         ),
         (
-            "full: none as large",
+            "full: no other source is as large",
             &[(1, 'b'), (1, 'b'), (1, 'b'), (2, 'b'), (2, 'b'), (2, 'b')],
             1,
             0,

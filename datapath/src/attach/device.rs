@@ -41,8 +41,8 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Name of the pair's pod interface: the interface itself, or beside a slave the same name as
-    /// on the host.
+    /// Name of the pair's pod interface: the pod's interface name; with an IPVLAN slave, the host
+    /// interface's name.
     pub(super) fn pair_name(&self) -> String {
         match self.attachment {
             Attachment::Veth => self.ifname.clone(),
@@ -55,7 +55,7 @@ impl DeviceSpec {
         self.mac.unwrap_or_else(|| default_mac(&self.container_id, &self.ifname))
     }
 
-    /// Alias of the links. `second`: the interface leaves a default route to another interface.
+    /// Alias of the links. `second`: another interface of the pod has a default route.
     pub(super) fn alias(&self, second: bool) -> String {
         let kind = match self.attachment {
             Attachment::Veth => AttachmentKind::Veth,
@@ -76,8 +76,7 @@ pub struct Device {
     pub host_mac: [u8; 6],
     /// MAC address of the interface in the pod.
     pub mac: [u8; 6],
-    /// MAC address of the pair's pod interface: that of the interface, or another one beside a
-    /// slave.
+    /// MAC address of the pair's pod interface. It equals `mac`, except for an IPVLAN slave.
     pub pair_mac: [u8; 6],
     /// MTU of the interface in octets.
     pub mtu: u32,
@@ -99,7 +98,7 @@ pub enum DeviceError {
         /// The name.
         ifname: String,
     },
-    /// A link with an own name that Trunkline did not create.
+    /// A link that has a Trunkline name and that another program created.
     #[error(
         "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is not changed: rename or delete it"
     )]

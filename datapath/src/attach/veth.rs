@@ -8,15 +8,15 @@
 //! entries last ([`crate::kernel::KernelHandle::add_pod`]): a route in table 39999 shows that a
 //! device is complete.
 //!
-//! **No address on the host interface.** Neither gateway is an address of the host. Both only stand
-//! for the host's MAC address, and neither answers a ping. Packets of the host to a pod (a probe,
-//! "packet too big") have another address of the host as source. For IPv6 the reason is the cost:
-//! the same address on 1,000 links creates one list of 1,000 addresses and one list of 1,000
-//! routes. The kernel searches both for each pod (0.4 ms of the 1,000th ADD).
+//! **No address on the host interface.** Neither gateway is an address of the host. Both only
+//! resolve to the host's MAC address, and neither answers a ping. Packets of the host to a pod (a
+//! probe, "packet too big") have another address of the host as source. For IPv6 the reason is the
+//! cost: the same address on 1,000 links creates one list of 1,000 addresses and one list of 1,000
+//! routes. The kernel searches both lists for each pod. In the 1,000th ADD, this takes 0.4 ms.
 //!
 //! **Idempotence.** The host interface's name is a function of container ID and interface name. ADD
-//! completes the links of an earlier attempt (every request except the creation replaces). If the
-//! other end is not in this namespace, ADD deletes the pair and creates it again.
+//! completes the links of an earlier attempt: each later request replaces an existing object. If
+//! the other end is not in this namespace, ADD deletes the pair and creates it again.
 
 use std::os::fd::BorrowedFd;
 
@@ -41,7 +41,8 @@ pub(super) fn create(
     loop {
         attempt += 1;
         batch.clear();
-        // No other request before the owner of an existing link with this name is known.
+        // The batch has no other request: the owner of an existing link with this name is not known
+        // yet.
         batch.create_veth(veth, netns);
         batch.get_link(veth.host_name);
         let outcome = host.run(&mut batch).step("create the veth pair")?;
@@ -77,7 +78,7 @@ pub(super) fn create(
     }
 }
 
-/// Deletes a pair, and the slave beside it. Returns false if the pair did not exist.
+/// Deletes a pair, and its IPVLAN slave if it has one. Returns false if the pair did not exist.
 pub(super) fn delete(host: &mut Connection, link: &LinkInfo) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
     let Alias { ifname, kind, .. } = alias(link);
@@ -96,7 +97,7 @@ pub(super) fn alias(link: &LinkInfo) -> Alias<'_> {
     Alias::read(link.alias.as_deref().unwrap_or_default())
 }
 
-/// Refuses a link with an own name that Trunkline did not create.
+/// Refuses a link that has a Trunkline name and that another program created.
 pub(super) fn check_owner(link: &LinkInfo) -> Result<(), DeviceError> {
     let alias = link.alias.as_deref().unwrap_or_default();
     let foreign = || Err(DeviceError::Foreign { ifname: link.name.clone(), alias: alias.to_owned() });

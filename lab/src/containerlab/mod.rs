@@ -8,10 +8,11 @@
 //!
 //! Difficulties:
 //!
-//! - Daemons start with their container, before it has links: everything here must handle links
-//!   that appear later, and does.
-//! - A container's mounts are its own. So a pod's namespace is created inside, under the path for
-//!   the plugin. Its name on the machine is a link through the container's first process.
+//! - Daemons start with their container, before it has links. All code here handles links that
+//!   appear later.
+//! - A container's mounts are its own. So the lab creates a pod's namespace in the container, at
+//!   the path that the plugin gets. On the machine its name is a symbolic link to
+//!   `/proc/PID/root/run/netns/NAME`; PID is the container's first process.
 //! - A container that ends loses the links that containerlab made, so its first process outlives
 //!   the daemons.
 //! - containerlab only logs an `exec` line that failed. A test then fails because of its missing
@@ -36,8 +37,8 @@ use crate::progress::say;
 use crate::shell::{cmd, run};
 use crate::topology::Topology;
 
-/// The reason for which containerlab cannot be used here, if any. Its module replaces others, so
-/// `go install` refuses it, and Debian has no package.
+/// The reason for which containerlab cannot be used here, if any. `go install` refuses
+/// containerlab, because its go.mod has `replace` lines. Debian has no package.
 pub(crate) fn missing() -> Option<String> {
     let error = run(&mut cmd("containerlab", ["version"])).err()?;
     Some(format!(

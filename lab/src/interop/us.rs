@@ -1,5 +1,5 @@
-//! This side of a cell: the library's own speaker, in this process and in the namespace of a node,
-//! with access to its state.
+//! The Trunkline side of an interop session: the library's own speaker. It runs in this process, in
+//! the namespace of a node. The test reads its state.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -101,7 +101,7 @@ impl Us {
             let found = tokio::time::timeout(PATIENCE, found).await;
             found.ok().and_then(Result::ok).and_then(|found| found.get(&interface).copied())
         });
-        Ok((discovery, address.context("no router advertisement of the router's")?))
+        Ok((discovery, address.context("no router advertisement from the router")?))
     }
 
     pub(super) fn stop(self, stop: Stop) {
@@ -160,7 +160,7 @@ impl Us {
         is: impl Fn(&Route) -> bool,
     ) -> Result<Route> {
         let key = key.into();
-        wait_for(&format!("{prefix} of the peer's, {what}"), PATIENCE, || {
+        wait_for(&format!("the peer's route {prefix}, {what}"), PATIENCE, || {
             let routes = self.received(key)?;
             let of: Vec<&Route> = routes.iter().filter(|route| route.prefix == *prefix).collect();
             Ok(match of.iter().find(|route| is(route)) {

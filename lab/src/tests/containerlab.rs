@@ -66,7 +66,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
 fn unprivileged(image: &str) -> Option<String> {
     let args = ["run", "--rm", "--privileged", "--network", "none", "--entrypoint", "/bin/true", image];
     let error = run(&mut docker(args)).err()?;
-    Some(format!("no privileged container starts here, as containerlab's nodes are: {error:#}"))
+    Some(format!("no privileged container starts here, and containerlab's nodes are privileged: {error:#}"))
 }
 
 /// A node of each image that runs a daemon, a command that its daemon answers, and a part of the
@@ -104,7 +104,8 @@ fn node_images(context: &Context) -> Result<Verdict> {
     passed(format!("{built} images, {} containers answered", NODES.len()))
 }
 
-/// The rights that the daemons use. A privileged container has more than some machines have.
+/// The rights that the daemons use. Some machines cannot grant all rights of a privileged
+/// container.
 const RIGHTS: [&str; 8] = [
     "--cap-add",
     "NET_ADMIN",

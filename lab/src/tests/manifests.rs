@@ -22,12 +22,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "manifests/policy",
-        about: "import and export policies are edited live, FRR shows their effect, and --explain the reason",
+        about: "import and export policies are edited live; FRR shows the effect, and --explain shows the reason",
         run: policy,
     },
     Test {
         name: "manifests/dynamic",
-        about: "FRR routers come from a prefix, signed, up to the limit, and pods are reached through them",
+        about: "FRR routers connect from a configured prefix with TCP-MD5, up to the limit, and pods are reached through them",
         run: dynamic,
     },
     Test {
@@ -60,7 +60,7 @@ const BAD: &[Bad] = &[
         says: &["colour"],
     },
     Bad {
-        what: "a CIDR that is none",
+        what: "a CIDR with an impossible length",
         file: "subnets.yaml",
         from: "10.201.0.0/16",
         to: "10.201.0.0/33",
@@ -88,7 +88,7 @@ const BAD: &[Bad] = &[
         says: &["start", "10.201.0.20"],
     },
     Bad {
-        what: "a gateway outside",
+        what: "a gateway outside the CIDR",
         file: "subnets.yaml",
         from: "    cidr: 10.201.0.0/16",
         to: "    cidr: 10.201.0.0/16\n    gateway: 10.9.0.1",
@@ -153,7 +153,7 @@ fn dynamic(context: &Context) -> Result<Verdict> {
         manifest.edit("address: 10.1.0.1", "prefix: 10.1.0.0/24")?;
         manifest.edit("address: 10.2.0.1", "prefix: 10.2.0.0/24\n        limit: 1")?;
         let dynamic = |number: usize| {
-            wait_for("the ToRs to come from their prefixes", PATIENCE, || {
+            wait_for("the ToRs to connect from the configured prefixes", PATIENCE, || {
                 let peers = client::peers(bed.node()?)?;
                 let up = |peer: &&trunkline_api::control::Peer| peer.is_established() && peer.range.is_some();
                 let count = peers.iter().filter(up).count();
@@ -261,7 +261,7 @@ fn peer_edit(context: &Context) -> Result<Verdict> {
             Ok(Seen::when(sessions(bed)?.len() == 3, || "it is not there".into()))
         })?;
         manifest.write(&original)?;
-        wait_for("its end", PATIENCE, || {
+        wait_for("the removal of the new peer", PATIENCE, || {
             Ok(Seen::when(sessions(bed)?.len() == 2, || "it is still there".into()))
         })?;
         ensure!(sessions(bed)? == before, "sessions changed: {before:?} became {:?}", sessions(bed)?);
@@ -305,7 +305,8 @@ fn policy(context: &Context) -> Result<Verdict> {
             Ok(Seen::when(tagged && path["metric"] == 33, || path.to_string()))
         })?;
 
-        // A peer without `import` ranks below one with it, by LOCAL_PREF 0.
+        // Without `import`, the path of 10.2.0.1 has LOCAL_PREF 0. It ranks below the path of
+        // 10.1.0.1.
         edit(
             1,
             "import: {rules: [{asPath: {neighbourAs: [65001]}, set: {localPreference: 50}, action: accept}]}",

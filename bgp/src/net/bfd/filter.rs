@@ -2,7 +2,8 @@
 //!
 //! A dropped packet wakes no thread and fills no buffer. A pod that floods the port uses its own
 //! processor time, not the real-time thread's. For a single hop the filter checks the TTL (255). On
-//! both ports it checks the source address and the interface. The endpoint checks the same again.
+//! the single-hop and the multihop port it checks the source address and the interface. The
+//! endpoint repeats these checks.
 //!
 //! The kernel replaces the filter of a socket in one step: no packet meets a socket without a
 //! filter. The filter changes when a session starts, when a session ends, and when the links of a
@@ -45,8 +46,8 @@ pub(super) fn attach(socket: &Socket, port: Port, sessions: &[(IpAddr, &Links)])
     })
 }
 
-/// The filter by addresses and links. A session whose address matches does not end the search: two
-/// link-local peers on two links may have the same address.
+/// The filter by addresses and links. A session with a matching address does not end the search:
+/// two link-local peers on two links may have the same address.
 fn exact(port: Port, sessions: &[(IpAddr, &Links)]) -> Vec<SockFilter> {
     let (ipv6, _) = port;
     let mut program = begin(port);
@@ -178,7 +179,7 @@ mod tests {
             .unwrap();
         let got = datagram::receive(&socket, &mut [0; 64]).is_ok();
         let dropped = datagram::drops(&socket).unwrap() - before;
-        assert_eq!(dropped, u32::from(!got), "what the filter drops is counted");
+        assert_eq!(dropped, u32::from(!got), "the kernel counts the dropped packets");
         got
     }
 
@@ -230,7 +231,7 @@ mod tests {
         assert!(!passes(one_hop, &many(&other), stranger, 255), "link");
         let mut mixed = many(&other);
         mixed.push((peer, &Links::Any));
-        assert!(passes(one_hop, &mixed, peer, 255), "one session takes any link");
+        assert!(passes(one_hop, &mixed, peer, 255), "one session accepts any link");
         let wide: Vec<u32> = (2..=2 + MOST_LINKS as u32).collect();
         assert!(passes(one_hop, &[(peer, &links(&wide))], peer, 255), "too many links for the exact filter");
         assert!(!passes(one_hop, &[(peer, &links(&wide))], stranger, 255), "address");

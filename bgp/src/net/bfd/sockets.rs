@@ -10,7 +10,7 @@ use super::filter;
 use crate::bfd::{FIRST_SOURCE_PORT, Links, MULTIHOP_PORT, SINGLE_HOP_PORT, Target};
 use crate::net::sockopt::{self, NoInterface, datagram};
 
-/// The reason why a packet was not sent. Needs no heap, because sending is retried again and again.
+/// The reason why a packet was not sent. It needs no heap, because sends are retried often.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     #[error("cannot listen on UDP port {port}, is another BFD running? {error}")]
@@ -131,6 +131,6 @@ mod tests {
         assert!(first >= FIRST_SOURCE_PORT);
         let again = port();
         assert_eq!(again.local_addr().unwrap().port(), first);
-        assert_ne!(port().local_addr().unwrap().port(), first, "it is taken");
+        assert_ne!(port().local_addr().unwrap().port(), first, "the earlier port is in use");
     }
 }

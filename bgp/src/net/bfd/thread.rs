@@ -260,7 +260,8 @@ impl Thread {
         while let Some(transmit) = self.endpoint.poll_transmit() {
             let Err(error) = self.send(transmit.session, &transmit.payload) else { continue };
             let Some(link) = self.links.get_mut(&transmit.session) else { continue };
-            // Opened again next time: interface and addresses may have changed.
+            // The socket is opened again next time, because interface and addresses may have
+            // changed.
             link.socket = None;
             if link.complaint.replace(error.kind()) != Some(error.kind()) {
                 warn!(remote = %link.target.remote, %error, "cannot send BFD packets");
@@ -288,7 +289,7 @@ impl Thread {
         if link.socket.is_none() {
             let opened = open(&link.target, &mut link.port, &mut self.random)?;
             link.socket = Some(opened);
-            // Without a list of the host's links: the name may belong to a new interface.
+            // Without a list of the host's links, the name may now belong to a new interface.
             if self.host.is_none() && link.target.interface.is_some() {
                 self.follow_links();
             }
@@ -300,7 +301,7 @@ impl Thread {
                 link.counters.sent.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            // Equivalent to a packet lost on the way.
+            // The peer sees this as a lost packet.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {
                 Ok(())
             }
@@ -349,7 +350,11 @@ impl Thread {
 }
 
 /// The wall clock since 1970, which the kernel uses for its timestamps.
-#[expect(clippy::disallowed_methods, reason = "compared with the kernel's stamps, which are of this clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with the kernel's timestamps, which use \
+    this clock"
+)]
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
 //! Adj-RIB-Out of a peer that receives several paths of a prefix (RFC 7911).
 //!
-//! Here a row stands for the best N paths that the peer may receive, each with an identifier. In
-//! the plain kind it stands for the best path only. So any change of a row's usable paths makes the
-//! row pending, even if the best path is the same. The rest is the same as there: the wanted paths
-//! are computed when the socket accepts octets, and compared with the advertised ones.
+//! Here a row covers the best N paths that the peer may receive, each with an identifier. In the
+//! plain kind a row covers the best path only. So any change of a row's usable paths makes the row
+//! pending, even if the best path is the same. Otherwise both kinds work in the same way: the
+//! wanted paths are computed when the socket accepts octets, and compared with the advertised ones.
 //!
 //! The identifier of a path is its place in the arena plus one. It is constant while the path
 //! exists, and two paths of one prefix never share it at the same time. If another path of the

@@ -12,8 +12,8 @@ use crate::io::status::Failure;
 use crate::session::{Cause, CauseKind, Fault, RefusedSegments, State};
 use crate::types::InterfaceName;
 
-/// Segments with a wrong signature count as evidence for this time. A router repeats its SYN after
-/// 1, 2, 4, … 64 s, so most attempts receive none.
+/// The time for which segments with a wrong signature count as evidence. A router repeats its SYN
+/// after 1, 2, 4, … 64 s, so most attempts receive none.
 const EVIDENCE: Duration = Duration::from_secs(180);
 
 /// A cause with its text and time.

@@ -140,8 +140,8 @@ impl Peer {
             }
             State::Established => {
                 let restart = other.negotiated.as_ref().is_some_and(|n| n.graceful_restart.is_some());
-                // Shortly after Established the connection may still be the loser of a simultaneous
-                // start.
+                // Shortly after Established, the new connection may belong to a collision and not
+                // to a restart.
                 let settled = now.saturating_duration_since(other.since) >= COLLISION_TIME;
                 if restart && settled && origin == Origin::Incoming {
                     Collision::Other(Fault::Superseded)

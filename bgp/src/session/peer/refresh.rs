@@ -5,11 +5,11 @@
 //! paths of the family are marked stale and lose the mark when the peer advertises them again. The
 //! rest is removed at EoRR or after [`REFRESH_TIME`].
 //!
-//! The two can meet. With graceful restart, a BoRR before End-of-RIB is ignored (RFC 7313 §4). So a
-//! mark always has one meaning, and the tables need no second one. If the session is lost during a
-//! refresh, its marks are removed. Those paths were only not advertised again yet. They are not
-//! left over from two restarts, which RFC 4724 §4.2 removes, so the helper retains them with the
-//! rest.
+//! A refresh and a restart can overlap. With graceful restart, a BoRR before End-of-RIB is ignored
+//! (RFC 7313 §4). So a mark always has one meaning, and the tables need no second mark. If the
+//! session is lost during a refresh, its marks are removed. The peer has merely not advertised
+//! those paths again yet. RFC 4724 §4.2 removes only paths that are stale since an earlier restart,
+//! so the helper retains these paths with the rest.
 
 use std::time::Instant;
 

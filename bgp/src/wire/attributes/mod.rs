@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(codes, [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 16, 32, 35, 255]);
         let mut least = Vec::new();
         PathAttributes::default().encode(&mut least);
-        assert_eq!(least, [0x40, 1, 1, 0, 0x40, 2, 0], "an own route has an empty AS_PATH");
+        assert_eq!(least, [0x40, 1, 1, 0, 0x40, 2, 0], "an originated route has an empty AS_PATH");
     }
 
     #[test]
@@ -336,7 +336,10 @@ mod tests {
             fault(&[0x40, 1, 2, 0]),
             "ORIGIN (1): length 2, but only 1 octets of the attributes are left"
         );
-        assert_eq!(fault(&[0xc0, 8, 3, 0, 0, 0]), "COMMUNITIES (8): length 3, it is a multiple of 4, not 0");
+        assert_eq!(
+            fault(&[0xc0, 8, 3, 0, 0, 0]),
+            "COMMUNITIES (8): length 3, must be a multiple of 4, not 0"
+        );
         assert_eq!(
             fault(&[0x40, 2, 0, 0x40, 1, 1, 0]),
             "ORIGIN (1): is not in ascending order of type codes"

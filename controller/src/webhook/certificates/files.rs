@@ -22,7 +22,7 @@ pub(in super::super) async fn watch(
     served: Arc<Served>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    // Capacity one: a pending event stands for all later ones.
+    // Capacity one: a pending event also covers all later events.
     let (sender, mut changes) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let is_read = event.as_ref().is_ok_and(|event| event.kind.is_access());
@@ -101,7 +101,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let served = Served::new();
         let error = watch(folder.path(), Arc::clone(&served), shutdown.clone()).await.unwrap_err();
-        assert!(format!("{error:#}").contains("tls.crt: it cannot be read"), "{error:#}");
+        assert!(format!("{error:#}").contains("tls.crt: cannot be read"), "{error:#}");
 
         put(folder.path(), "..1", &first);
         for file in ["tls.crt", "tls.key"] {
@@ -120,17 +120,23 @@ mod tests {
             }
         };
         let bound = Duration::from_secs(60);
-        tokio::time::timeout(bound, is_served(&first)).await.expect("what was there");
+        tokio::time::timeout(bound, is_served(&first)).await.expect(
+            "the first certificate is \
+            served",
+        );
 
-        // A key that does not match: the previous pair is still served, and the next change is
-        // still seen.
+        // If the key does not match, the previous pair is still served, and the next change is
+        // still noticed.
         put(
             folder.path(),
             "..2",
             &StoredCertificates { current: mixed(&second, &first), next: None, previous_ca: None },
         );
         put(folder.path(), "..3", &second);
-        tokio::time::timeout(bound, is_served(&second)).await.expect("what came");
+        tokio::time::timeout(bound, is_served(&second)).await.expect(
+            "the second certificate is \
+            served",
+        );
         assert!(served.replace(first.current.chain.as_bytes(), second.current.key.as_bytes()).is_err());
         assert_eq!(*served.get().unwrap().cert[0], *der(&second));
         shutdown.cancel();

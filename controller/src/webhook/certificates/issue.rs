@@ -2,7 +2,7 @@
 //!
 //! Each certificate has its own CA. The CA's key is dropped after the signature. So no certificate
 //! that the API server trusts can be issued later, even with the Secret. A rotation therefore
-//! always replaces the CA too. It goes in steps, and each step is one write of the Secret:
+//! always replaces the CA too. It has several steps, and each step is one write of the Secret:
 //!
 //! ```text
 //!            current        next          trusted (caBundle)
@@ -12,8 +12,8 @@
 //! (prepare   B              C             B C)
 //! ```
 //!
-//! So the API servers have always trusted a certificate before it is served. The previous
-//! certificate stays trusted, for replicas that are late.
+//! So the API servers always trust a certificate before it is served. The previous certificate
+//! stays trusted, for replicas that are late.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Certificate {
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Certificate, rcgen::Error> {
-        // rcgen takes times of the crate `time`, which has no other use here.
+        // rcgen requires times of the crate `time`, which has no other use here.
         let seconds = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         let now_there = rcgen::date_time_ymd(1970, 1, 1) + seconds;
         let (from, until) = (now_there - CLOCK_SKEW, now_there + lifetime);
@@ -167,8 +167,8 @@ pub(super) struct IssuePolicy {
     /// DNS names and addresses by which the API server calls the webhook.
     pub(super) names: Vec<String>,
     pub(super) lifetime: Duration,
-    /// The time between the trust in a CA and the use of its certificate: the delay of the slowest
-    /// API server.
+    /// The time from the publication of a CA to the use of its certificate: the delay of the
+    /// slowest API server.
     pub(super) overlap: Duration,
 }
 
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(
             StoredCertificates::read(&first.write()),
             Some(first.clone()),
-            "the Secret gives back what went into it"
+            "the Secret has the written certificates"
         );
         let still = step(Some(&first), &policy, true, start + 59 * DAY).unwrap();
         assert_eq!(still, Step::Wait(start + 60 * DAY));
@@ -282,12 +282,14 @@ mod tests {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let old = policy_for(&["a"]);
         let first = written(None, &old, false, start);
-        // Another name: at once, for both names, so that replicas with different flags agree.
+        // After a new name a certificate is issued at once, for both names. So replicas with
+        // different flags agree.
         let named = written(Some(&first), &policy_for(&["b"]), true, start);
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
-        // Expired while no replica ran: a new certificate, or the prepared one if there is one.
+        // If a certificate expired while no replica ran: a new certificate, or the prepared one if
+        // it exists.
         let fresh = written(Some(&first), &old, true, start + 91 * DAY);
         assert!(fresh.current.expires > start + 91 * DAY);
         let prepared = written(Some(&first), &old, true, start + 89 * DAY);

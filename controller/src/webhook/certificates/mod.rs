@@ -47,14 +47,14 @@ pub enum Source {
     Files(PathBuf),
 }
 
-/// Reason for which a certificate and key cannot be served.
+/// The reason why a certificate and key cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    #[error("{0}: it cannot be read: {1}")]
+    #[error("{0}: cannot be read: {1}")]
     Read(PathBuf, #[source] std::io::Error),
-    #[error("no PEM certificate or private key is in it: {0}")]
+    #[error("it has no PEM certificate or private key: {0}")]
     Pem(#[from] tokio_rustls::rustls::pki_types::pem::Error),
-    #[error("the private key is not the certificate's, or of a kind that is not known: {0}")]
+    #[error("the private key does not match the certificate, or its kind is unknown: {0}")]
     Key(#[from] tokio_rustls::rustls::Error),
 }
 

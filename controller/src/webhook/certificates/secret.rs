@@ -2,10 +2,10 @@
 //!
 //! Every replica watches the Secret and both webhook configurations and serves the certificate in
 //! the Secret. It also does the next step ([`issue`](super::issue)): a write of the Secret, or of a
-//! configuration's `caBundle`. No replica leads. Each write carries the version that was seen, so
-//! if two replicas do the same, the second write fails, and its replica gets the first one's from
-//! the watch. An emptied `caBundle` (after an upgrade of the chart) or a deleted Secret is
-//! restored.
+//! configuration's `caBundle`. There is no leader. Each write carries the version that was seen. So
+//! if two replicas do the same step, the second write fails, and its replica gets the result of the
+//! first write from the watch. An emptied `caBundle` (after an upgrade of the chart) or a deleted
+//! Secret is restored.
 //!
 //! A replica serves only the certificate in the Secret, never one that could not be written.
 //! Otherwise two replicas would serve certificates of different CAs, and the configurations can
@@ -38,7 +38,8 @@ use crate::webhook::metrics::Metrics;
 /// Delay between attempts of a refused write.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Maintains the certificate until shutdown. It never fails, since it can always retry later.
+/// Maintains the certificate until shutdown. It returns no error, because every failed step is
+/// retried.
 pub(in super::super) async fn keep(
     client: Client,
     source: &Source,
@@ -108,8 +109,8 @@ struct Keeper {
     secret: Option<Option<Secret>>,
     /// The last valid content of the Secret.
     last: Option<StoredCertificates>,
-    /// The validating and the mutating configuration in the watch. They may be absent: the webhook
-    /// can be called in another way.
+    /// The validating and the mutating configuration in the watch. They may be absent: an
+    /// administrator can call the webhook in another way.
     bundles: [Option<Option<Bundle>>; 2],
 }
 
@@ -178,7 +179,8 @@ impl Keeper {
                 .is_ok()
         });
         let (Some(kept), true) = (&self.last, kept.is_some()) else {
-            // Deleted or overwritten: the trusted certificate is restored, if this replica has it.
+            // If the Secret was deleted or overwritten, the trusted certificate is restored, if
+            // this replica has it.
             let now = Timestamp::now();
             let known = self.last.clone().filter(|kept| kept.current.expires > now);
             let restored = match known {
@@ -267,8 +269,8 @@ impl Keeper {
                 Ok(()) => {
                     tracing::info!(configuration = NAME, "the webhook configurations now trust the CA")
                 }
-                // Changed or deleted meanwhile: the watch shows the new state. (A failed test is
-                // 422.)
+                // The configuration was changed or deleted meanwhile: the watch shows the new
+                // state. (The status of a failed test is 422.)
                 Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409 | 422) => {}
                 Err(error) => return Err(error.into()),
             }

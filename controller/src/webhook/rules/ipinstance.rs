@@ -1,8 +1,8 @@
 //! IPInstances that another client than the controller creates or changes.
 //!
-//! hybridnet has no rule here. But to the controller an IPInstance is an allocated address. If it
-//! names no Subnet, or its address changes under a pod, an address is used without any record. The
-//! controller's own writes are frequent and are not sent to the webhook.
+//! hybridnet has no rule here. But for the controller an IPInstance is an allocated address. If it
+//! names no Subnet, or its address changes under a pod, an address is in use without any record.
+//! The controller's own writes are frequent and are not sent to the webhook.
 
 use ipnet::IpNet;
 use trunkline_api::names::label;
@@ -16,7 +16,7 @@ pub fn create(instance: &IPInstance, facts: &Facts) -> RuleResult {
     verdict(faults(instance, facts))
 }
 
-/// Facts: as for [`create`].
+/// Facts: the same as for [`create`].
 pub fn update(old: &IPInstance, new: &IPInstance, facts: &Facts) -> RuleResult {
     let (before, after) = (&old.spec, &new.spec);
     let mut found = introduced(&faults(old, facts), faults(new, facts));
@@ -44,7 +44,7 @@ pub(super) fn described(instance: &IPInstance) -> String {
     let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
     let (pod, node) = (&spec.binding.pod_name, &spec.binding.node_name);
     if node.is_empty() {
-        format!("{address} (kept for pod {namespace}/{pod})")
+        format!("{address} (retained for pod {namespace}/{pod})")
     } else {
         format!("{address} (pod {namespace}/{pod} on node {node})")
     }
@@ -60,7 +60,13 @@ fn faults(instance: &IPInstance, facts: &Facts) -> Vec<Fault> {
     }
     for (key, value) in [(label::NETWORK, &spec.network), (label::SUBNET, &spec.subnet)] {
         if instance.metadata.labels.get(key) != Some(value) {
-            add(&format!("metadata.labels[{key}]"), format!("programs find it by its labels: write {value}"));
+            add(
+                &format!("metadata.labels[{key}]"),
+                format!(
+                    "programs find the IPInstance by its \
+                labels: write {value}"
+                ),
+            );
         }
     }
     let Some(subnet) = facts.subnets.iter().find(|subnet| subnet.name() == spec.subnet) else {
@@ -78,7 +84,7 @@ fn faults(instance: &IPInstance, facts: &Facts) -> Vec<Fault> {
         add("spec.network", message);
     }
     if subnet.spec.range.version != spec.address.version {
-        add("spec.address.version", format!("it is not that of Subnet {}", spec.subnet));
+        add("spec.address.version", format!("it is not the version of Subnet {}", spec.subnet));
     }
     let Ok(range) = subnet.spec.range.parse() else { return found };
     match spec.address.ip.parse::<IpNet>() {
@@ -91,7 +97,7 @@ fn faults(instance: &IPInstance, facts: &Facts) -> Vec<Fault> {
         }
         Ok(address) if range.gateway == Some(address.addr()) || range.excluded.contains(&address.addr()) => {
             let message =
-                format!("{address} is the gateway or excluded in Subnet {}: write another", spec.subnet);
+                format!("{address} is the gateway or excluded in Subnet {}: write another one", spec.subnet);
             add("spec.address.ip", message);
         }
         Ok(_) => {}
@@ -152,7 +158,7 @@ mod tests {
         expect(
             "no labels",
             create(&wrong, &facts),
-            "metadata.labels[networking.alibaba.com/network]: programs find it by",
+            "metadata.labels[networking.alibaba.com/network]: programs find the IPInstance by",
         );
         let mut wrong = labelled("10.1.0.7/24", "n", "s1");
         wrong.spec.address.mac = "x".to_owned();
@@ -179,7 +185,7 @@ mod tests {
             "spec.subnet: s2: it was s1",
         );
 
-        // Its Subnet is gone: it can still be released.
+        // Its Subnet is gone, but the IPInstance can still be released.
         let none = Facts::default();
         let mut free = old.clone();
         free.metadata.finalizers.clear();

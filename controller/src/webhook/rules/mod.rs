@@ -3,18 +3,19 @@
 //!
 //! [`trunkline_api::validate`] has the rules for one object and for a set; the agent applies them
 //! to files too. This module has the rules that only an API server needs: objects arrive one by
-//! one, replace each other, and may still be in use when they are deleted. An object is judged as
-//! the last of the set that it joins. So of two that exclude each other, the newcomer is refused.
+//! one, replace each other, and may still be in use when they are deleted. A rule treats the object
+//! as the last one of its set. So if two objects exclude each other, the newer one is refused.
 //!
 //! An update is refused for faults that it introduces, never for faults that existed before. A user
 //! who repairs one field of an old object, or removes its finalizer, need not repair other fields
 //! first (as with the API server's own schemas).
 //!
-//! **Facts may be stale.** Those about Networks, Subnets and IPInstances are read from the API
-//! server for each request (these rules are rarely applied), so they are as new as etcd. No webhook
-//! can see another request of the same moment: two Overlay networks, or two overlapping Subnets,
-//! that are created together are both admitted. The controller limits the harm: it serves the one
-//! it saw first, and each address is allocated by the creation of its IPInstance.
+//! **Facts may be stale.** Facts about Networks, Subnets and IPInstances are read from the API
+//! server for each request, so they are current at that moment. This costs little, because such
+//! requests are rare. No webhook can see another request of the same moment: two Overlay networks,
+//! or two overlapping Subnets, that are created together are both admitted. The controller limits
+//! the harm: it uses the object that it saw first. Only the creation of an IPInstance allocates an
+//! address.
 
 pub mod ipinstance;
 pub mod network;
@@ -48,7 +49,7 @@ pub struct Facts {
     pub remote_clusters: usize,
 }
 
-/// A node as Networks select it.
+/// The name and the labels of a node, for the node selectors of Networks.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     /// Its name.
@@ -128,11 +129,11 @@ pub(super) mod tests {
     pub(crate) fn expect(case: &str, verdict: RuleResult, refusal: &str) {
         match (verdict, refusal) {
             (Ok(()), "") => {}
-            (Ok(()), _) => panic!("{case}: accepted, and should be refused for `{refusal}`"),
+            (Ok(()), _) => panic!("{case}: admitted, but the text `{refusal}` was expected"),
             (Err(found), refusal) => {
                 let text = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 assert!(!refusal.is_empty(), "{case}: refused: {text}");
-                assert!(text.contains(refusal), "{case}: `{refusal}` is not in: {text}");
+                assert!(text.contains(refusal), "{case}: no `{refusal}` in: {text}");
             }
         }
     }

@@ -14,7 +14,7 @@ pub fn create(network: &Network, facts: &Facts) -> RuleResult {
     verdict(faults(network, facts))
 }
 
-/// Facts: as for [`create`], with the nodes of the new selector.
+/// Facts: the same as for [`create`], with the nodes of the new selector.
 pub fn update(old: &Network, new: &Network, facts: &Facts) -> RuleResult {
     if old.spec == new.spec {
         return Ok(());
@@ -38,7 +38,7 @@ pub fn delete(network: &Network, facts: &Facts) -> RuleResult {
     }
     if network.network_type() == NetworkType::Overlay && facts.remote_clusters > 0 {
         let message = format!(
-            "the pods of {} RemoteClusters are reached through the Overlay: delete these first",
+            "the pods of {} RemoteClusters use the Overlay: delete the RemoteClusters first",
             facts.remote_clusters
         );
         found.push(still_used("Network", name, message));
@@ -57,7 +57,7 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
     let mut found = of("Network", name, validate(&networks, &[]));
     let overlaps = neighbour_overlaps(std::slice::from_ref(network), &facts.subnets);
     found.extend(overlaps.iter().map(NeighbourOverlap::network_fault));
-    // Only Underlay networks restrict memberships; the other types select every node.
+    // Only Underlay networks select nodes; the other types include every node.
     if network.network_type() == NetworkType::Underlay {
         let nodes = facts.nodes.iter().filter(|node| network.selects(&node.labels));
         let nodes = nodes.map(|node| (node.name.as_str(), &node.labels));
@@ -82,7 +82,8 @@ fn global_addresses(network: &Network, facts: &Facts) -> Option<Fault> {
     let used: Vec<String> = used.map(super::ipinstance::described).collect();
     (!used.is_empty()).then(|| {
         let message = format!(
-            "addresses of the GlobalBGP Network {} are used on its nodes and routed by its peers: move these pods first: {}",
+            "its peers route addresses of the GlobalBGP Network {} on its nodes: move these pods \
+             first: {}",
             global.name(),
             some(&used)
         );
@@ -157,11 +158,11 @@ mod tests {
                 "shares a node",
                 none,
                 underlay("rack1"),
-                "selects node n1, which is in Underlay network rack1 already",
+                "selects node n1, which is already in Underlay network rack1",
             ),
             ("no node yet", none, underlay("rack3"), ""),
             ("overlay", none, overlay.clone(), ""),
-            ("second overlay", &both, overlay.clone(), "overlay is there"),
+            ("second overlay", &both, overlay.clone(), "an overlay exists"),
             (
                 "overlay with selector",
                 none,
@@ -170,7 +171,7 @@ mod tests {
             ),
             ("overlay without netID", none, json!({"type": "Overlay"}), "spec.netID: missing"),
             ("global", none, global.clone(), ""),
-            ("second global", &both, global.clone(), "global is there"),
+            ("second global", &both, global.clone(), "a global network exists"),
             (
                 "global with selector",
                 none,
@@ -182,7 +183,7 @@ mod tests {
                 "mode of another type",
                 none,
                 with(overlay, "/mode", json!("VLAN")),
-                "does not go with type Overlay",
+                "does not match type Overlay",
             ),
             ("BGP", none, bgp("rack2"), ""),
             ("dynamic neighbours", &subnets, dynamic("192.0.2.0/24"), ""),
@@ -223,7 +224,11 @@ mod tests {
             ("type", json!({"type": "GlobalBGP"}), "spec.type: GlobalBGP: it was Underlay"),
             ("mode", underlay("rack1"), "spec.mode: VLAN: it was BGP"),
             ("netID", with(old.clone(), "/netID", json!(65002)), "spec.netID: 65002: it was 65001"),
-            ("no config, which crashed hybridnet's", with(old.clone(), "/config", Value::Null), "bgpPeers"),
+            (
+                "no config (this crashed hybridnet's webhook)",
+                with(old.clone(), "/config", Value::Null),
+                "bgpPeers",
+            ),
             ("no selector", with(old.clone(), "/nodeSelector", Value::Null), "spec.nodeSelector: missing"),
             ("another rack", with(old.clone(), "/nodeSelector/network", json!("rack2")), ""),
         ] {
@@ -233,7 +238,7 @@ mod tests {
         let mut two = cluster();
         two.networks.push(network("rack2", underlay("rack2")));
         let taken = with(old.clone(), "/nodeSelector/network", json!("rack2"));
-        let refusal = "selects node n2, which is in Underlay network rack2 already";
+        let refusal = "selects node n2, which is already in Underlay network rack2";
         expect(
             "a taken rack",
             update(&network("rack1", old.clone()), &network("rack1", taken), &two),
@@ -249,7 +254,7 @@ mod tests {
         expect("a prefix over a Subnet", update(&apart, &wide, &subnets), refusal);
         expect("and back", update(&wide, &apart, &subnets), "");
 
-        // Earlier faults do not block a change of another field.
+        // An existing fault does not block a change of another field.
         let wrong = with(old.clone(), "/config/bgpPeers/0/address", json!("x"));
         let also = with(wrong.clone(), "/config/bgpPeers/0/asn", json!(65100));
         expect("an old fault", update(&network("rack1", wrong.clone()), &network("rack1", also), facts), "");
@@ -273,7 +278,7 @@ mod tests {
         expect("overlay", delete(&overlay, &facts), "");
         facts.remote_clusters = 2;
         expect("remote clusters", delete(&overlay, &facts), "2 RemoteClusters");
-        expect("remote clusters are none of an Underlay's", delete(&rack1, &facts), "");
+        expect("remote clusters, but an Underlay network", delete(&rack1, &facts), "");
 
         facts.networks.push(network("global", json!({"type": "GlobalBGP"})));
         for (case, network, node, refusal) in [

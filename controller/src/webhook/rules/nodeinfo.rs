@@ -37,7 +37,8 @@ fn unknown(node: &str, address: IpAddr, facts: &Facts) -> Option<String> {
     };
     (!known.contains(&address)).then(|| {
         format!(
-            "{address} is not an address of Node {node}: start its kubelet with --node-ip that has it, or list it in the Node's annotation {}",
+            "{address} is not an address of Node {node}: start its kubelet with --node-ip and \
+             this address, or list it in the Node's annotation {}",
             annotation::EXTRA_LOCAL_IPS
         )
     })

@@ -7,15 +7,15 @@
 //!
 //! The annotations make the selection visible and final: a later change of the namespace does not
 //! affect existing pods. The nodeSelector directs the pod to a node of its network and, by the
-//! quota label (Underlay), to one whose network has a free address. A pod that gets a retained
+//! quota label (Underlay), to a node with a free address in its network. A pod that gets a retained
 //! address back needs no free address.
 //!
-//! **The data may be stale**: the rows are those of the watches, and the controller writes a
-//! Network's `available` about once a second. A pod may be admitted although the last address was
-//! just allocated; it then waits for one (only the controller allocates addresses, and never one
-//! twice). A pod may be refused although an address has just become free; its owner creates it
-//! again. A name or namespace that is not known *yet* is a case of its own ([`missing`]): the user
-//! would otherwise look for a mistake of his own.
+//! **The data may be stale**: the rows come from the watches, and the controller writes a Network's
+//! `available` about once a second. A pod may be admitted although the last address was just
+//! allocated; it then waits for one (only the controller allocates addresses, and never one twice).
+//! A pod may be refused although an address has just become free; its owner creates it again. A
+//! name or namespace that is not known *yet* is a separate case ([`missing`]): otherwise users
+//! would look for a mistake in their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,8 +112,8 @@ pub struct Mutation {
     pub warnings: Vec<String>,
 }
 
-/// The annotations and node selector of a pod. A host network pod only gets a toleration for nodes
-/// without a network.
+/// The annotations and node selector of a pod. A pod with the host's network only gets a toleration
+/// for nodes without a network.
 pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
     let mut mutation = Mutation::default();
     if pod.host_network {
@@ -140,7 +140,8 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         let own = pod.node_selector.as_ref().and_then(|own| own.get(key)).filter(|own| *own != value);
         if let Some(own) = own {
             mutation.warnings.push(format!(
-                "Pod {}: spec.nodeSelector[{key}]: {own} is replaced by {value}, which the nodes of its network have",
+                "Pod {}: spec.nodeSelector[{key}]: {own} is replaced by {value}, the label of its \
+                 network's nodes",
                 pod.name
             ));
         }
@@ -176,7 +177,8 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
                     continue;
                 };
             let message = format!(
-                "{wants}: the pod has {} of {} {} already: write that, or delete its IPInstance first",
+                "{wants}: the pod already has {} of {} {}: write the same, or delete its \
+                 IPInstance first",
                 row.address, has.0, has.1
             );
             found.push(pod.fault(field, message));
@@ -254,7 +256,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
     }
     if selection.network.is_none() {
         let message = format!(
-            "it is not known of which network the addresses are: write {} or {} too",
+            "the network of the addresses is not known: also write {} or {}",
             annotation::SPECIFIED_NETWORK,
             annotation::SPECIFIED_SUBNET
         );
@@ -272,7 +274,8 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
             ..pod.fault(
                 annotation::IP_POOL,
                 format!(
-                    "{entry:?} is not what a pod of family {family} has: write one address of each family, or another {}",
+                    "{entry:?} does not match the pod's family {family}: write one address of \
+                     each family, or another {}",
                     annotation::IP_FAMILY
                 ),
             )
@@ -295,7 +298,7 @@ fn prefix_fault(
         // The network follows from the node, which is not known yet.
         (None, NetworkType::Underlay) => {
             let message = format!(
-                "which prefixes are allowed depends on the Network: write {} or {} too",
+                "the allowed prefixes depend on the Network: also write {} or {}",
                 annotation::SPECIFIED_NETWORK,
                 annotation::SPECIFIED_SUBNET
             );
@@ -327,7 +330,7 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
     }
     (available(network, selection.family) <= 0).then(|| {
         let message = format!(
-            "Network {} has no {} address left: add a Subnet, or delete pods of it",
+            "Network {} has no {} address left: add a Subnet, or delete some of its pods",
             network.name(),
             selection.family
         );
@@ -561,7 +564,7 @@ mod tests {
                 vec![("network", "rack2"), quota],
             ),
             (
-                "the kept address before the pod, and no quota",
+                "the retained address before the pod, and no quota",
                 kept(stateful(&[(a::SPECIFIED_NETWORK, "rack1")])),
                 vec![(a::SPECIFIED_NETWORK, "bgp"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
                 vec![("network", "rack2")],
@@ -604,7 +607,7 @@ mod tests {
         let warnings = mutate(&own, &cluster, &policy()).unwrap().warnings;
         assert!(warnings[0].contains("nodeSelector[network]: rack9 is replaced by rack1"), "{warnings:?}");
 
-        // Again, on its own result: nothing is left to change.
+        // The second run, on the result of the first, changes nothing.
         own.annotations = Some(annotations);
         own.node_selector = Some(selector);
         assert_eq!(mutate(&own, &cluster, &policy()).unwrap(), Mutation::default());
@@ -641,7 +644,7 @@ mod tests {
             (
                 "another type",
                 &[rack1, (a::NETWORK_TYPE, "Overlay")],
-                "is of type Underlay, and Overlay is asked for",
+                "is of type Underlay, and the pod requests Overlay",
             ),
             ("a subnet", &[(a::SPECIFIED_SUBNET, "v4")], ""),
             ("two subnets", &[(a::SPECIFIED_SUBNET, "v4/v6"), (a::IP_FAMILY, "DualStack")], ""),
@@ -664,7 +667,7 @@ mod tests {
                 &[rack1, (a::IP_FAMILY, "DualStack"), (a::IP_POOL, "10.1.0.8/2001:db8:1::8")],
                 "",
             ),
-            ("pool without network", &[(a::IP_POOL, "10.1.0.8")], "of which network"),
+            ("pool without network", &[(a::IP_POOL, "10.1.0.8")], "the network of the addresses"),
             (
                 "pool with an empty entry",
                 &[rack1, (a::IP_POOL, "10.1.0.8,")],
@@ -678,12 +681,12 @@ mod tests {
             (
                 "pool of the other family",
                 &[rack1, (a::IP_POOL, "2001:db8:1::8")],
-                "is not what a pod of family IPv4 has",
+                "does not match the pod's family IPv4",
             ),
             (
                 "half a pair",
                 &[rack1, (a::IP_FAMILY, "DualStack"), (a::IP_POOL, "10.1.0.8")],
-                "of family DualStack has",
+                "the pod's family DualStack",
             ),
             ("MAC pool", &[(a::MAC_POOL, "02:12:34:00:00:01,02:12:34:00:00:02")], ""),
             ("wrong MAC pool", &[(a::MAC_POOL, "02:12:34:00:00:01,x")], "mac-pool][1]: `x` is not"),
@@ -691,12 +694,12 @@ mod tests {
             ("wrong family", &[(a::IP_FAMILY, "IPv5")], "`IPv5` is no family"),
             ("extra prefixes", &[rack1, (a::EXTRA_PREFIXES, "10.9.0.0/16,10.9.3.0/24,fd00:9::/64")], ""),
             (
-                "extra prefixes by the Subnet's Network",
+                "extra prefixes of the Subnet's Network",
                 &[(a::SPECIFIED_SUBNET, "v4"), (a::EXTRA_PREFIXES, "10.9.0.7/32")],
                 "",
             ),
             (
-                "an extra prefix beside those of the Network",
+                "an extra prefix outside the Network's prefixes",
                 &[rack1, (a::EXTRA_PREFIXES, "10.9.0.0/16,10.10.0.0/16")],
                 "extra-prefixes]: 10.10.0.0/16: spec.config.extraPrefixes of Network rack1 allows 10.9.0.0/16, fd00:9::/48",
             ),
@@ -718,7 +721,7 @@ mod tests {
             (
                 "extra prefixes without a Network",
                 &[(a::EXTRA_PREFIXES, "10.9.0.0/16")],
-                "which prefixes are allowed depends on the Network: write",
+                "the allowed prefixes depend on the Network: also write",
             ),
             (
                 "no prefix",
@@ -746,23 +749,24 @@ mod tests {
             expect(case, validate(&pod(annotations), &cluster, &policy()), refusal);
         }
         for (case, annotations, refusal) in [
-            ("where it was", &[rack1][..], ""),
+            ("in the Network of its address", &[rack1][..], ""),
             (
                 "another network",
                 &[(a::SPECIFIED_NETWORK, "bgp")],
-                "bgp: the pod has 10.1.0.7 of Network rack1 already",
+                "bgp: the pod already has 10.1.0.7 of Network rack1",
             ),
             ("its subnet", &[(a::SPECIFIED_SUBNET, "v4/v6")], ""),
             (
                 "another subnet",
                 &[(a::SPECIFIED_SUBNET, "v6"), (a::IP_FAMILY, "IPv6")],
-                "v6: the pod has 10.1.0.7 of Subnet v4 already",
+                "v6: the pod already has 10.1.0.7 of Subnet v4",
             ),
         ] {
             let pod = NewPod { name: "kept-0".to_owned(), ..pod(annotations) };
             expect(case, validate(&pod, &cluster, &policy()), refusal);
         }
-        // A namespace cannot set prefixes: its annotation is not read, but its Network counts.
+        // A namespace cannot set prefixes: its annotation for prefixes is not read, but its Network
+        // is used.
         let in_named = |annotations| NewPod { namespace: "named".to_owned(), ..pod(annotations) };
         let mut annotations_of =
             texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);

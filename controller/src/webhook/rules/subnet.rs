@@ -11,7 +11,7 @@ pub fn create(subnet: &Subnet, facts: &Facts) -> RuleResult {
     verdict(faults(subnet, facts))
 }
 
-/// Facts: as for [`create`].
+/// Facts: the same as for [`create`].
 pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> RuleResult {
     if old.spec == new.spec {
         return Ok(());
@@ -31,16 +31,14 @@ pub fn delete(subnet: &Subnet, facts: &Facts) -> RuleResult {
     if used.is_empty() {
         return Ok(());
     }
-    let message = format!(
-        "addresses of it are given out: delete these pods or their IPInstances first: {}",
-        some(&used)
-    );
+    let message =
+        format!("its addresses are allocated: delete these pods or their IPInstances first: {}", some(&used));
     Err(vec![still_used("Subnet", subnet.name(), message)])
 }
 
 fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
-    // Only overlapping Subnets can contradict it; this avoids a comparison with every Subnet of a
-    // large cluster.
+    // Only overlapping Subnets can contradict this one. So a large cluster needs no comparison with
+    // every Subnet.
     let over = |other: &&Subnet| {
         let (Ok(one), Ok(other)) = (subnet.spec.range.cidr(), other.spec.range.cidr()) else { return false };
         overlap(&one, &other)
@@ -119,7 +117,12 @@ mod tests {
             ("empty network", spec("", v4("10.3.0.0/24")), "spec.network: missing"),
             ("VLAN", vlan(json!({})), ""),
             ("VLAN, its own netID", vlan(json!({"netID": 10})), ""),
-            ("VLAN, another netID", vlan(json!({"netID": 11})), "11 is not the 10 of Network vlan"),
+            (
+                "VLAN, another netID",
+                vlan(json!({"netID": 11})),
+                "11 is not the VLAN id 10 of \
+                Network vlan",
+            ),
             ("VLAN, netID of the subnet", vlan(json!({"network": "vlan-open", "netID": 11})), ""),
             ("VLAN, no netID at all", vlan(json!({"network": "vlan-open"})), "spec.netID: missing"),
             ("VLAN without gateway", spec("vlan", v4("10.2.0.0/24")), "spec.range.gateway: missing"),
@@ -131,19 +134,19 @@ mod tests {
             (
                 "BGP with netID",
                 json!({"network": "bgp", "netID": 1, "range": v4("10.3.0.0/24")}),
-                "mode BGP has none",
+                "mode BGP has no netID",
             ),
             ("GlobalBGP", spec("global", v4("10.3.0.0/24")), ""),
             (
                 "GlobalBGP with netID",
                 json!({"network": "global", "netID": 1, "range": v4("10.3.0.0/24")}),
-                "mode GlobalBGP has none",
+                "mode GlobalBGP has no netID",
             ),
             ("VXLAN", spec("overlay", v4("10.3.0.0/24")), ""),
             (
                 "VXLAN with netID",
                 json!({"network": "overlay", "netID": 1, "range": v4("10.3.0.0/24")}),
-                "mode VXLAN has none",
+                "mode VXLAN has no netID",
             ),
             ("not canonical", spec("bgp", v4("10.3.0.1/24")), "has host bits: write 10.3.0.0/24"),
             ("/32", spec("bgp", v4("10.3.0.1/32")), "is a single address"),
@@ -175,19 +178,28 @@ mod tests {
                 spec("bgp", v4("192.0.2.0/25")),
                 "Subnet new: spec.range.cidr: 192.0.2.0/25 overlaps 192.0.2.0/24, from which Network bgp accepts BGP peers (spec.config.bgpPeers[1].prefix)",
             ),
-            ("over those of another Network", spec("global", v4("192.0.2.0/25")), "from which Network bgp"),
+            (
+                "over dynamic neighbours of another Network",
+                spec("global", v4("192.0.2.0/25")),
+                "from which Network bgp",
+            ),
             ("overlaps", spec("bgp", v4("10.1.0.0/25")), "overlaps 10.1.0.0/24 of Subnet there"),
             (
                 "equal, of another network",
                 spec("global", v4("10.1.0.0/24")),
-                "is that of Subnet there in Network bgp",
+                "is also the prefix of Subnet there in Network bgp",
             ),
             (
                 "equal, disjoint",
                 spec("bgp", json!({"version": "4", "cidr": "10.1.0.0/24", "start": "10.1.0.100"})),
                 "",
             ),
-            ("equal, not disjoint", spec("bgp", v4("10.1.0.0/24")), "given out by Subnet there too"),
+            (
+                "equal, not disjoint",
+                spec("bgp", v4("10.1.0.0/24")),
+                "Subnet there also allocates \
+                the addresses",
+            ),
         ] {
             expect(case, create(&subnet("new", spec), &facts), refusal);
         }
@@ -239,6 +251,11 @@ mod tests {
         facts.instances = vec![instance("10.1.0.7/24", "bgp", "there", "web-0", "n1")];
         expect("an address", delete(&there, &facts), "10.1.0.7 (pod default/web-0 on node n1)");
         facts.instances[0].spec.binding.node_name.clear();
-        expect("a reserved address", delete(&there, &facts), "10.1.0.7 (kept for pod default/web-0)");
+        expect(
+            "a reserved address",
+            delete(&there, &facts),
+            "10.1.0.7 (retained for pod \
+            default/web-0)",
+        );
     }
 }

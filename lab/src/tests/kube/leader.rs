@@ -168,7 +168,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         replicas.resume(asleep)?;
         wait_for("the sleeper to step down", PATIENCE, || {
             let log = std::fs::read_to_string(replicas.log(asleep))?;
-            Ok(Seen::when(log.contains("leads no longer"), || {
+            Ok(Seen::when(log.contains("no longer leads"), || {
                 log.lines().last().unwrap_or_default().to_owned()
             }))
         })?;

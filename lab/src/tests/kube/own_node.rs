@@ -194,9 +194,9 @@ fn allowed(uid: &str) -> Vec<Write> {
 
 /// Forbidden writes, with the words of the refusal.
 fn forbidden() -> Vec<(Write, &'static str)> {
-    let other = "NodeInfo of its own node, and not that of node-b";
+    let other = "NodeInfo of its own node, and not the NodeInfo of node-b";
     let metadata = "does not change the labels, annotations or any other metadata";
-    let rest = "nothing else in the status of its Node but the condition NetworkUnavailable";
+    let rest = "in the status of its Node an agent changes only the condition NetworkUnavailable";
     let taken = json!({"status": {"sandboxID": "x", "nodeName": "node-a"}});
     let moved = json!({"status": {"sandboxID": "x", "nodeName": "node-b"}});
     let address = json!({"status": {"addresses": [{"type": "ExternalIP", "address": "8.8.8.8"}]}});
@@ -252,7 +252,7 @@ fn forbidden() -> Vec<(Write, &'static str)> {
                 How::Merge,
                 json!({"metadata": {"ownerReferences": stranger}}),
             ),
-            "no owner but its own Node",
+            "no owner except its own Node",
         ),
         (
             status(
@@ -328,15 +328,15 @@ fn forbidden() -> Vec<(Write, &'static str)> {
         (status("empty the images", "Node", "node-a", How::Merge, json!({"status": {"images": null}})), rest),
         (
             status("set the condition Ready", "Node", "node-a", strategic, condition("Ready", "False")),
-            "no condition of its Node but",
+            "no condition of its Node except",
         ),
         (
             status("add a condition", "Node", "node-a", strategic, condition("Own", "True")),
-            "no condition of its Node but",
+            "no condition of its Node except",
         ),
         (
             status("remove the condition Ready", "Node", "node-a", strategic, ready),
-            "no condition of its Node but",
+            "no condition of its Node except",
         ),
         (status("take an IPInstance", "IPInstance", "of-b", How::Merge, taken), "of-b is not one of them"),
         (

@@ -16,7 +16,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/tenancy",
-    about: "a Namespace that names a Network holds its pods to it, by annotation and by label, when they come and when they change",
+    about: "a Namespace that names a Network restricts its pods to it, by annotation and by label, at creation and at update",
     run: tenancy,
 }];
 
@@ -108,14 +108,14 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
         wait_for("the policy to be in force", PATIENCE, || {
             let refused =
                 attempt(cluster, "tenant", named(&[("specified-network", "red")]), json!({}), false)?;
-            Ok(Seen::when(refused.is_some(), || "taken".to_owned()))
+            Ok(Seen::when(refused.is_some(), || "admitted".to_owned()))
         })?;
         for namespace in ["tenant", "labelled", "free"] {
             for (annotations, labels, is_allowed) in PODS {
                 let refused = attempt(cluster, namespace, named(annotations), named(labels), false)?;
                 let pod = format!("{namespace}: {annotations:?} {labels:?}");
                 match refused {
-                    None => ensure!(*is_allowed || namespace == "free", "{pod} was taken"),
+                    None => ensure!(*is_allowed || namespace == "free", "{pod} was admitted"),
                     Some(words) => {
                         ensure!(!is_allowed && namespace != "free", "{pod}: {words}");
                         ensure!(
@@ -141,7 +141,7 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
         // An earlier pod: other clients may still write it, but not move it to another Network.
         ensure!(
             change("cni.projectcalico.org/podIPs", "192.0.2.1/32")?.is_none(),
-            "an old pod can be written no more"
+            "an old pod can no longer be written"
         );
         ensure!(change("networking.alibaba.com/specified-network", "red")?.is_some(), "an old pod was moved");
         passed(format!("{} pods in three namespaces", PODS.len()))

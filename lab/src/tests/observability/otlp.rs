@@ -58,7 +58,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
         let words = down["body"]["stringValue"].as_str().unwrap_or_default();
         ensure!(words.contains("Cease"), "{down}");
 
-        // Down: sessions and pods continue, and it is reported once.
+        // The collector is down: sessions and pods continue, and the agent logs the failure once.
         collector.kill()?;
         shut(bed, false)?;
         bed.established()?;
@@ -78,7 +78,10 @@ fn otlp(context: &Context) -> Result<Verdict> {
                     && line.contains(&format!("signal=\"{signal}\""))
             };
             let said = log.lines().filter(line).count();
-            ensure!(said <= 1 && (said == 1 || signal == "traces"), "{signal}: said {said} times:\n{log}");
+            ensure!(
+                said <= 1 && (said == 1 || signal == "traces"),
+                "{signal}: the log reports the failed export {said} times:\n{log}"
+            );
         }
 
         // Up again: earlier and new events arrive.
@@ -101,7 +104,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
             attribute(record, "trunkline.event.number").parse::<u64>().context("its number")
         };
         let numbers: BTreeSet<u64> = logs.iter().map(number).collect::<Result<_>>()?;
-        // Events of the run before the exporter was configured also have numbers.
+        // The agent's first run had no exporter, but its events also have numbers.
         let first = numbers.first().copied().context("no events")?;
         ensure!(
             numbers.iter().copied().eq(first..first + numbers.len() as u64),

@@ -1,8 +1,8 @@
 //! A real Prometheus on two racks: each alert fires for its fault and clears afterwards, and every
 //! panel about nodes has data.
 //!
-//! Alerts and panels about the controller and the API server are tested in a cluster, those about
-//! VLANs in a kernel with VLANs ([`super::labs`]).
+//! Alerts and panels about the controller and the API server are tested in a cluster. Alerts and
+//! panels about VLANs are tested in a kernel with VLANs ([`super::labs`]).
 
 use std::time::Instant;
 
@@ -24,11 +24,11 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::TwoRacks.test(),
-    about: "each alert fires for its fault and clears, every panel about nodes has data, metrics are as promtool wants them",
+    about: "each alert fires for its fault and clears, every panel about nodes has data, and promtool accepts the metrics",
     run: two_racks,
 };
 
-/// Injects a fault, sees its alerts fire, mends it, and sees them clear.
+/// Injects a fault, waits until its alerts fire, repairs it, and waits until they clear.
 type Fault = fn(&Bed<'_>, &Prometheus) -> Result<()>;
 
 const NODES: [&str; 4] = ["node1a", "node1b", "node2a", "node2b"];
@@ -58,14 +58,14 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("a table near its limit", limit),
             ("a router that rejects the routes of pods", paths::refused),
             ("packets for an address that no pod has", paths::nobody),
-            ("the same at a node with one router left", paths::alone),
+            ("packets for an address that no pod has, at a node with one router", paths::alone),
             ("a port that is taken", paths::port_taken),
-            ("hands in the kernel", hands),
-            ("a pod that forges, and a guard that cannot be loaded", guarded),
+            ("a deleted route, and interfaces without IPv6", hands),
+            ("a pod with a forged source address, and a guard that cannot be loaded", guarded),
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
             ("an agent that is stopped, and one behind a firewall", agents::stopped),
-            ("the range of alerts is over", |_, prometheus| prometheus.wait_all_cleared()),
+            ("alerts with a time range clear", |_, prometheus| prometheus.wait_all_cleared()),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
@@ -106,7 +106,7 @@ fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         }
     }
     prometheus.wait_firing("TrunklineNodeIsolated", "node1a")?;
-    // An attach waits for a peer meanwhile, and is slow for that alone.
+    // Without a peer, the attach waits. This wait makes it slow enough for the alert.
     std::thread::scope(|scope| -> Result<()> {
         let slow = scope.spawn(|| pod(bed, "node1a", "slow"));
         let asked = Instant::now();
@@ -141,7 +141,7 @@ fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     }
     let settled = "trunkline_convergence_peer_loss_to_kernel_seconds_count{instance=\"node2a\"}";
     let settled: f64 = prometheus.query(settled)?.iter().sum();
-    ensure!(settled >= 5.0, "{settled} losses of a peer were followed to the kernel");
+    ensure!(settled >= 5.0, "only {settled} losses of a peer have a measured time to the kernel");
     prometheus.clear_later(&["TrunklinePeerFlapping", "TrunklineBfdFlapping"]);
     Ok(())
 }
@@ -176,7 +176,8 @@ fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
 /// at once.
 fn restarting(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (router, node) = (bed.host("tor2b")?, bed.host("node2a")?);
-    // Without BFD, which here takes a router's fate for its control plane's.
+    // Without BFD: here a BFD session ends together with bgpd, and the node would treat tor2b as
+    // lost.
     let lines = [
         "router bgp 65022",
         "no neighbor NODES bfd",
@@ -236,7 +237,7 @@ fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_firing("TrunklineGuardDrops", "node2b")?;
     let node = bed.host("node2b")?;
     node.sh("mount --bind /bin/false \"$(command -v nft)\"")?;
-    // By the program that is still there outside of the node's mounts.
+    // Only the node's mounts hide `nft`, so the lab runs the machine's own program.
     node.ns.within(|| {
         crate::shell::run(&mut crate::shell::cmd("nft", ["delete", "table", "inet", "trunkline-guard"]))
     })?;
@@ -281,8 +282,8 @@ fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     for number in 1..=6 {
         let failed = cni::run(bed.fabric, "ADD", &conf, &refused)?.error()?;
         ensure!(failed.text.contains("subnet small has 2 of 2 in use"), "{failed}");
-        // A scrape must record each step before the next one: two steps between two scrapes look
-        // like one, and the first like none.
+        // A scrape must record each failure before the next one. Two failures between two scrapes
+        // look like one increase. The first value of a series is no increase.
         wait_for("a scrape", PATIENCE, || {
             let seen = failures(prometheus)?;
             Ok(Seen::when(seen >= f64::from(number), || format!("{seen} of {number} failures")))

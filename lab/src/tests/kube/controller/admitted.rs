@@ -203,7 +203,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![
                 Refused(
                     Box::new(Apply(SECOND_UNDERLAY)),
-                    "selects node n1, which is in Underlay network rack1 already",
+                    "selects node n1, which is already in Underlay network rack1",
                 ),
                 Refused(Box::new(Apply(NO_PEERS)), "bgpPeers"),
                 pod("a").made(),

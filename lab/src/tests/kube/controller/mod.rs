@@ -5,9 +5,9 @@
 //! time limit. Each case starts with the same nodes, Networks and Subnets, newly created
 //! ([`step::FURNITURE`]), and its own namespace. So it can use fixed addresses: the first one of
 //! `rack1-v4` is 10.1.0.10. Each case ends in the same way. Its pods are deleted, and the remaining
-//! IPInstances must be retained ones. These are deleted as by the garbage collector after a
-//! StatefulSet, and then no Subnet may have an address in use. So a leak fails the case, whatever
-//! its cause.
+//! IPInstances must be retained ones. The test deletes these, as the garbage collector does after
+//! the deletion of a StatefulSet. Then no Subnet may have an address in use. So a leak fails the
+//! case, whatever its cause.
 //!
 //! A failed case does not stop the others; the table shows all of them. Other parts of Kubernetes
 //! are simulated: pods are created with their node and their owner, and a kubelet's reports are
@@ -138,7 +138,7 @@ fn run(context: &Lab) -> Result<Verdict> {
 }
 
 fn start(cluster: &Cluster, program: &Path, topic: &Topic) -> Result<Replicas> {
-    // Statuses are written sooner than once in a second.
+    // The controller may write a status every 50 ms. The default is once per second.
     let mut flags = vec!["--status-interval-milliseconds=50"];
     flags.extend(topic.flags);
     if !topic.admission {
@@ -159,6 +159,6 @@ fn attempt(cluster: &Cluster, namespace: &str, stateful: &'static [&'static str]
     let ran = case.steps.iter().enumerate().try_for_each(|(index, step)| {
         world.take(step).with_context(|| format!("step {} ({step})", index + 1))
     });
-    let left = world.clear(ran.is_ok()).context("in the end");
+    let left = world.clear(ran.is_ok()).context("cleanup");
     ran.and(left)
 }

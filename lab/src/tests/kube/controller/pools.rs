@@ -117,7 +117,7 @@ pub(super) fn cases() -> Vec<Case> {
                     "address 10.9.0.1 is in no subnet of network rack1: its subnets are rack1-v4",
                 ),
                 pod("db-1").of(SET).with("ip-pool", "10.2.0.1,10.2.0.1").on("n3").made(),
-                HasEvent("db-1", FAIL, "address 10.2.0.1 of subnet rack2-v4 is never given out"),
+                HasEvent("db-1", FAIL, "address 10.2.0.1 of subnet rack2-v4 is never allocated"),
                 pod("db-2").of(SET).with("ip-pool", "10.1.0.15,nowhere").made(),
                 HasEvent("db-2", FAIL, "ip-pool][1]: `nowhere` is not an IP address"),
                 HasNone("db-0"),

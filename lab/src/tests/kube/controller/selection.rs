@@ -135,7 +135,12 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("b").with("specified-network", "rack1").with("specified-subnet", "overlay-v4").made(),
                 HasEvent("b", FAIL, "Subnet overlay-v4 belongs to Network overlay and not to rack1"),
                 pod("c").with("specified-network", "overlay").with("network-type", "Underlay").made(),
-                HasEvent("c", FAIL, "Network overlay is of type Overlay, and Underlay is asked for"),
+                HasEvent(
+                    "c",
+                    FAIL,
+                    "Network overlay is of type Overlay, and the pod requests \
+                    Underlay",
+                ),
                 pod("d").with("specified-network", "nowhere").made(),
                 HasEvent("d", FAIL, "there is no Network nowhere"),
                 pod("e")
@@ -144,7 +149,7 @@ pub(super) fn cases() -> Vec<Case> {
                     .made(),
                 HasEvent("e", FAIL, "write `v4-subnet/v6-subnet`"),
                 pod("f").with("specified-subnet", "overlay-v6").made(),
-                HasEvent("f", FAIL, "overlay-v6 is not what a pod of family IPv4 can have"),
+                HasEvent("f", FAIL, "overlay-v6 does not match the pod's family IPv4"),
                 HasNone("a"),
                 HasNone("b"),
                 HasNone("c"),

@@ -141,7 +141,11 @@ fn first() -> Vec<Rule> {
             "Underlay: no node is shared",
             vec![new("Network", bgp("rack3"))],
             vec![
-                (new("Network", bgp("rack1")), "selects node n1, which is in Underlay network bgp already"),
+                (
+                    new("Network", bgp("rack1")),
+                    "selects node n1, which is already in Underlay \
+                    network bgp",
+                ),
                 (
                     Change("Network", "vlan", json!({"spec": {"nodeSelector": {"network": "rack1"}}})),
                     "selects node n1",
@@ -254,7 +258,7 @@ fn then() -> Vec<Rule> {
                 new("Subnet", vlan(json!({"config": {"autoNatOutgoing": false}}))),
             ],
             vec![
-                (new("Subnet", vlan(json!({"netID": 21}))), "21 is not the 20 of Network vlan"),
+                (new("Subnet", vlan(json!({"netID": 21}))), "21 is not the VLAN id 20 of Network vlan"),
                 (new("Subnet", vlan(json!({"network": "vlan-open"}))), "spec.netID: missing"),
                 (subnet("vlan", "10.30.0.0/24", json!({})), "spec.range.gateway: missing"),
                 (new("Subnet", vlan(json!({"config": {"autoNatOutgoing": true}}))), "autoNatOutgoing"),
@@ -266,15 +270,15 @@ fn then() -> Vec<Rule> {
             vec![
                 (
                     new("Subnet", with(v4("bgp", "10.31.0.0/24", json!({})), json!({"netID": 1}))),
-                    "mode BGP has none",
+                    "mode BGP has no netID",
                 ),
                 (
                     new("Subnet", with(v4("global", "10.31.0.0/24", json!({})), json!({"netID": 1}))),
-                    "mode GlobalBGP has none",
+                    "mode GlobalBGP has no netID",
                 ),
                 (
                     new("Subnet", with(v4("overlay", "10.31.0.0/24", json!({})), json!({"netID": 1}))),
-                    "mode VXLAN has none",
+                    "mode VXLAN has no netID",
                 ),
             ],
         ),
@@ -341,7 +345,11 @@ fn then() -> Vec<Rule> {
             "equal: one Network, other addresses",
             vec![subnet("bgp", "10.20.0.0/24", json!({"start": "10.20.0.100"}))],
             vec![
-                (subnet("bgp", "10.20.0.0/24", json!({})), "given out by Subnet bgp4 too"),
+                (
+                    subnet("bgp", "10.20.0.0/24", json!({})),
+                    "Subnet bgp4 also allocates the \
+                    addresses",
+                ),
                 (
                     subnet("global", "10.20.0.0/24", json!({"start": "10.20.0.100"})),
                     "Subnet bgp4 in Network bgp too",
@@ -371,7 +379,7 @@ fn then() -> Vec<Rule> {
         rule(
             "Subnet delete: without IPInstances",
             vec![Delete("Subnet", "vlan4")],
-            vec![(Delete("Subnet", "bgp4"), "10.20.0.7 (kept for pod default/kept-0)")],
+            vec![(Delete("Subnet", "bgp4"), "10.20.0.7 (retained for pod default/kept-0)")],
         ),
         rule(
             "IPInstance by hand: of its Subnet",
@@ -446,7 +454,7 @@ fn then() -> Vec<Rule> {
                     "kept-0",
                     json!({"annotations": annotations_of(&[("specified-network", "vlan")])}),
                 )),
-                "the pod has 10.20.0.7 of Network bgp already",
+                "the pod already has 10.20.0.7 of Network bgp",
             )],
         ),
         rule(
@@ -461,13 +469,17 @@ fn then() -> Vec<Rule> {
                 ]),
             ],
             vec![
-                (asking(&[("ip-pool", "10.20.0.20")]), "of which network"),
+                (asking(&[("ip-pool", "10.20.0.20")]), "the network of the addresses"),
                 (
                     asking(&[("specified-network", "bgp"), ("ip-pool", "10.20.0.20,,10.20.0.22")]),
                     "ip-pool][1]",
                 ),
                 (asking(&[("specified-network", "bgp"), ("ip-pool", "10.20.0.256")]), "ip-pool][0]"),
-                (asking(&[("specified-network", "bgp"), ("ip-pool", "2001:db8:20::20")]), "of family IPv4"),
+                (
+                    asking(&[("specified-network", "bgp"), ("ip-pool", "2001:db8:20::20")]),
+                    "the \
+                    pod's family IPv4",
+                ),
             ],
         ),
         rule(
