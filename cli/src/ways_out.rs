@@ -48,7 +48,7 @@ fn differs(way: &DefaultRouteStatus) -> Option<String> {
 }
 
 fn left_out(way: &DefaultRouteStatus) -> impl Iterator<Item = String> {
-    way.left_out.iter().map(|out| format!("not by {}: it {}", out.peer, out.reason))
+    way.left_out.iter().map(|out| format!("not through {}: it {}", out.peer, out.reason))
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
             text,
             [
                 "next hops|ipv4-unicast by 10.11.0.1: the peers that advertise a default route",
-                "|not by 10.12.0.1: it withdrew its default route"
+                "|not through 10.12.0.1: it withdrew its default route"
             ]
         );
         let both = DefaultRouteStatus { installed: Vec::new(), left_out: Vec::new(), ..way };

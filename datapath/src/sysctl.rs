@@ -36,7 +36,10 @@ pub fn file(path: &str) -> PathBuf {
 pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
     let file = file(path);
     let failed = |error: io::Error| {
-        format!("sysctl {path}: {error}: write it by hand, or let the agent write to {}", file.display())
+        format!(
+            "sysctl {path}: {error}: write the value by hand, or give the agent write access to {}",
+            file.display()
+        )
     };
     let found = match (fs::read_to_string(&file), wanted) {
         (Err(error), Sysctl::IfThere(_)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -55,8 +58,8 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
         Sysctl::NoReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim() != "0" {
-                // The own value is written in any case, because an administrator may set `all` to 0
-                // later.
+                // The interface's value is written in any case, because an administrator may set
+                // `all` to 0 later.
                 if found.trim() != "0" {
                     fs::write(&file, "0").map_err(failed)?;
                 }

@@ -44,7 +44,7 @@ pub(super) enum CordonAction {
     Forget,
 }
 
-/// The action for a cordon. `cause` is that of the current drain, if there is one.
+/// The action for a cordon. `cause`: the cause of the current drain, if there is one.
 pub(super) fn decide(
     cordon: Cordon,
     phase: DrainPhase,

@@ -169,9 +169,17 @@ mod tests {
         let drained = || lack(ProbeEffect::Never, NotReadyKind::Drained, "drained");
         let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found nobody");
-        assert_eq!(started.not_serving(&[drained()]), [""; 0], "no agent would do better");
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "that was no proof");
+        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found no peer");
+        assert_eq!(
+            started.not_serving(&[drained()]),
+            [""; 0],
+            "every agent on this node would have this condition"
+        );
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            ["no peer"],
+            "the drained state is no proof of readiness"
+        );
         assert_eq!(started.not_serving(&[]), [""; 0]);
         assert_eq!(started.not_serving(&[peers()]), [""; 0], "the routers are away for a while");
         assert_eq!(started.not_serving(&[store(), peers()]), ["store"]);

@@ -174,8 +174,7 @@ impl Page {
             _ => self.clients.join(),
         };
         let Some(body) = body else {
-            let why =
-                format!("{} pages are open at this agent, which is all that it serves\n", live::STREAMS);
+            let why = format!("{} pages are open at this agent, which is the maximum\n", live::STREAMS);
             return try_later("10", &why);
         };
         let mut response = Response::new(body);

@@ -1,5 +1,5 @@
-//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP beside
-//! it.
+//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP on the
+//! same node.
 //!
 //! Both use one table T. Its default route leads to the established peers
 //! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link for

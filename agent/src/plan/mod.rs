@@ -181,7 +181,8 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     let alone =
         mode == Mode::GlobalBgp && underlay.is_none_or(|underlay| underlay.mode() != NetworkMode::BGP);
     let refused = alone.then(|| {
-        "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it uses: none selects this node"
+        "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it \
+         uses: no such Network selects this node"
             .to_owned()
     });
     let mut planned = NetworkPlan {

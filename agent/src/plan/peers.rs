@@ -88,7 +88,7 @@ impl Peer<'_> {
         configured || (self.internal && !self.connected)
     }
 
-    /// Whether traffic can reach it over its own link, without another router between.
+    /// Whether traffic can reach the peer over its own link, without another router between.
     pub(super) fn is_adjacent_router(&self) -> bool {
         routes_traffic(self.spec) && self.connected
     }

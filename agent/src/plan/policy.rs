@@ -12,8 +12,8 @@ use trunkline_bgp::policy::{
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use trunkline_bgp::wire::Origin;
 
-/// For a peer with a default route while another peer's routes are imported: its paths must lose
-/// against those.
+/// For a peer with a default route while another peer's routes are imported: the peer's paths must
+/// lose against the imported routes.
 pub(super) fn behind_others() -> Policy {
     let set = Actions { local_pref: Some(0), ..Actions::default() };
     let name = Some("behind the peers whose routes are imported".to_owned());

@@ -157,7 +157,7 @@ pub struct NetworkPlan {
     pub attachment: AttachmentKind,
     /// Whether packets between its pods leave through the switch.
     pub hairpin: bool,
-    /// Prefixes that its pods may use as source besides their addresses, if they request it.
+    /// Prefixes that its pods may use as source besides their addresses, if a pod requests them.
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Prefixes that pods with an IPVLAN slave reach through the host.
     pub by_host: BTreeSet<IpNet>,
@@ -283,7 +283,8 @@ pub enum PlanError {
     /// An IPVLAN slave does not receive the host's proxy answers, nor the host the slave's. So pods
     /// of one VLAN on one node must have one attachment kind.
     #[error(
-        "Network {name}: spec.config.attachment: {} does not reach pods of this node that are joined by {}",
+        "Network {name}: spec.config.attachment: {} does not reach pods of this node that are \
+         attached as {}",
         attachment_name(*network), attachment_name(*pod)
     )]
     Attachment {

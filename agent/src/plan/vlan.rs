@@ -63,7 +63,8 @@ pub(super) fn plan(
                 entry.clone_from(same);
             } else {
                 let reason = format!(
-                    "{} is the prefix of another subnet with another VLAN or gateway: give both the same",
+                    "{} is the prefix of another subnet with another VLAN or gateway: give both \
+                     subnets the same VLAN and gateway",
                     entry.prefix
                 );
                 planned.subnets.remove(subnet.name());

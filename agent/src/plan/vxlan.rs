@@ -160,8 +160,8 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum EndError {
     #[error(
-        "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of its addresses, or put it \
-         on a link"
+        "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of the \
+         node's addresses, or add this one to a link"
     )]
     NoLink { node: String, address: IpAddr },
     #[error(
@@ -169,7 +169,7 @@ enum EndError {
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
     NoDefaultRoute,
-    #[error("vxlanInterfaces: none of {} exists", .0.join(", "))]
+    #[error("vxlanInterfaces: no link of {} exists", .0.join(", "))]
     NoInterface(Vec<String>),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"

@@ -42,13 +42,13 @@ fn find(own: Ipv4Addr, seen: impl Iterator<Item = SessionIdentifiers>) -> Vec<Du
         let named = named.join(", ");
         let text = match (identifier == own, numbers.len()) {
             (true, _) => format!(
-                "BGP identifier {identifier} is this node's and also that of peer {named}: routers refuse one of the two, or \
-                 drop routes as their own"
+                "this node and peer {named} both have BGP identifier {identifier}: routers refuse \
+                 one of the two, or drop routes as their own"
             ),
             (false, 1) => return None,
             (false, _) => format!(
-                "BGP identifier {identifier} is that of several peers: {named}. Route reflectors drop routes as their own, \
-                 and the choice between equal paths is undefined"
+                "several peers have BGP identifier {identifier}: {named}. Route reflectors drop \
+                 routes as their own, and the choice between equal paths is undefined"
             ),
         };
         Some(DuplicateIdentifier {

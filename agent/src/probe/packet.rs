@@ -252,7 +252,7 @@ mod tests {
             let back = packet(Kind::Echo, destination, source, 0);
             let mut frame = back.frame([1; 6], [2; 6]);
             let kind = if sent.source.is_ipv4() { CONTENT_V4 } else { CONTENT_V6 } - UPPER;
-            assert_eq!((frame[kind], read(&frame)), (request, None), "a request answers nothing");
+            assert_eq!((frame[kind], read(&frame)), (request, None), "a request is no answer");
             frame[kind] = reply;
             assert!(sent.is_answered_by(&read(&frame).unwrap()));
             assert!(!back.is_answered_by(&read(&frame).unwrap()), "from itself");

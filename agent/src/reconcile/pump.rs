@@ -149,7 +149,7 @@ pub async fn run(
 
 fn report(outcome: Result<(), KernelError>) {
     if let Err(error) = outcome {
-        tracing::error!(%error, "learned routes did not get into the kernel");
+        tracing::error!(%error, "learned routes were not installed in the kernel");
     }
 }
 

@@ -152,7 +152,7 @@ mod tests {
         };
         let mut offers = ended();
         offers.end_of_rib(&peer(), V4);
-        assert_eq!(known(&offers), (false, true, false), "it came without");
+        assert_eq!(known(&offers), (false, true, false), "the peer sent End-of-RIB without a default route");
         let mut offers = ended();
         offers.set(peer(), V4, true, true);
         offers.end_of_rib(&peer(), V4);
@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(known(&offers), (true, true, false));
         let mut offers = ended();
         offers.converged(V4);
-        assert_eq!(known(&offers), (false, true, false), "it did not come");
+        assert_eq!(known(&offers), (false, true, false), "the peer did not return before convergence");
     }
 }

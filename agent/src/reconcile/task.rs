@@ -101,7 +101,7 @@ pub struct ReconcileDependencies {
 #[derive(Clone, Debug, Default)]
 struct SessionState {
     up: bool,
-    /// Whether it was up since this task began.
+    /// Whether the session was up since this task began.
     was_up: bool,
     local: Option<IpAddr>,
     /// The negotiated families.
@@ -491,7 +491,8 @@ impl Task {
             let describe = |(fault, addresses): (String, Vec<String>)| {
                 let (first, number) = (addresses.first().cloned().unwrap_or_default(), addresses.len());
                 format!(
-                    "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
+                    "{fault}: {number} attached pods, such as {first}, need it: delete them first, \
+                     or undo the change"
                 )
             };
             return Err(SnapshotRefusal { faults: homeless.into_iter().map(describe).collect() });
@@ -522,7 +523,7 @@ impl Task {
                     let _ = running.pump_commands.send(PumpCommand::Relearn);
                 }
             }
-            Err(error) => self.not_applied("the plan did not get into the kernel", &error),
+            Err(error) => self.not_applied("the plan was not applied to the kernel", &error),
         }
         let mut planned: BTreeMap<String, PlannedPod> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
@@ -542,7 +543,7 @@ impl Task {
                 Ok(faults) => {
                     self.populated = true;
                     for fault in faults {
-                        tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is not whole");
+                        tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is incomplete");
                         if fault.gone {
                             planned.remove(&fault.host_ifname);
                             self.broken.insert(fault.host_ifname);
@@ -790,7 +791,10 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
         None => Ok(()),
         Some(address) => {
             let version = if address.is_ipv4() { 4 } else { 6 };
-            Err((format!("Network {}: no IPv{version} Subnet holds it here any more", pod.network), *address))
+            Err((
+                format!("Network {}: no IPv{version} Subnet of this node contains it any more", pod.network),
+                *address,
+            ))
         }
     }
 }
@@ -803,7 +807,7 @@ fn record_refused(plan: &Plan, pod: &Pod) {
         tracing::warn!(
             device = pod.host_ifname,
             addresses = addresses.join(","),
-            "a pod may not send from a prefix that it names: {refused}"
+            "a pod may not send from a prefix that it requests: {refused}"
         );
     }
 }

@@ -62,7 +62,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                     match origin.get(&key) {
                         // Reported here, because only this function knows the files.
                         Some(other) => faults.push(format!(
-                            "{}: {} {}: metadata.name: {} has one of this name too: rename or remove one",
+                            "{}: {} {}: metadata.name: {} has a resource of this name too: rename or remove one",
                             file.display(),
                             key.0,
                             key.1,
@@ -111,10 +111,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                 if let Some(secret) = &peer.password_secret_ref {
                     refuse(
                         "passwordSecretRef",
-                        format!(
-                            "Secret {} is the API server's, and this folder has none: write passwordFile",
-                            secret.name
-                        ),
+                        format!("Secret {} can only be in an API server: write passwordFile", secret.name),
                     );
                 }
                 if let Err(error) = resolve_password(peer, &mut snapshot.files) {
@@ -158,7 +155,7 @@ enum FileError {
     Read(#[from] io::Error),
     #[error("is no file: remove it, or rename it without .yaml, .yml or .json")]
     NoFile,
-    #[error("has {0} octets, at most {MAX_FILE} are read: split it")]
+    #[error("has {0} octets, at most {MAX_FILE} are read: split the file")]
     TooLong(u64),
 }
 
@@ -275,7 +272,7 @@ mod tests {
                 vec![("a.yaml", &*network), ("b.yaml", &*subnet("s", "10.1.1.7/24"))],
                 "b.yaml: Subnet s: spec.range.cidr",
             ),
-            (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has one of this name too"),
+            (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has a resource of this name too"),
             (vec![("b.yaml", &*subnet("s", "10.1.1.0/24"))], "b.yaml: Subnet s: spec.network"),
             (
                 vec![
@@ -290,7 +287,8 @@ mod tests {
             ),
             (
                 vec![("a.yaml", &*peer(", passwordSecretRef: {name: tor-keys, key: rack1}"))],
-                "bgpPeers[0].passwordSecretRef: Secret tor-keys is the API server's, and this folder has none: write passwordFile",
+                "bgpPeers[0].passwordSecretRef: Secret tor-keys can only be in an API server: \
+                 write passwordFile",
             ),
         ] {
             let error = Folder::new(&files).read().unwrap_err();

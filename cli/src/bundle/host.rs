@@ -22,7 +22,8 @@ const MAX_OCTETS: u64 = 1 << 20;
 /// Maximum number of links with listed sysctls.
 const LINKS: usize = 64;
 
-/// Files of a namespace show this process's namespace: the host's, or that of the agent's pod.
+/// Files of a namespace show this process's namespace: the namespace of the host, or of the agent's
+/// pod.
 const FILES: &[(&str, &str)] = &[
     ("/etc/os-release", "host/os-release.txt"),
     ("/proc/uptime", "host/uptime.txt"),

@@ -311,7 +311,7 @@ mod tests {
                 passwords += differences(&document, &clean);
             }
         }
-        assert!(passwords > 0, "no manifest has a password: this test looks at nothing");
+        assert!(passwords > 0, "no manifest has a password: this test has no input");
     }
 
     /// The number of different fields; each must be a password.
@@ -340,6 +340,6 @@ mod tests {
         let source = include_str!("../../../api/src/control.rs");
         let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
         let named: Vec<&str> = fields.map(|(name, _)| name).filter(|name| is_secret(name)).collect();
-        assert_eq!(named, [""; 0], "what support asks for first would be missing");
+        assert_eq!(named, [""; 0], "the fields that support needs first would be removed");
     }
 }

@@ -29,12 +29,13 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
         Finding::warning(
             "way-out",
             format!(
-                "pods' {} packets do not go by peer {peer}: it {reason}; they go by {}",
+                "pods' {} packets do not use peer {peer}: it {reason}; they use {}",
                 way.family,
                 others()
             ),
             format!(
-                "check the uplinks of that router and its default route: `trunkline routes --received {peer}` lists what it advertises"
+                "check the uplinks of that router and its default route: `trunkline routes \
+                 --received {peer}` lists its routes"
             ),
         )
     };
@@ -101,7 +102,8 @@ mod tests {
         let found = left_out(&way(ExclusionCause::Withdrawn));
         assert_eq!(
             found[0].text,
-            "pods' ipv4-unicast packets do not go by peer 10.12.0.1: it withdrew its default route; they go by 10.11.0.1"
+            "pods' ipv4-unicast packets do not use peer 10.12.0.1: it withdrew its default route; \
+             they use 10.11.0.1"
         );
         let way = way(ExclusionCause::Withdrawn);
         assert_eq!(differs(&way, &way.wanted), None);

@@ -427,7 +427,7 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
     grid.lines(columns)
 }
 
-/// A line each subnet.
+/// One line per subnet.
 fn network_lines(
     networks: &[NetworkStatus],
     columns: usize,
@@ -527,7 +527,7 @@ fn pods(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     table(model, palette, page, &head, lines.into_iter().zip(styles).collect(), "no pod is attached");
 }
 
-/// A container's ID is long, and its beginning is what people know it by.
+/// A container's ID is long, and people use its beginning as its name.
 fn title(pod: &PodStatus) -> String {
     if pod.name.is_empty() { pod.container_id.chars().take(12).collect() } else { pod.title() }
 }

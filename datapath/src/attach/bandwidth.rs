@@ -47,7 +47,7 @@ fn bucket(limit: &RateLimit, mtu: u32) -> TokenBucket {
     TokenBucket { rate, burst: narrow(burst), limit: narrow(burst.saturating_add(carried(WAIT))) }
 }
 
-/// Installs the limits of a pair; `alias` is the pair's. A repeated call changes nothing.
+/// Installs the limits of a pair; `alias`: the alias of the pair. A repeated call changes nothing.
 pub(super) fn limit(
     host: &mut Connection,
     link: &LinkInfo,
@@ -93,7 +93,7 @@ pub(super) fn limit(
 fn missing(refusal: Refusal, module: &str) -> Refusal {
     match refusal.errno {
         libc::ENOENT | libc::EOPNOTSUPP => {
-            Refusal { note: Some(format!("it lacks the driver: modprobe {module}")), ..refusal }
+            Refusal { note: Some(format!("the kernel lacks the driver: modprobe {module}")), ..refusal }
         }
         _ => refusal,
     }
@@ -162,7 +162,11 @@ mod tests {
     fn missing_module_is_named() {
         let refused = |errno| missing(Refusal { index: 0, errno, note: None }, "ifb").to_string();
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
-            assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));
+            assert!(
+                refused(errno).contains("the kernel lacks the driver: modprobe ifb"),
+                "{}",
+                refused(errno)
+            );
         }
         assert!(!refused(libc::EPERM).contains("modprobe"), "{}", refused(libc::EPERM));
     }

@@ -1,5 +1,5 @@
-//! A pod's IPVLAN slave: created or found again, checked, deleted; always through the veth pair
-//! beside it.
+//! A pod's IPVLAN slave: created or found again, checked, deleted. Each slave has a veth pair to
+//! the host, which identifies it.
 //!
 //! **Reason for the pair.** A slave and its parent device do not receive each other's packets: a
 //! slave's packets go to the wire, even to an address of its own host. So packets to the host, to
@@ -34,7 +34,7 @@ use crate::plan::Ipvlan;
 use crate::sysctl;
 
 /// Creates the slave, or finds the slave of an earlier attempt, which may still have its
-/// [`first_name`]. `pair`: the host interface of the pair beside it.
+/// [`first_name`]. `pair`: the host interface of the slave's veth pair.
 pub(super) fn create(
     host: &mut Connection,
     netns: BorrowedFd<'_>,
@@ -93,7 +93,7 @@ fn find(
     Ok(links(&outcome).collect())
 }
 
-/// Adds the requests that delete the slave beside `pair`, if it exists.
+/// Adds the requests that delete the slave of the veth pair `pair`, if it exists.
 pub(super) fn delete(
     host: &mut Connection,
     pair: &LinkInfo,
@@ -107,7 +107,7 @@ pub(super) fn delete(
     Ok(())
 }
 
-/// Whether a pod's interface is an own slave.
+/// Whether a pod's interface is a slave of Trunkline.
 pub(super) fn is_own(link: &LinkInfo) -> bool {
     let half_made = link.alias.is_none() && !link.is_up();
     let alias = link.alias.as_deref().unwrap_or_default();

@@ -92,7 +92,7 @@ pub(super) fn delete_rules(pod: &mut Connection, pair: u32) -> Result<(), Device
     Ok(())
 }
 
-/// Own rules that refer to a table.
+/// Trunkline's rules that refer to a table.
 pub(super) fn rules(pod: &mut Connection, family: IpFamily, table: u32) -> Result<Vec<Rule>, DeviceError> {
     let own = |body: &[u8]| {
         let info = objects::read_rule(body)?;

@@ -217,7 +217,7 @@ mod tests {
                     if !send.is_empty() {
                         sent.push((since(now), send));
                     }
-                    assert!(until > now, "it would spin");
+                    assert!(until > now, "the next time must be later than now");
                     let at = |(at, _): &&(u64, AddressClaim)| start + Duration::from_millis(*at);
                     match claims.next_if(|next| at(next) <= until) {
                         Some(next) => {
@@ -313,9 +313,9 @@ mod tests {
         let no_wait = CheckTimeouts { duplicate_wait: Duration::ZERO, ..TIMES };
         let (sent, took, outcome) = run(asks, no_wait, &answer);
         assert_eq!((took, outcome), (1, Ok(())));
-        assert_eq!(senders(&sent[0].1), ["10.10.0.7"], "nobody is asked who has it");
+        assert_eq!(senders(&sent[0].1), ["10.10.0.7"], "no probe is sent");
         let short = CheckTimeouts { gateway_timeout: Duration::from_millis(50), ..TIMES };
-        assert_eq!(run(asks, short, &answer).1, 200, "the address has its whole wait");
+        assert_eq!(run(asks, short, &answer).1, 200, "the wait for a claim has its full length");
         let (_, took, outcome) = run(asks, short, &[]);
         assert_eq!((took, outcome), (50, Err(Fault::NoAnswer)));
     }

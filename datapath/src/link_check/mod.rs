@@ -28,8 +28,8 @@
 //!   socket.
 //!
 //! **Times.** RFC 5227 waits four to seven seconds for a conflicting claim, and RFC 4862 waits one
-//! second, because they cannot know the link. In a data centre's VLAN, the kernel of a holder
-//! answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
+//! second, because these RFCs apply to any kind of link. In a data centre's VLAN, the kernel of a
+//! holder answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
 //! setting. The node sends an announcement once, in every form, and does not repeat it after 2 s
 //! (RFC 5227 §2.3). By then the pod may be gone, and the announcement would take the address from
 //! its next holder.

@@ -57,8 +57,8 @@ pub struct KernelPlan {
 }
 
 impl KernelPlan {
-    /// Adds the settings of an own device that connects pods: no router of this host is behind it.
-    /// The kernel sends redirects if the setting of the link or of `all` enables them.
+    /// Adds the settings of a Trunkline device that connects pods: no router of this host is behind
+    /// it. The kernel sends redirects if the setting of the link or of `all` enables them.
     pub fn add_device_sysctls(&mut self, name: &str) {
         for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
             let path = format!("net/{}", setting.replace("{}", name));
@@ -77,7 +77,7 @@ pub enum Sysctl {
     Exactly(&'static str),
     /// This value, if the kernel has the setting. A kernel without IPv6 lacks the IPv6 settings.
     IfThere(&'static str),
-    /// For an interface's `rp_filter`: a strict check, by its own setting or by that of `all`,
+    /// For an interface's `rp_filter`: a strict check, by the interface's setting or by `all`,
     /// becomes loose. Off stays off.
     LooseReversePath,
     /// For `rp_filter` of an interface without an address: off. On such an interface, a loose check

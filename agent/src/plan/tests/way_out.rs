@@ -53,7 +53,7 @@ fn alternate_paths_keep_a_peer_that_withdrew_its_default_route() {
     let plan = plan(&usual(), &host(sessions)).unwrap();
     let by_up1 = RouteKey { table: ALTERNATE_TABLE + 2, prefix: "10.1.0.0/16".parse().unwrap() };
     let hops = plan.kernel.routes[&by_up1].hops();
-    assert_eq!(hops[0].gateway, "192.0.2.3".parse().ok(), "it still knows the rack's pods");
+    assert_eq!(hops[0].gateway, "192.0.2.3".parse().ok(), "the peer still has the rack's pods");
 }
 
 #[test]

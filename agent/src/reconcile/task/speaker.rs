@@ -331,7 +331,7 @@ impl Task {
                 self.held_until = None;
             }
             if let Err(error) = self.kernel.release(ip_family(family)).await {
-                tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
+                tracing::error!(%family, %error, "the last run's routes could not be removed from the kernel");
             }
             for known in self.sessions.values_mut().filter(|known| known.former) {
                 known.retained.remove(family);

@@ -13,7 +13,7 @@
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
 //!   these pods are gone.
 //!
-//! The rules are those of manifests ([`trunkline_api::validate`]), and faults have the same texts.
+//! Manifests have the same rules ([`trunkline_api::validate`]) and the same texts of faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
@@ -47,7 +47,7 @@ pub struct Objects {
     pub networks: BTreeMap<String, Network>,
     /// By name.
     pub subnets: BTreeMap<String, Subnet>,
-    /// By name, without this node's.
+    /// By name, without this node's NodeInfo.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Objects that could not be decoded.
     pub unreadable: BTreeMap<ObjectRef, String>,
@@ -271,7 +271,7 @@ impl Candidate {
                 let (kind, name) = &which;
                 faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
                     true => fault.to_string(),
-                    false => format!("{kind} {name}: with it, {fault}"),
+                    false => format!("{kind} {name}: with this object, {fault}"),
                 }));
                 self.revert(&which, before);
             }

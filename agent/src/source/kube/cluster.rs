@@ -166,7 +166,7 @@ impl Cluster {
                 _ = changed.changed() => {}
                 () = tokio::time::sleep_until(deadline) => return Err(self.without(missing)),
                 () = abandoned.as_mut() => {
-                    return Err(Failure::new(Code::TryAgainLater, "the client has given up"));
+                    return Err(Failure::new(Code::TryAgainLater, "the client has disconnected"));
                 }
             }
         }
@@ -192,8 +192,9 @@ impl Cluster {
             None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node have not been read yet".to_owned(),
             None => match self.0.health.silence(INSTANCES) {
                 Some(seconds) => format!(
-                    "the API server answers; the last change of this node's IPInstances was {seconds} s ago: is the controller running, and has \
-                     the pod's Network an address left (kubectl describe pod)?"
+                    "the API server answers; the last change of this node's IPInstances was \
+                     {seconds} s ago: is the controller running, and has the pod's Network a free \
+                     address (kubectl describe pod)?"
                 ),
                 None => "the API server answers, and has sent no IPInstance of this node: is the controller running?".to_owned(),
             },

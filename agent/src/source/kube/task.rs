@@ -174,12 +174,12 @@ impl Task {
             Ok(Err(error)) => {
                 tracing::warn!(
                     %error,
-                    "what the last run knew of the cluster is lost: the agent waits for the API server"
+                    "the cached state of the cluster is lost: the agent waits for the API server"
                 );
                 return true;
             }
             Err(error) => {
-                tracing::warn!(%error, "what the last run knew of the cluster was not read");
+                tracing::warn!(%error, "the cached state of the cluster was not read");
                 return true;
             }
         };
@@ -191,7 +191,7 @@ impl Task {
                 self.running = Some(running);
             }
             Some(Err(refused)) => {
-                tracing::warn!(error = %refused, "what the last run knew of the cluster does not fit any more");
+                tracing::warn!(error = %refused, "the cached state of the cluster is refused");
             }
         }
         self.remembered = Some(remembered);
@@ -332,7 +332,8 @@ impl Task {
                 if listed {
                     self.resend_instances().await;
                 }
-                // An object that was deleted under pods goes with the last of these pods.
+                // An object that was deleted while pods use it is removed with the last of these
+                // pods.
                 if !listed && !self.keeps_deleted() {
                     return Some(FollowUp::Cache);
                 }
@@ -363,7 +364,7 @@ impl Task {
         changed.then_some(FollowUp::Objects)
     }
 
-    /// Whether an object is served that the API server no longer has.
+    /// Whether the agent serves an object that the API server no longer has.
     fn keeps_deleted(&self) -> bool {
         let Some(running) = &self.running else { return false };
         !running.networks.iter().all(|network| self.objects.networks.contains_key(network.name()))

@@ -14,7 +14,7 @@
 //!   denial delays no other write: the agent retries it separately, and when the Node changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
 //!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
-//!   thousand nodes these are 35 writes a second at most, and none if no count changed.
+//!   thousand nodes these are at most 35 writes per second, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::net::IpAddr;
@@ -494,14 +494,14 @@ mod tests {
         let vtep =
             |local: &[&str]| Vtep { ip: "10.0.0.1".parse().unwrap(), mac: [2; 6], local: addresses(local) };
         let host = || Some(vtep(&["10.0.0.1", "192.0.2.7", "fd00::1"]));
-        assert_eq!(claimed(None, None), Some(None), "no tunnels, no claim");
+        assert_eq!(claimed(None, None), Some(None), "without tunnels there is no VTEP");
         assert_eq!(claimed(host(), None), None, "wait for the Node");
         let known = addresses(&["10.0.0.1", "fd00::1", "198.51.100.1"]);
         assert_eq!(claimed(host(), Some(&known)), Some(Some(vtep(&["10.0.0.1", "fd00::1"]))));
         assert_eq!(
             claimed(host(), Some(&[])),
             Some(Some(vtep(&["10.0.0.1"]))),
-            "the webhook says what is wrong"
+            "the webhook's reason is in the error"
         );
     }
 

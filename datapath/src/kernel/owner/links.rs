@@ -53,7 +53,8 @@ impl Owner {
                 None => self.create_link(name, plan).map(Some),
                 Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
                 Some(link) => Err(format!(
-                    "{name} exists and is not Trunkline's ({}): it is not changed: rename or delete it",
+                    "{name} exists and is not Trunkline's ({}): Trunkline does not change it: \
+                     rename or delete it",
                     link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
                 )),
             };
@@ -120,8 +121,9 @@ impl Owner {
     }
 
     /// Whether a link of this kind can be up now: a VLAN device can be up only if its parent is up,
-    /// and comes up with the parent. None: the parent is deleted. The kernel is asked, as in
-    /// `is_up_now`: the kernel reports the deletion of VLAN devices before that of their parent.
+    /// and comes up with the parent. None: the parent is deleted. The function requests the parent
+    /// from the kernel, as `is_up_now` does, because the kernel reports the deletion of VLAN
+    /// devices before the deletion of their parent.
     fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
         match kind {
             LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
@@ -146,7 +148,8 @@ impl Owner {
         match (refusal.errno, self.topology.links.values().find(same)) {
             (libc::EOPNOTSUPP, _) => {
                 format!(
-                    "{refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
+                    "{refusal}: the kernel has no driver for this link: `modprobe {driver}`, or \
+                     build it with {option}"
                 )
             }
             (libc::EEXIST, Some(other)) => {
@@ -156,7 +159,7 @@ impl Owner {
         }
     }
 
-    /// Repairs the differences of an own link. Returns its new state, if something changed.
+    /// Repairs the differences of a Trunkline link. Returns its new state, if something changed.
     fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
@@ -186,7 +189,7 @@ impl Owner {
         batch.delete_link(link.index);
         let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
         outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
-        tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
+        tracing::info!(link = link.name, "link deleted: it is no longer in the plan");
         self.changed += 1;
         self.handle_link_gone(link.index).map_err(|error| error.to_string())
     }
@@ -240,8 +243,8 @@ impl Owner {
         }
     }
 
-    /// Brings the FDB entries of own VXLAN devices to the plan. Entries that are not in the plan
-    /// are deleted, of other programs too. Returns the number of changes.
+    /// Brings the FDB entries of Trunkline's VXLAN devices to the plan. Entries that are not in the
+    /// plan are deleted, even if another program added them. Returns the number of changes.
     pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
         self.flush()?;
         let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
@@ -270,7 +273,8 @@ impl Owner {
         Ok(there.symmetric_difference(&wanted).count())
     }
 
-    /// Removes own neighbour entries that no source wants, after plan and pods were received.
+    /// Removes Trunkline's neighbour entries that no source wants, after plan and pods were
+    /// received.
     pub(super) fn sweep_neighbours(&mut self) {
         if !self.planned || !self.populated {
             return;

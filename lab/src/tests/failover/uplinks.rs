@@ -128,13 +128,13 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
         out.len() == 2 && out.iter().all(|text| text.starts_with("withdrew its default route")),
         "{out:?}"
     );
-    let why = "not by 10.12.0.1: it withdrew its default route";
+    let why = "not through 10.12.0.1: it withdrew its default route";
     for command in ["status", "routes --explain 0.0.0.0/0", "routes --explain ::/0"] {
         let text = node.sh(&format!("trunkline {command}"))?;
         ensure!(text.contains(why), "trunkline {command} does not mention the ToR: {text}");
     }
     let doctor = node.sh("trunkline doctor || :")?;
-    ensure!(doctor.contains("do not go by peer 10.12.0.1: it withdrew its default route"), "{doctor}");
+    ensure!(doctor.contains("do not use peer 10.12.0.1: it withdrew its default route"), "{doctor}");
     let metrics = client::metrics(node)?;
     let series = "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 1";
     ensure!(metrics.contains(series), "no {series}");

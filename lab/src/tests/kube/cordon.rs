@@ -151,7 +151,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         bed.tor_has_only("tor1", &[])?;
         let events: Events = client::ask(bed.node()?, &["events"])?;
         let said = |words: &str| events.events.iter().any(|event| event.text.contains(words));
-        ensure!(said("it is cordoned in Kubernetes, and its pods have gone"), "{:?}", events.events);
+        ensure!(said("it is cordoned in Kubernetes, and its pods are gone"), "{:?}", events.events);
 
         // The drain persists: over a kill, without the API server, and when the Node itself is
         // gone.
