@@ -9,7 +9,7 @@
 //!   ipam thread ◄──────────────── reconcile task ───┴──────────────────────► kernel thread ──► rtnetlink, nft
 //!      ▲   │ store.redb                 ▲ AddPod, RemovePod                       │ HostChanged, DeviceGone
 //!      │                                │ ◄───────────────────────────────────────┘
-//!      └────────────── attach flow (one task a request) ──► attach threads (setns) ──► pods' namespaces
+//!      └────────────── attach flow (a task per request) ──► attach threads (setns) ──► pods' namespaces
 //!                                       ▲
 //!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz, the page ── http task
 //! ```

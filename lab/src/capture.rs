@@ -126,7 +126,7 @@ impl Senders {
             Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))
         })?;
         let seen = self.to(to);
-        ensure!(seen == BTreeSet::from([from]), "{to} was sent to from {seen:?} instead of {from}");
+        ensure!(seen == BTreeSet::from([from]), "packets to {to} came from {seen:?} instead of {from}");
         Ok(())
     }
 }

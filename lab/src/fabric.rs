@@ -46,7 +46,7 @@ impl Place {
         for copied in ["/etc", "/var/lib"] {
             if state.starts_with(copied) {
                 bail!(
-                    "the lab's folder {} lies under {copied}, which every lab node has a copy of; \
+                    "the lab's folder {} is below {copied}, of which every lab node has a copy; \
                      set CARGO_TARGET_DIR to a folder elsewhere",
                     state.display()
                 );
@@ -156,8 +156,9 @@ impl Fabric {
             let used = left.iter().find(|ns| !ns.pids().is_empty());
             if let Some(used) = used.filter(|_| !folder.join("files").exists()) {
                 bail!(
-                    "processes run in namespace {}, and no lab of this working tree made it; `cargo lab down {name}` \
-                     takes it down if it is nobody's, --tag gives this lab other names",
+                    "processes run in namespace {}, which no lab of this working tree created; if \
+                     nobody uses it, `cargo lab down {name}` removes it; --tag gives this lab \
+                     other names",
                     used.name()
                 );
             }

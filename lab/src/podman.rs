@@ -34,7 +34,7 @@ pub(crate) struct Podman<'a> {
 pub(crate) struct Container<'a> {
     podman: &'a Podman<'a>,
     name: String,
-    /// As podman got them from the plugin.
+    /// The addresses that podman got from the plugin.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Podman<'a> {
                 container.addresses.push(address.parse().with_context(|| joined.to_string())?);
             }
         }
-        ensure!(!container.addresses.is_empty(), "podman knows no address of {name}: {joined}");
+        ensure!(!container.addresses.is_empty(), "podman reports no address of {name}: {joined}");
         Ok(container)
     }
 

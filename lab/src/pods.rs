@@ -38,7 +38,8 @@ pub(crate) fn add(fabric: &Fabric, node: &str, name: &str, network: Option<&str>
     match cni::add(fabric, &cni::trunkline(network), &pod) {
         Ok(attached) => Ok(attached.addresses),
         Err(error) => {
-            // As a runtime does after a failed ADD; its error is the same or follows from it.
+            // A runtime also runs DEL after a failed ADD. An error of this DEL equals the ADD's
+            // error or follows from it.
             let _failed = cni::del(fabric, &cni::trunkline(None), &pod);
             namespace.delete()?;
             let other = if network.is_none() { "; `--network` names a network" } else { "" };

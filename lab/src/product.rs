@@ -129,7 +129,7 @@ pub(crate) fn cargo_with_log(
     if !status.success() {
         let lines: Vec<&str> = text.lines().collect();
         let end = lines[lines.len().saturating_sub(40)..].join("\n");
-        bail!("cargo {} failed ({status}); the whole of it: {}\n{end}", args.join(" "), path.display());
+        bail!("cargo {} failed ({status}); the whole log: {}\n{end}", args.join(" "), path.display());
     }
     Ok(text)
 }

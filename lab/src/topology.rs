@@ -39,7 +39,7 @@ pub(crate) struct Topology {
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub image: Image,
-    /// As in the file, with its tag.
+    /// The image's name in the file, with its tag.
     pub image_name: String,
     /// Source (relative to the topology's folder) and absolute target.
     pub binds: Vec<(PathBuf, PathBuf)>,
@@ -282,7 +282,7 @@ impl Check<'_> {
         if kind == "linux" {
             return Ok(());
         }
-        Err(self.fault(field, format!("kind {kind:?} is not run here; the only kind is \"linux\"")))
+        Err(self.fault(field, format!("kind {kind:?} is not supported here; the only kind is \"linux\"")))
     }
 
     /// Merges a node's settings, its kind's and the defaults, as containerlab does: lists are
@@ -302,7 +302,7 @@ impl Check<'_> {
         if network_mode != Some("none") {
             let problem = match network_mode {
                 None => "is missing; write `network-mode: none`, or containerlab adds a management network",
-                Some(_) => "is not run here; the only mode is \"none\"",
+                Some(_) => "is not supported here; the only mode is \"none\"",
             };
             return Err(self.fault(format!("{field}.network-mode"), problem));
         }

@@ -3,9 +3,9 @@
 //! reasons.
 //!
 //! ```text
-//!  reconcile task ──plan: routers, targets──►┌───────────────┐──frames──► packet sockets, one an uplink and family
-//!                 ──pods that are advertised►│ task, a round │◄─what comes back──┘ (filter: this run's cookie)
-//!                 ◄─peers to be left out─────│ each 5 s      │──events──► history
+//!  reconcile task ──plan: routers, targets──►┌───────────────┐──frames──► packet sockets, one per uplink and family
+//!                 ──pods that are advertised►│ task, a round │◄─returned probes──┘ (filter: this run's cookie)
+//!                 ◄─peers to be excluded─────│ each 5 s      │──events──► history
 //!                                            └───────────────┘──status──► observer, metrics
 //! ```
 //!

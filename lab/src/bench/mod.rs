@@ -33,8 +33,8 @@ impl Bound {
     }
 }
 
-/// Warns if the machine has other load. It affects programs that often wait for a processor most,
-/// and no ratio corrects that.
+/// Warns if the machine has other load. Such load affects most the programs that often wait for a
+/// processor, and no ratio corrects this.
 pub(crate) fn warn_if_busy() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load.split_whitespace().next().and_then(|l| l.parse().ok()).unwrap_or_default();

@@ -87,7 +87,7 @@ impl Replicas {
         Self::standing_by_as(cluster, &cluster.kubeconfig(), program, count, flags)
     }
 
-    /// As [`Self::standing_by`], but with the rights of this kubeconfig.
+    /// Like [`Self::standing_by`], but with the rights of this kubeconfig.
     pub(crate) fn standing_by_as(
         cluster: &Cluster,
         kubeconfig: &Path,

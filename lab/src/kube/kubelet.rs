@@ -94,7 +94,7 @@ enum State {
     },
     /// A stand-in for a program that the lab does not have, with the socket of hybridnet's daemon.
     StandIn(
-        #[expect(dead_code, reason = "it is there to be listened on, as long as the pod runs")]
+        #[expect(dead_code, reason = "the value keeps the socket open as long as the pod runs")]
         Option<UnixListener>,
     ),
 }
@@ -351,7 +351,7 @@ impl<'a> Kubelet<'a> {
         let listener = self.host.within(|| {
             std::fs::create_dir_all("/run/cni")?;
             let _left = std::fs::remove_file("/run/cni/hybridnet.sock");
-            // As its init container does.
+            // hybridnet's init container does the same.
             std::fs::create_dir_all("/etc/cni/net.d")?;
             std::fs::write("/etc/cni/net.d/06-hybridnet.conflist", HYBRIDNET)?;
             Ok(UnixListener::bind("/run/cni/hybridnet.sock")?)

@@ -16,7 +16,8 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "causes/session-loss",
-        about: "cable, silence, password, prefix limit, AS, process, neighbour: the cause of a lost session shows with its advice and stays",
+        about: "cable, silence, password, prefix limit, AS, process, neighbour: the cause of a \
+                lost session is shown with its advice, and stays",
         run: session_loss,
     },
     Test {
@@ -262,7 +263,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     shell(bed, session, fault.begin)?;
     wait_for("the cause to be shown", PATIENCE, || {
         if peer(node, session)?.flaps == flaps {
-            return Ok(Seen::NotYet("the session stands".to_owned()));
+            return Ok(Seen::NotYet("the session is still up".to_owned()));
         }
         let seen = shown(node, session, fault);
         Ok(Seen::when(seen.is_ok(), || seen.err().map(|error| format!("{error:#}")).unwrap_or_default()))

@@ -17,7 +17,8 @@ use crate::topology::Topology;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "containerlab/two-racks",
-        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo holds among containers, and nothing is left",
+        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo \
+                is kept in containers, and nothing is left",
         run: two_racks,
     },
     Test {

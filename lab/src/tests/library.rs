@@ -159,7 +159,7 @@ fn bmp(context: &Context) -> Result<Verdict> {
         ))?;
         client::start_agent(node)?;
         bed.established()?;
-        let refused = wait_for("the station to be reported as not there", PATIENCE, || {
+        let refused = wait_for("the station to be reported as unreachable", PATIENCE, || {
             let stations = client::status(node)?.bgp.map(|bgp| bgp.stations).unwrap_or_default();
             let error = stations.iter().find_map(|station| station.last_error.clone());
             Ok(error.map_or(Seen::NotYet(format!("{stations:?}")), Seen::Yes))

@@ -53,7 +53,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         );
         terminal.wait_for(&[&format!("! {TOR} ")], PATIENCE)?;
         let colour = terminal.colour_of(&format!("! {TOR} "))?;
-        ensure!(colour == vt100::Color::Idx(1), "it is {colour:?}, not red");
+        ensure!(colour == vt100::Color::Idx(1), "the row is {colour:?}, not red");
         terminal.press("\r")?;
         terminal
             .wait_for(&[&format!("peer {TOR}"), "last session down", "Administrative Shutdown"], PATIENCE)?;

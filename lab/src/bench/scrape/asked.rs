@@ -78,7 +78,7 @@ fn read_until(stream: &mut UnixStream, is_end: impl Fn(&[u8]) -> bool) -> Result
     let mut buffer = vec![0; 64 * 1024];
     while !is_end(&text) {
         let read = stream.read(&mut buffer).context("no answer")?;
-        ensure!(read > 0, "the answer ends amid: {}", String::from_utf8_lossy(&text));
+        ensure!(read > 0, "the answer is incomplete: {}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&buffer[..read]);
     }
     Ok(String::from_utf8_lossy(&text).into_owned())

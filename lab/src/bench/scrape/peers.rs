@@ -1,7 +1,7 @@
 //! The two peers of the bench. A feeder advertises a table, advertises it again with other
 //! attributes, withdraws it, or loses its session. A witness advertises nothing and repeatedly
-//! requests the other side's routes (ROUTE-REFRESH): the time of that is the time that any message
-//! of any peer waits in the speaker.
+//! requests the other side's routes (ROUTE-REFRESH). The time until the answer is the time that any
+//! message of any peer waits in the speaker.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};

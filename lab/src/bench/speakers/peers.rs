@@ -1,7 +1,7 @@
 //! The two ends of the benchmark: a feeder with prepared octets, and sinks that only count. Both
-//! are as cheap as possible, so that the measured time is that of the speaker between them. The
-//! hold time is zero or longer than any load, so no end has to send KEEPALIVEs. (`bench scrape` has
-//! ends of its own, over [`establish`].)
+//! are as cheap as possible, so the measured time is spent in the speaker between them. The hold
+//! time is zero or longer than any load, so no end has to send KEEPALIVEs. (`bench scrape` has its
+//! own ends, over [`establish`].)
 
 use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};

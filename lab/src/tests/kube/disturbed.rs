@@ -13,12 +13,14 @@ use crate::tests::{Context, passed};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/leader-kill",
-        about: "the leading controller killed at each moment of a burst of allocations: no address twice, none leaked",
+        about: "the leading controller is killed at each moment of a burst of allocations: no \
+                address is allocated twice or leaked",
         run: leader_kill,
     },
     Test {
         name: "kube/outage",
-        about: "the API server killed at each moment of a burst, once for longer than a Lease, while pods come and go: likewise",
+        about: "the API server is killed at each moment of a burst, once for longer than a Lease, \
+                while pods are created and deleted: no address is allocated twice or leaked",
         run: outage,
     },
 ];

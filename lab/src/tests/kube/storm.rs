@@ -163,8 +163,9 @@ impl Storm {
         let in_the_middle = self.rounds.iter().filter(|r| (1..BURST).contains(&r.given_before)).count();
         let after: Vec<f64> = self.rounds.iter().map(|r| r.all_after).collect();
         Ok(format!(
-            "{} rounds, {in_the_middle} of them amid a burst; {} pods, {} IPInstances: {} addresses twice, {leaked} leaked, all {} of the subnets \
-             given out in the end; a burst complete after p50 {:.1} s, at most {:.1} s",
+            "{} rounds, {in_the_middle} of them during a burst; {} pods, {} IPInstances: {} \
+             addresses twice, {leaked} leaked, all {} of the subnets allocated in the end; a burst \
+             complete after p50 {:.1} s, at most {:.1} s",
             self.rounds.len(),
             self.came.load(Ordering::Relaxed) + (self.rounds.len() * BURST) as u64,
             audit.made,
@@ -309,7 +310,8 @@ impl Walker {
                         meta.name.as_ref() == Some(&plan.name)
                             && meta.namespace.as_ref() == Some(&plan.namespace)
                     });
-                    same.and_then(|meta| meta.uid).context("there is one of this name, and there is not")
+                    same.and_then(|meta| meta.uid)
+                        .context("the API server reports that the pod exists, and does not list it")
                 }
                 other => other,
             }

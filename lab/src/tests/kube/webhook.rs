@@ -33,7 +33,8 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "kube/webhook-life",
-        about: "without an answer pods pass and resources are denied; certificates are rotated and restored, no request fails",
+        about: "without an answer of the webhook, pods are admitted and resources are denied; \
+                certificates are rotated and restored, no request fails",
         run: life,
     },
 ];
@@ -192,7 +193,11 @@ fn rotations(cluster: &Cluster) -> Result<String> {
                 bail!("requests of client {ended} failed");
             }
             let now = serving(cluster)?;
-            Ok(if now == last { Seen::NotYet("it is the one of before".to_owned()) } else { Seen::Yes(now) })
+            Ok(if now == last {
+                Seen::NotYet("the certificate is unchanged".to_owned())
+            } else {
+                Seen::Yes(now)
+            })
         })?;
     }
     // Once more with the current certificate.

@@ -10,7 +10,7 @@ use crate::product::cargo_with_log as cargo;
 use crate::tests::{Context, Test, Verdict, passed};
 use crate::uml;
 
-/// This one boots its kernel by itself: there is no cargo inside.
+/// This test boots its kernel by itself: there is no cargo inside.
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/kernel-tests",
     about: "the agent's tests of IPVLAN and VLAN devices, which are skipped where the kernel has none",

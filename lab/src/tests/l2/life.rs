@@ -24,7 +24,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/fifty",
-        about: "fifty pods on a node, all reached, all gone without a trace",
+        about: "fifty pods on a node: all are reachable, and all are removed without leftovers",
         run: fifty,
     },
 ];

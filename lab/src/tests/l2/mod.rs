@@ -24,7 +24,7 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "l2/switch",
-        about: "tagged hosts of two racks reach each other, and not by a port that lacks their VLAN",
+        about: "tagged hosts of two racks reach each other, and not through a port that lacks their VLAN",
         run: switch,
     },
     Test {

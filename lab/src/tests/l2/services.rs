@@ -1,4 +1,4 @@
-//! Services for pods with attachment `ipvlan`: through the side pair to the node, translated there,
+//! Services for pods with attachment `ipvlan`: through the veth pair to the node, translated there,
 //! and back on the same path. A translated connection to a slave gets the node's address, by the
 //! agent's own rule. Plain DNAT rules stand in for kube-proxy.
 
@@ -17,7 +17,8 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/services",
-    about: "a pod with an IPVLAN slave reaches Services by its side pair, whether the backend is on its node, in its VLAN or beyond",
+    about: "a pod with an IPVLAN slave reaches Services through its veth pair; the backend is on \
+            its node, in its VLAN or beyond",
     run: services,
 }];
 

@@ -137,7 +137,7 @@ impl Observed<'_> {
 
     /// All replicas are killed. Meanwhile a second pod gets an IPInstance with the address of an
     /// existing pod, so that the leader finds the conflict when it returns. A running leader would
-    /// give the newcomer another address at once.
+    /// allocate another address to the second pod at once.
     fn leaderless(&self, replicas: &mut Replicas, prometheus: &Prometheus, holder: &Attached) -> Result<()> {
         let cluster = &*self.cluster;
         let address = holder.addresses[0];
@@ -183,7 +183,7 @@ impl Observed<'_> {
         }
         replace(cluster, &role.to_string())?;
         wait_for("a pod to pass that was not judged", PATIENCE, || {
-            Ok(Seen::when(!is_judged(cluster)?, || "it is refused".to_owned()))
+            Ok(Seen::when(!is_judged(cluster)?, || "the pod is refused".to_owned()))
         })?;
         for _ in 0..6 {
             prometheus.wait_scrape()?;

@@ -97,7 +97,7 @@ fn consistent(place: &Place) -> Result<usize> {
         ensure!(annotations.runbook_url == link, "{alert}: runbook_url is not {link}");
         ensure!(sections.contains(alert.as_str()), "{RUNBOOK} has no section {alert}");
         let named = named(expr);
-        ensure!(names_series(expr), "{alert} looks at no metric");
+        ensure!(names_series(expr), "{alert} uses no metric");
         let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
         ensure!(unknown.is_empty(), "{alert} uses {unknown:?}, which no program exports");
     }

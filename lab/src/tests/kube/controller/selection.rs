@@ -154,7 +154,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a namespace's word that cannot be read is the namespace's",
+            "an unreadable annotation of a namespace is reported as the namespace's",
             vec![
                 namespace_says("ip-family", json!("five")),
                 pod("a").made(),
