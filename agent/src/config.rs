@@ -1,8 +1,8 @@
 //! The agent's own configuration: one YAML file, read once at start.
 //!
-//! It contains only settings of this process and this host: the paths of the store, the socket and
-//! the manifests, the addresses on which BGP listens, the log level. Networks, subnets and peers
-//! are resources of the source, and may change while the agent runs. An unknown field is an error:
+//! It contains only settings of this process and this host. Examples: the paths of the store, the
+//! socket and the manifests, BGP's listen addresses, the log level. Networks, subnets and peers are
+//! resources of the source, and may change while the agent runs. An unknown field is an error:
 //! otherwise a misspelt setting would silently have no effect.
 
 mod probes;

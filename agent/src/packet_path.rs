@@ -9,12 +9,12 @@
 //!                                       out by a VXLAN device: its FDB entry ──► the tunnel's own packet, with the same look-ups
 //! ```
 //!
-//! **Nothing is derived from the plan.** So the result shows the effect of foreign rules and
-//! routes, of a neighbour that does not answer, and of a strict reverse path check. The kernel
-//! itself selects the route and the next hop (RTM_GETROUTE with source and incoming interface,
-//! which runs its whole input path). Only the rules are matched here, to explain the table: the
-//! deciding rule is the first that matches the packet and leads to the table of the answer. Earlier
-//! matching rules had no route for the packet.
+//! **Nothing is derived from the plan.** So the result shows the effects of foreign rules and
+//! routes, of a silent neighbour, and of a strict reverse path check. The kernel itself selects the
+//! route and the next hop (RTM_GETROUTE with source and incoming interface, which runs its whole
+//! input path). This module only matches the rules, to explain the table. The deciding rule is the
+//! first rule that matches the packet and leads to the table of the answer. Earlier matching rules
+//! had no route for the packet.
 //!
 //! Not covered: netfilter (except the node's own NAT), marks that other programs set on the path,
 //! and eBPF programs.

@@ -170,8 +170,8 @@ impl Pods {
     }
 
     /// The error for requested prefixes that the Network does not allow. For prefixes from a
-    /// cluster's controller there is no error: the plan excludes those that are not allowed, and
-    /// the controller reported them when the pod was created.
+    /// cluster's controller there is no error. The plan excludes the forbidden ones, and the
+    /// controller reported them when the pod was created.
     fn unallowed(&self, record: &Record) -> Option<Failure> {
         if matches!(self.addresses, Addresses::Cluster(_)) {
             return None;
@@ -230,8 +230,8 @@ impl Pods {
     }
 
     /// Whether the attachment `holder`, which has the addresses of a new attachment, can be
-    /// replaced: it is a former sandbox of the same pod, or its link is gone (after a restart of
-    /// the node). Its DEL may come later, and finds nothing.
+    /// replaced. It can be if it is a former sandbox of the same pod, or if its link is gone (after
+    /// a restart of the node). Its DEL may come later, and finds nothing.
     async fn is_over(&self, holder: &Record, next: &Reservation) -> bool {
         if holder.key.container_id == next.key.container_id {
             return false;

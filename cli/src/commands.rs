@@ -98,7 +98,7 @@ pub enum Command {
         #[arg(long, value_name = "PEER")]
         advertised: Option<PeerKey>,
         /// Explain the routing of PREFIX: each path with the results of import policy and decision
-        /// process, and for each peer whether the prefix is advertised and why not. An address
+        /// process, and each peer with the reason why the prefix is advertised or not. An address
         /// means its host route.
         #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["received", "advertised", "mrt"])]
         explain: Option<IpNet>,

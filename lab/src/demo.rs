@@ -388,8 +388,8 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Ends an agent, starts it after two seconds, and waits for the earlier state, with pings between
-    /// all of its pods and a pod of every other node throughout.
+    /// Ends an agent, starts it after two seconds, and waits for the earlier state. During all of
+    /// this, its pods and a pod of every other node ping each other.
     fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<FlowResult>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;

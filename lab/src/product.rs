@@ -1,6 +1,6 @@
-//! The product's own binaries, built by the lab: the agent and controller with the profile `quick`,
-//! which is the release profile without LTO, or as they are released; the plugin with its own
-//! profile, as it is released.
+//! The product's own binaries, built by the lab. The agent and the controller are built with the
+//! release profile, or with the profile `quick`, which is the release profile without LTO. The
+//! plugin is built with its own profile, as it is released.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -90,9 +90,9 @@ pub(crate) fn build_example(place: &Place, name: &str, profile: Profile) -> Resu
     Ok(cargo_build(place, &what)?.join(profile).join("examples"))
 }
 
-/// Cargo, without the variables for the lab's own package from the cargo that runs the lab. A build
-/// script that depends on them (ring's) would otherwise run again whenever `cargo lab` and plain
-/// cargo alternate, and everything that depends on it would be rebuilt.
+/// Cargo, without the variables for the lab's own package from the cargo that runs the lab.
+/// Otherwise a build script that depends on them (ring's) would run again whenever `cargo lab` and
+/// plain cargo alternate. Then all crates that depend on it would be rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut command = giving_way(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {

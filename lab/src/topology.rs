@@ -1,5 +1,5 @@
-//! A topology is a containerlab file. This module reads the part of that format which the runner
-//! can create in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`,
+//! A topology is a containerlab file. This module reads the part of this format that the runner can
+//! create in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`,
 //! `labels` and `sysctls`, and links in the short form `endpoints: ["a:eth1", "b:eth1"]`.
 //! containerlab itself can deploy the same file (`containerlab/`).
 //!

@@ -14,7 +14,7 @@
 //!                                    └──trunkline undrain──┴──► overruled: no action until the uncordon
 //! ```
 //!
-//! **An operator's command takes precedence.** `trunkline drain` on a node that its cordon drained
+//! **An operator's command takes precedence.** If the cordon drained the node, `trunkline drain`
 //! makes the operator the cause, and an uncordon does not end this drain. `trunkline undrain` lasts
 //! as long as this cordon. The store keeps both over a restart.
 

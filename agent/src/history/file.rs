@@ -1,10 +1,10 @@
 //! The events on disk: one JSON object per line, in the folder of the store.
 //!
-//! The file is for people, and no code depends on it: [`read`] uses the lines that it can parse,
-//! and skips lines that are incomplete, damaged or of another version. New events are appended. If
-//! the file would grow beyond `LIMIT`, it is rewritten with the newest events. No write waits for
-//! the disk (no `fsync`). A killed process loses only unwritten events; a host that loses power
-//! also loses the last seconds.
+//! The file is for people, and no code depends on it. [`read`] uses the lines that it can parse. It
+//! skips lines that are incomplete, damaged or of another version. New events are appended. If the
+//! file would grow beyond `LIMIT`, it is rewritten with the newest events. No write waits for the
+//! disk (no `fsync`). A killed process loses only unwritten events; a host that loses power also
+//! loses the last seconds.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

@@ -2,9 +2,10 @@
 //! same node.
 //!
 //! Both use one table T. Its default route leads to the established peers
-//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link for
-//! an address that no local pod has goes to a router on another link ([`super::alternate`]), or is
-//! dropped: the fabric routes the subnet to this node and would return the packet at once.
+//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link may
+//! have a destination that no local pod has. The node forwards it to a router on another link
+//! ([`super::alternate`]), or drops it. The fabric routes the subnet to this node, so it would
+//! return the packet at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,9 +16,9 @@
 //!
 //! So a pod of any network reaches an overlay pod through the tunnel (40000), and the reply uses
 //! the tunnel too (T, 40001). Neither is translated. Addresses that no pod can have (`excludeIPs`,
-//! gateways, addresses outside `start` and `end`) are carved out: they belong to machines outside
-//! the overlay, and are routed like any other outside address. (`start` and `end` count if
-//! NodeInfos have blocks of the subnet, because then all nodes share one manifest of it.)
+//! gateways, addresses outside `start` and `end`) are excluded. They belong to machines outside the
+//! overlay, and are routed like any other outside address. (`start` and `end` count if NodeInfos
+//! have blocks of the subnet, because then all nodes share one manifest of it.)
 //!
 //! hybridnet identifies a node's packets and their replies by connection marks. Here the addresses
 //! in the NodeInfos identify them, which needs no connection tracking and selects the same routes.

@@ -1,4 +1,4 @@
-//! Probes: packets through each router that find faults which no session shows, such as an MTU
+//! Probes: packets through each router. They find faults that no session shows, such as an MTU
 //! hole, a router without the pods' routes, or loss in one direction. `docs/probes.md` has the
 //! reasons.
 //!

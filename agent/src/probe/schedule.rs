@@ -34,11 +34,11 @@ pub(super) enum CheckName {
     ToPods,
     /// The router accepts packets from a pod of this node.
     FromPods,
-    /// As before, with packets of the maximum size of a pod's link.
+    /// The router accepts packets of the maximum size of a pod's link from a pod of this node.
     Size,
     /// Another node answers a pod of this node.
     Target,
-    /// As before, with packets of the maximum size.
+    /// Another node answers packets of the maximum size from a pod of this node.
     TargetSize,
 }
 

@@ -1,8 +1,8 @@
 //! Transfers learned routes from the speaker to the kernel.
 //!
-//! The pump requests a batch of changes from the speaker, sends it to the kernel owner, and
-//! requests the next batch after the kernel owner has applied it. So a slow kernel delays only the
-//! pump, and a prefix that changes meanwhile is installed once.
+//! The pump requests a batch of changes from the speaker and sends it to the kernel owner. It
+//! requests the next batch after the kernel owner has applied this one. So a slow kernel delays
+//! only the pump, and a prefix that changes meanwhile is installed once.
 //!
 //! The kernel owner knows no peers. The pump selects the paths of the imported peers
 //! ([`Learned::route`]). If these peers change, the pump requests every route again

@@ -582,8 +582,8 @@ impl Task {
         }
     }
 
-    /// Handles a missing answer: the kernel's state stays, and the plan is applied again after a
-    /// pause, because no event shows that the kernel owner would answer.
+    /// Handles a missing answer. The kernel's state stays. The plan is applied again after a pause,
+    /// because no event shows that the kernel owner would answer.
     fn not_applied(&mut self, what: &str, error: &KernelError) {
         let fault = format!("{what}: {error}");
         if !self.kernel_faults.contains(&fault) {

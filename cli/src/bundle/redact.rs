@@ -2,13 +2,13 @@
 //!
 //! Three methods follow one another, because each one misses some secrets that the next one finds:
 //!
-//! 1. **By field.** Configuration and manifests are read as data. The value of a field with a name
-//! like a secret is removed, even if the field is unknown: a key in a misspelt field is a key. A
-//! file that does not parse is omitted as a whole, and comments are never included. 2. **By
-//! value.** Every value from method 1, the keys in files and in the agent's cache, and the
-//! credentials of a kubeconfig are searched in all other parts. 3. **By shape.** In texts: the
-//! value after `password:` or `token=`, private keys in PEM, passwords in URLs, bearer tokens and
-//! JSON web tokens.
+//! 1. **By field.** Configuration and manifests are read as data. If the name of a field suggests a
+//!    secret, the value is removed, even if the field is unknown. A key in a misspelt field is
+//!    still a key. A file that does not parse is omitted as a whole, and comments are never
+//!    included. 2. **By value.** All other parts are searched for the values from method 1, for the
+//!    keys in files and in the agent's cache, and for the credentials of a kubeconfig. 3. **By
+//!    shape.** In texts: the value after `password:` or `token=`, private keys in PEM, passwords in
+//!    URLs, bearer tokens and JSON web tokens.
 //!
 //! All methods remove too much rather than too little: a label called `monkey` loses its value.
 

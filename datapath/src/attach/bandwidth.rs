@@ -9,7 +9,7 @@
 //! `LEAST_BURST`. With less, TCP cannot fill a fast link. The queue holds the burst and the rate
 //! times `WAIT`, as with the reference plugin.
 //!
-//! The agent repairs limits that other programs remove: the kernel sends notifications about qdiscs
+//! The agent repairs limits that other programs remove. The kernel sends notifications about qdiscs
 //! and filters, and the attach flow (`Pods::keep_limits` of the agent) checks the pair of the
 //! notification. Changes of an ADD cause notifications too, and the check finds no fault.
 //!

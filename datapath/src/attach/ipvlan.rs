@@ -1,18 +1,19 @@
 //! A pod's IPVLAN slave: created or found again, checked, deleted. Each slave has a veth pair to
 //! the host, which identifies it.
 //!
-//! **Reason for the pair.** A slave and its parent device do not receive each other's packets: a
-//! slave's packets go to the wire, even to an address of its own host. So packets to the host, to
-//! pods of the host with other attachments, and to Services use the pair, and so do packets of the
-//! host to the pod. For the rest of the agent such a pod is a pod with a pair like any other: a
-//! route in table 39999 uses the pair, and its host interface leads to its pod interface.
+//! **Reason for the pair.** A slave and its parent device do not receive each other's packets. A
+//! slave's packets go to the wire, even to an address of its own host. So the pair carries the
+//! pod's packets to the host, to pods of the host with other attachments, and to Services. It also
+//! carries packets of the host to the pod. For the rest of the agent such a pod is like any pod
+//! with a pair: a route in table 39999 uses the pair, and the host interface leads to the pod
+//! interface.
 //!
-//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address, the address
-//! with the subnet's prefix length, and a default route through the real gateway. The pod interface
-//! of the pair has the same name as on the host, and no address: packets leave by it with the
-//! slave's address. The host's neighbour entry is permanent, because the pod would not answer
-//! solicitations for an IPv6 address of another link. Both links have a loose `rp_filter`, and the
-//! slave accepts no router advertisement: the Subnet defines addresses and gateway.
+//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address. It has the
+//! pod's address with the subnet's prefix length, and a default route through the real gateway. The
+//! pod interface of the pair has the same name as on the host, and no address: packets leave by it
+//! with the slave's address. The host's neighbour entry is permanent, because the pod would not
+//! answer solicitations for an IPv6 address of another link. Both links have a loose `rp_filter`,
+//! and the slave accepts no router advertisement: the Subnet defines addresses and gateway.
 //!
 //! **Found by the pair.** A slave has no name on the host. DEL may come without a namespace. So DEL
 //! reads the ID of the pod's namespace from the pair, and finds and deletes the slave in that

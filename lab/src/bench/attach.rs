@@ -6,9 +6,9 @@
 //! thousand.
 //!
 //! The time until the ToR has the route is read from the kernels of two ToRs. The bound applies to
-//! BIRD's figure. FRR 8.4's bgpd leaves every route in its queue for 50 ms, and zebra for 10 ms
-//! more, whichever peer sent it (`spec.hold` of their work queues). So its figure depends little on
-//! the sender. Both figures are printed.
+//! BIRD's figure. FRR 8.4's bgpd keeps every route of any peer in its queue for 50 ms, and zebra
+//! keeps it for 10 ms more (`spec.hold` of their work queues). So its figure depends little on the
+//! sender. Both figures are printed.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

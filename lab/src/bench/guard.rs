@@ -1,6 +1,6 @@
-//! The cost of the guard and of the marks of translated connections: a node of this commit against
-//! a node of an earlier commit (`--before`, a folder with its programs), or against a node with the
-//! guard switched off.
+//! The cost of the guard and of the marks of translated connections. A node of this commit runs
+//! against a node of an earlier commit (`--before`, a folder with its programs), or against a node
+//! with the guard switched off.
 //!
 //! Both nodes run at the same time, each between its own routers, and measurements alternate
 //! between them. Traffic passes between pods of the same node: no wire hides the cost of a packet.

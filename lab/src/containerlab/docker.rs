@@ -1,8 +1,8 @@
 //! Docker for containerlab: the machine's daemon where one answers, otherwise the lab's own daemon.
 //!
 //! The lab's daemon has its data in `target/lab/docker`, its socket and state in a folder of /run,
-//! and its mounts in a mount namespace of its own. It makes no bridge and no firewall rule. It ends
-//! with this process in every case. Containers that a killed lab left are removed by the next one.
+//! and its mounts in its own mount namespace. It makes no bridge and no firewall rule. It ends with
+//! this process in every case. Containers that a killed lab left are removed by the next one.
 
 use std::ffi::OsStr;
 use std::fs::File;

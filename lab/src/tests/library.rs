@@ -1,6 +1,6 @@
-//! The speaker as other programs use it: the library's example peers with FRR as described at its
-//! top, exchanges a route, and ends the session with a message. Tools for MRT read its tables, and
-//! a BMP collector receives its sessions and routes.
+//! The speaker as other programs use it. The library's example peers with FRR as its first comment
+//! describes, exchanges a route, and ends the session with a message. Tools for MRT read its
+//! tables, and a BMP collector receives its sessions and routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

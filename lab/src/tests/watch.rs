@@ -1,5 +1,5 @@
-//! `trunkline watch` at a terminal, as an engineer sees it: while a router shuts a session down,
-//! pods are attached and detached, and the agent is killed.
+//! `trunkline watch` at a terminal, as an engineer sees it. Meanwhile a router shuts a session
+//! down, pods are attached and detached, and the agent is killed.
 
 use std::time::Instant;
 

@@ -47,13 +47,13 @@ pub struct Objects {
     pub networks: BTreeMap<String, Network>,
     /// By name.
     pub subnets: BTreeMap<String, Subnet>,
-    /// By name, without this node's NodeInfo.
+    /// The NodeInfos of other nodes by name.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Objects that could not be decoded.
     pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
     pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// By namespace and name.
+    /// The Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), SecretState>,
 }
 

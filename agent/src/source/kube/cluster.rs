@@ -5,9 +5,9 @@
 //! the API server, with one exception: the families that a pod needs, if its IPInstance does not
 //! contain them ([`super::instances`]).
 //!
-//! A complete set of addresses is used even if the API server does not answer at the moment: the
-//! controller allocated it to this very pod (by UID), and it stays allocated as long as the pod
-//! lives.
+//! A complete set of addresses is used even if the API server does not answer at the moment. The
+//! controller allocated the set to exactly this pod (by UID), and the set stays allocated as long
+//! as the pod exists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

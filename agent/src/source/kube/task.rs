@@ -6,9 +6,9 @@
 //! one goes no further, so another writer's status costs only a comparison.
 //!
 //! The objects define which watches exist. Three are only for nodes in an overlay (every node is in
-//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets in the
-//! peers of this node's networks are watched one by one, because the right to list them would be
-//! the right to read all of them.
+//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets of the
+//! peers of this node's networks are watched one by one, because a right to list Secrets would be a
+//! right to read all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

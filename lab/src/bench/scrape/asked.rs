@@ -1,6 +1,6 @@
-//! Queries of the bench: the agent over HTTP, like Prometheus and a browser; BIRD over its control
-//! socket, like bird_exporter; FRR's bgpd over its VTY's, like frr_exporter. Each answer is read to
-//! its end and checked.
+//! Queries of the bench. The agent is queried over HTTP, like by Prometheus and a browser. BIRD is
+//! queried over its control socket, like by bird_exporter. FRR's bgpd is queried over the socket of
+//! its VTY, like by frr_exporter. Each answer is read to its end and checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

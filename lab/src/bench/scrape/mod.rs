@@ -1,5 +1,6 @@
-//! Cost of queries to an agent with a full table of 1,000,000 routes, which are in the kernel too:
-//! `/metrics`, the page's search and `trunkline routes`; and their effect on the sessions.
+//! The cost of queries to an agent with a full table of 1,000,000 routes, which are in the kernel
+//! too, and their effect on the sessions. The queries are `/metrics`, the page's search and
+//! `trunkline routes`.
 //!
 //! | state | activity of the feeder |
 //! |---|---|

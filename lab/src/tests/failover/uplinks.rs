@@ -65,8 +65,8 @@ fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: DefaultRouteBasis) -> Re
 }
 
 /// Waits until all peers are next hops of the nodes, because none advertises a default route. The
-/// IPv6 next hop of an IPv4 session arrives with the peer's IPv6 routes: a ToR that has advertised
-/// none since the agent's restart has no IPv6 next hop.
+/// IPv6 next hop of an IPv4 session arrives with the peer's IPv6 routes. A ToR that has advertised
+/// no IPv6 route since the agent's restart has no IPv6 next hop.
 fn wait_configured(bed: &Bed<'_>) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be as configured"), PATIENCE, || {

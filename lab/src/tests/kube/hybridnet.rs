@@ -1,5 +1,5 @@
-//! A cluster as hybridnet v0.8.9 leaves it: its kinds as in its chart, the objects of its manager
-//! and daemons with their labels, finalizers and statuses, and its workloads.
+//! A cluster as hybridnet v0.8.9 leaves it. It has the kinds of hybridnet's chart, the objects of
+//! its manager and daemons with their labels, finalizers and statuses, and its workloads.
 //! [`crate::kube::kubelet`] has stand-ins for its programs: a listening socket, and pods with the
 //! addresses of their IPInstances. This test plays its manager, which allocated the addresses
 //! before Trunkline is installed.

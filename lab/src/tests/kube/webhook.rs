@@ -1,8 +1,8 @@
 //! The admission webhook on a real API server: every rule with an accepted and a refused object,
 //! requests while the webhook is down, and certificates that are rotated during requests.
 //!
-//! Two replicas of the controller run; the API server uses one for validation and the other for
-//! mutation, so both must serve certificates that the configurations trust. Neither leads (the
+//! Two replicas of the controller run. The API server uses one for validation and the other for
+//! mutation. So both must serve certificates that the configurations trust. Neither leads (the
 //! Lease names another holder): the test is about the work of every replica, and nothing else
 //! changes the objects.
 
