@@ -265,7 +265,7 @@ pub enum ConfigError {
     Field {
         /// The file.
         path: PathBuf,
-        /// The field, as it is written.
+        /// The field, as in the file.
         field: &'static str,
         /// The fault and the remedy.
         message: String,

@@ -8,12 +8,12 @@
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!
-//! **Observable facts**: whether every peer was sent everything
+//! ****Observable facts**: the agent knows whether the speaker has sent every update to every peer
 //! ([`SpeakerHandle::wait_all_advertised`]). A speaker receives no message about the routers behind
-//! its peers. RFC 8326 gives these routers time, and so does [`Settings::settle`]. Afterwards the
-//! agent counts its prefixes with another path: a peer that prefers another path to such a prefix
-//! advertises it to this node. This count is only shown and decides nothing, because an address
-//! that exists only here never has another path.
+//! its peers. RFC 8326 gives these routers time to use other paths; [`Settings::settle`] is this
+//! time. Afterwards the agent counts its prefixes with another path: a peer that prefers another
+//! path to such a prefix advertises it to this node. This count is only shown and decides nothing,
+//! because an address that exists only on this node never has another path.
 //!
 //! **Restarts**: the drain is in the store before the first peer receives an update. After a
 //! restart during the drain, the agent begins again with the announcement, which harms no traffic.
@@ -78,7 +78,7 @@ impl StoredDrain {
         }
     }
 
-    /// The phase in which a start continues.
+    /// The phase with which a started agent continues.
     fn phase(&self) -> DrainPhase {
         match (self.overruled, self.down) {
             (true, _) => DrainPhase::Undrained,
@@ -207,7 +207,7 @@ impl Drain {
         self.order(|answer| DrainCommand::Cordon { cordon, answer }).await
     }
 
-    /// Undrains the node, whatever drained it.
+    /// Undrains the node; the cause of the drain does not matter.
     pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
         self.order(|answer| DrainCommand::Undrain { answer }).await
     }
@@ -372,7 +372,8 @@ impl Task {
         let left = self.reconcile.leave(DrainStage::Announcing).await?;
         self.wait_advertised(&left, "the graceful shutdown of this node's routes").await;
         // If the drain began during a restart, there are no sessions yet and no router can use
-        // another path. An order without a change restarts this step, but not its time.
+        // another path. An order without a change restarts this step, but keeps the end of the
+        // settle time.
         let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
         self.state.send_modify(|state| state.settled_at = Some(until));
         sleep_until(until).await;

@@ -12,10 +12,10 @@
 //! after its last number. If the ring already dropped some of them, the answer contains their
 //! number. A write wakes all waiting readers, so no reader polls.
 //!
-//! Routes change by the hundred thousand and sessions by the dozen, but the one session event that
-//! explains the routes is the important one. So many simultaneous routes are one event (`FEW`). If
-//! the ring is full and routes fill more than half of it, the oldest route event is dropped instead
-//! of the oldest event.
+//! There may be a hundred thousand route changes and a dozen session events, but the session event
+//! that explains the route changes is the important event. So many simultaneous routes are one
+//! event (`FEW`). If the ring is full and routes fill more than half of it, the oldest route event
+//! is dropped instead of the oldest event.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

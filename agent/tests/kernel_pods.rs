@@ -132,7 +132,7 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
             // The proxy setting that helps a pod without its neighbour entry.
             let proxy = format!("/proc/sys/net/ipv4/conf/{}/proxy_arp", device.host_ifname);
             assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "1");
-            // The same ADD again: the same device, and it still works.
+            // A repeated ADD: the device stays the same and still works.
             assert_eq!(attach(runtime, &node, &netns, &spec), device);
             assert!(ping(addresses[0]), "{container} after the second ADD");
         }
@@ -450,7 +450,8 @@ fn a_second_interface_does_not_change_the_first() {
         // the IPv6 default route uses the second one.
         assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
         assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
-        // The subnets of its network use the second interface, and so do packets from its address.
+        // The subnets of its network use the second interface, and packets from its address use it
+        // too.
         assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
         assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"), "{}", way("192.0.2.1 from 10.2.0.4"));
         let gateways = device.routes.iter().map(|(to, by)| format!("{to} {by}")).collect::<Vec<_>>();
@@ -656,7 +657,7 @@ fn run(program: &str, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Moves a link of this namespace by the descriptor of the other one.
+/// Moves a link of this namespace into another namespace, by its descriptor.
 fn move_link(name: &str, netns: &OwnedFd) {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());

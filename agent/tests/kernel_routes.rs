@@ -113,7 +113,7 @@ fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
     RouteChange { prefix, paths: paths.collect() }
 }
 
-/// `ip route show` of a table, one route per line, own and foreign ones.
+/// `ip route show` of a table, one route per line, Trunkline's and foreign routes.
 fn table(family: u8, table: u32) -> Vec<String> {
     let output = Command::new("ip")
         .args([&format!("-{family}"), "route", "show", "table", &table.to_string()])

@@ -132,7 +132,7 @@ pub enum Command {
         #[command(flatten)]
         args: ClientArgs,
     },
-    /// Show the recent session and route events, including those of earlier runs of the agent.
+    /// Show the recent session and route events, including events of earlier runs of the agent.
     Events {
         /// Continue to print new events.
         #[arg(short, long)]
@@ -174,7 +174,7 @@ pub enum Command {
         #[command(flatten)]
         args: ClientArgs,
     },
-    /// Undo a drain, or stop one: this node advertises its prefixes again.
+    /// Undo a drain, or stop a drain in progress: this node advertises its prefixes again.
     Undrain(ClientArgs),
     /// Print the completion script of a shell for this command line.
     Completions {

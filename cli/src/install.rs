@@ -277,7 +277,7 @@ mod tests {
         install(&it).unwrap();
         assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
 
-        // Another version: a new file, so a running plugin keeps its old one.
+        // Another version is a new file, so a running plugin keeps its old file.
         let running = File::open(bin.join(PLUGIN)).unwrap();
         fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
         install(&it).unwrap();
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
 
-        // A guessed name: another one is used, and the command fails after the last.
+        // A guessed name: the command uses another name, and fails after the last one.
         let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
         planted(1);
         let mut numbers = [1, 2].into_iter();

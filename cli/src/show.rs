@@ -266,7 +266,7 @@ pub fn peers(peers: &[Peer]) -> String {
     columns.render()
 }
 
-/// The cause of a peer's outage; for an established peer, the cause of the last one.
+/// The cause of a peer's outage; for an established peer, the cause of its last outage.
 fn why(peer: &Peer) -> String {
     match (&peer.cause, &peer.last_loss) {
         (Some(cause), _) => caused(cause),
@@ -531,7 +531,7 @@ pub fn routes(routes: &[Route]) -> String {
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
 }
 
-/// Every path with its result, then every peer and what is advertised to it.
+/// Every path with its result, then every peer with the prefix's advertisement to it.
 pub fn explanation(explanation: &Explanation) -> String {
     let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "here".to_owned());
     let mut text = format!("{}\n", explanation.prefix);

@@ -2,8 +2,8 @@
 //! take a picture.
 //!
 //! It uses the DevTools protocol over two pipes (`--remote-debugging-pipe`: JSON messages that end
-//! in NUL), so no port is open and nothing waits for one. Errors of the page's scripts and refusals
-//! of the browser (Content-Security-Policy) are recorded: [`Browser::faults`].
+//! in NUL), so no port is open, and no program waits for a port. Errors of the page's scripts and
+//! refusals of the browser (Content-Security-Policy) are recorded: [`Browser::faults`].
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

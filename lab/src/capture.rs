@@ -34,7 +34,7 @@ impl Capture {
                 "-t",
                 "-e",
                 // tcpdump's ring has slots for whole packets of 256 KiB: only eight on `any`, and a
-                // larger burst is lost. The first octets contain everything that a line shows.
+                // larger burst is lost. The first octets contain all fields that a line shows.
                 "-s",
                 "256",
                 "-i",

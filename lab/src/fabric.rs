@@ -3,8 +3,8 @@
 //! Its folder is `target/lab/<topology>/`. It has `files/` (a copy of the files next to the
 //! topology file; nodes bind these, so they can be edited while the lab runs), one folder per node
 //! with logs and sockets, and `state.json`. After a failure the evidence is in
-//! `target/lab/failures/`. Namespaces are `tl-<topology>-<node>`, those of pods
-//! `tl-<topology>-<node>-<pod>`.
+//! `target/lab/failures/`. The namespaces are `tl-<topology>-<node>` for nodes and
+//! `tl-<topology>-<node>-<pod>` for pods.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -280,7 +280,7 @@ impl Fabric {
         self.folder.join("state.json")
     }
 
-    /// Removes a lab by its names, whichever process created it.
+    /// Removes a lab by its names. Any process may have created it.
     pub(crate) fn down(place: &Place, name: &str) -> Result<usize> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let there = Self::namespaces(place, &topology).len();
@@ -292,7 +292,7 @@ impl Fabric {
         Ok(there)
     }
 
-    /// Every existing namespace of this lab: those of nodes and of pods.
+    /// Every existing namespace of this lab, of nodes and of pods.
     fn namespaces(place: &Place, topology: &Topology) -> Vec<Namespace> {
         let nodes: Vec<String> = topology.nodes.keys().map(|n| place.namespace(&topology.name, n)).collect();
         let mut found: Vec<Namespace> = Namespace::all()

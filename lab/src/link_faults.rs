@@ -125,7 +125,7 @@ pub(crate) struct Loss {
 pub(crate) struct FaultImpact {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
-    /// Lost on all flows while the fault ends: the link or the router comes back.
+    /// Lost on all flows while the fault ends and the link or the router returns.
     pub end_lost_packets: usize,
     /// Findings of `trunkline doctor` on the node during the fault.
     #[serde(skip)]

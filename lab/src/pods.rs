@@ -16,7 +16,8 @@ use crate::topology::Image;
 
 /// The longest wait for a node that can attach pods: sessions of a new fabric need seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest name: the namespace's name has the node's and the topology's in front of it.
+/// The longest name of a pod. The namespace's name also contains the names of the topology and the
+/// node.
 const LONGEST: usize = 63;
 
 /// Attaches a pod to a network of a node, or to the network that the agent chooses.

@@ -49,8 +49,8 @@ pub(crate) fn build_controller(place: &Place, profile: Profile) -> Result<PathBu
     Ok(programs(place, &[CONTROLLER], profile.name())?.join(CONTROLLER))
 }
 
-/// Builds all three, agent and controller in one run as for the image: their common dependencies
-/// are built once. Returns the folder and the controller.
+/// Builds all three programs. The agent and the controller are built in one run, as for the image,
+/// so their common dependencies are built once. Returns the folder and the controller.
 pub(crate) fn build_all(place: &Place, profile: Profile) -> Result<(PathBuf, PathBuf)> {
     programs(place, &[PLUGIN], "plugin")?;
     let folder = programs(place, &["trunkline", CONTROLLER], profile.name())?;
@@ -104,7 +104,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Runs cargo in the repository; its output goes to a log file, and the end of it into the error.
+/// Runs cargo in the repository; its output goes to a log file, and the end of the output into the
+/// error.
 pub(crate) fn cargo_with_log(
     place: &Place,
     name: &str,

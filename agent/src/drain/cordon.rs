@@ -1,11 +1,11 @@
 //! The effect of a Node's cordon in Kubernetes on the drain. No I/O;
 //! [`crate::source::kube::cordon`] reads the Node.
 //!
-//! A cordon applies to new pods and not to running ones, so alone it changes nothing. Kubernetes'
-//! own load balancers ignore it for this reason. `kubectl drain` is a cordon, followed by the
-//! eviction of all pods except those of DaemonSets and static pods. Only after that does the node
-//! leave the fabric: a pod's address exists only on this node, so an announcement could not move
-//! its traffic.
+//! A cordon applies to new pods and not to running pods. So a cordon alone changes nothing.
+//! Kubernetes' own load balancers ignore it for this reason. `kubectl drain` is a cordon, followed
+//! by the eviction of all pods except static pods and pods of DaemonSets. Only after that does the
+//! node leave the fabric: a pod's address exists only on this node, so an announcement could not
+//! move its traffic.
 //!
 //! ```text
 //!              cordoned, pods left         no pod left               the uncordon

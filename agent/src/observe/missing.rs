@@ -5,9 +5,9 @@
 //! for pods. The readiness probe has another purpose: it decides whether this agent may stay, or
 //! whether the roll-out of its version must stop here. A missing router is no evidence against a
 //! running agent, but it is evidence against a new agent that has found none. So conditions of the
-//! node, its routers and its manifests count until everything was in order once. Afterwards only
-//! the agent's own conditions count. A condition that every agent on this node would have never
-//! counts.
+//! node, its routers and its manifests count until the first moment without any condition.
+//! Afterwards only the agent's own conditions count. A condition that every agent on this node
+//! would have never counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,7 +39,7 @@ enum ProbeEffect {
     Never,
 }
 
-/// Whether everything was in order once in this run.
+/// Whether there was a moment without any condition in this run.
 #[derive(Debug, Default)]
 pub struct StartupState(AtomicBool);
 

@@ -30,7 +30,7 @@ pub(super) struct Document {
     peers: Vec<PeerRow>,
     more: usize,
     /// The agent's run and its newest event. A script that shows events requests the events after
-    /// its own last one.
+    /// the last event that it has.
     run: u64,
     newest_event: u64,
 }

@@ -99,8 +99,8 @@ pub(super) fn plan(
 }
 
 /// Prefixes of dynamic neighbours that overlap a Subnet. The folder source and the webhook refuse
-/// such objects; if one exists all the same, the plan refuses the prefix and serves everything
-/// else.
+/// such objects; if such an object exists nevertheless, the plan refuses its prefix and serves all
+/// other objects.
 fn refused_ranges(underlay: &Network, intent: &Intent) -> BTreeMap<IpNet, RefusedRange> {
     let overlaps = validate::neighbour_overlaps(std::slice::from_ref(underlay), &intent.subnets);
     let refused = overlaps.iter().filter_map(|overlap| {

@@ -60,7 +60,7 @@ impl Candidate {
 
     fn cause(&self) -> Cause {
         match (self.offers, self.withdrawn, self.complete, self.offered) {
-            // The peer offers one, but the former next hops stay.
+            // The peer offers a default route, but the former next hops stay.
             (true, ..) | (false, false, false, _) => Cause::Pending,
             (false, true, ..) | (false, false, true, true) => Cause::Withdrawn,
             (false, false, true, false) => Cause::NotOffered,

@@ -247,7 +247,7 @@ fn plan_subnets(plan: &mut Plan) {
     kernel.rules.extend(IpFamily::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
     // The kernel sends redirects if either this setting or the link's own is on. Every link keeps
-    // its own.
+    // its own value.
     kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));

@@ -57,7 +57,8 @@ pub(super) fn plan(
                 continue;
             }
         }
-        // Rules match prefixes, so subnets with equal prefixes share everything.
+        // Rules match prefixes, so subnets with equal prefixes share their device, table and
+        // routes.
         if let Some(same) = done.iter().find(|same| same.prefix == entry.prefix) {
             if (same.vlan, same.gateway) == (entry.vlan, entry.gateway) {
                 entry.clone_from(same);

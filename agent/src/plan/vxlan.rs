@@ -18,7 +18,7 @@
 //! the tunnel too (T, 40001). Neither is translated. Addresses that no pod can have (`excludeIPs`,
 //! gateways, addresses outside `start` and `end`) are excluded. They belong to machines outside the
 //! overlay, and are routed like any other outside address. (`start` and `end` count if NodeInfos
-//! have blocks of the subnet, because then all nodes share one manifest of it.)
+//! have blocks of the subnet, because then all nodes share one manifest of the subnet.)
 //!
 //! hybridnet identifies a node's packets and their replies by connection marks. Here the addresses
 //! in the NodeInfos identify them, which needs no connection tracking and selects the same routes.

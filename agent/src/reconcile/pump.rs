@@ -59,7 +59,7 @@ pub enum PumpEvent {
     /// Every change from before [`PumpCommand::Drain`] is installed, and every next hop in these
     /// changes was reported.
     Drained(Family),
-    /// The same for [`PumpCommand::Settle`], with its time.
+    /// As [`PumpEvent::Drained`], for [`PumpCommand::Settle`] and with its time.
     Settled(Instant),
 }
 

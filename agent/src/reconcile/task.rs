@@ -363,9 +363,9 @@ impl Task {
                     }
                     SpeakerInput::Ended => self.speaker_ended().await,
                 },
-                // Last, and after all other tasks had a turn: removed stale paths and the new
-                // session are two events of one moment. A plan between them would remove a route
-                // and add it again.
+                // This is the last step, after all other tasks had a turn. Removed stale paths and
+                // the new session are two events of one moment. A plan between them would remove a
+                // route and add it again.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
             self.notifier.notify();
@@ -473,7 +473,7 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
-            // A derived identifier stays: another one would reset every session.
+            // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),

@@ -97,8 +97,8 @@ impl FolderSource {
             self.watched.remove(&gone);
         }
         for path in wanted {
-            // Also folders that are already watched: a folder that was removed and created again is
-            // another one.
+            // This includes folders that are already watched, because a folder that was removed and
+            // created again needs a new watch.
             match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(self.watched.insert(path)),
                 Err(error) => {

@@ -91,7 +91,7 @@ pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Collects the sysctls of routing and neighbours, including those of links.
+/// Collects the sysctls of routing and neighbours, including the links' sysctls.
 pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let mut line = |path: &str| {

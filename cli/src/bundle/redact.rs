@@ -170,7 +170,7 @@ fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
 /// The part of a field that may be shown.
 enum Redaction {
     Nothing,
-    /// The whole text: it is not a secret, whatever the field's name is.
+    /// The whole text: it is not a secret, even if the field's name suggests one.
     Text,
     /// A reference to the place of a secret.
     Reference,

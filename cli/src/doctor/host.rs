@@ -16,7 +16,7 @@ use crate::clock::is_synchronised;
 
 /// Minimum MTU of IPv6 (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
-/// Neighbour entries besides those of pods: routers and other hosts.
+/// Number of neighbour entries besides pods' entries: for routers and other hosts.
 const OTHER_NEIGHBOURS: usize = 256;
 
 /// All findings about the host.

@@ -10,10 +10,11 @@
 //!
 //! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address. It has the
 //! pod's address with the subnet's prefix length, and a default route through the real gateway. The
-//! pod interface of the pair has the same name as on the host, and no address: packets leave by it
-//! with the slave's address. The host's neighbour entry is permanent, because the pod would not
-//! answer solicitations for an IPv6 address of another link. Both links have a loose `rp_filter`,
-//! and the slave accepts no router advertisement: the Subnet defines addresses and gateway.
+//! pod interface of the pair has the same name as on the host, and no address: packets leave by the
+//! pod interface with the slave's address. The host's neighbour entry is permanent, because the pod
+//! would not answer solicitations for an IPv6 address of another link. Both links have a loose
+//! `rp_filter`, and the slave accepts no router advertisement: the Subnet defines addresses and
+//! gateway.
 //!
 //! **Found by the pair.** A slave has no name on the host. DEL may come without a namespace. So DEL
 //! reads the ID of the pod's namespace from the pair, and finds and deletes the slave in that
@@ -89,7 +90,7 @@ fn find(
     let mut batch = Batch::new();
     batch.get_link_in(netns_id, ifname);
     batch.get_link_in(netns_id, &first_name(pair));
-    // EINVAL: the namespace with this ID does not exist any more.
+    // EINVAL: the namespace with this ID no longer exists.
     let outcome = host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV, libc::EINVAL]).step(STEP)?;
     Ok(links(&outcome).collect())
 }

@@ -156,7 +156,7 @@ impl DeviceWorkers {
                     shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(host);
                     result
                 });
-                let _ = reply.send(result); // if the caller does not wait any more, GC deletes the device
+                let _ = reply.send(result); // if the caller no longer waits, GC deletes the device
             })
             .map_err(DeviceError::Thread)?;
         answer.await.map_err(|_| gone())?

@@ -304,7 +304,7 @@ impl Owner {
         }
     }
 
-    // A command is executed even if its caller does not wait any more; the reply is then dropped.
+    // A command is executed even if its caller no longer waits; the reply is then dropped.
     fn handle_command(&mut self, command: Command, urgent: &mut mpsc::UnboundedReceiver<Urgent>) {
         match command {
             Command::Host(reply) => {

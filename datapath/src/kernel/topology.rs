@@ -64,7 +64,7 @@ impl LinkState {
 }
 
 impl Topology {
-    /// The links for the planner: without those of pods.
+    /// The links for the planner, without the links of pods.
     pub(super) fn links(&self) -> Vec<Link> {
         self.links.keys().filter_map(|index| self.link(*index)).collect()
     }

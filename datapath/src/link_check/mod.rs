@@ -19,8 +19,8 @@
 //! then replace the entry of the previous holder at once.
 //!
 //! The order matters: the kernel answers for the address as soon as it has the pod's route and
-//! proxy entry. So the check comes before both. It costs no more than its wait, and the pod's
-//! device is created during that wait.
+//! proxy entry. So the check comes before both. The check takes only the time of its wait, and the
+//! pod's device is created during this wait.
 //!
 //! - `check`: when requests are sent, and the meaning of the answers.
 //! - `arp`, `nd`: the packets (RFC 826 with RFC 5227, RFC 4861 with RFC 4862).

@@ -6,8 +6,8 @@
 //! so the kernel refuses to delete objects of other programs.
 //!
 //! This module reads messages attribute by attribute ([`attributes`]) and not with the crate's
-//! functions for whole messages. Those functions reject a message because of one unknown attribute.
-//! A link that is not read is a router that cannot be reached.
+//! functions for whole messages. The crate's functions reject a message because of one unknown
+//! attribute. A link that is not read is a router that cannot be reached.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -436,7 +436,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Deletes a Trunkline route, whatever its target is.
+    /// Deletes a Trunkline route with any target.
     pub fn delete_route(&mut self, key: &RouteKey, metric: u32) {
         let mut message = own_route(key);
         message.header.scope = RouteScope::NoWhere;

@@ -21,14 +21,14 @@ pub use routes::*;
 
 use crate::family::IpFamily;
 
-/// The wanted kernel objects, except those of pods.
+/// The wanted kernel objects, except pods' objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelPlan {
     /// Sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
-    /// Permanent neighbour entries, except those of pods.
+    /// Permanent neighbour entries, except pods' entries.
     pub neighbours: BTreeSet<Neighbour>,
     /// All FDB entries of the plan's VXLAN devices.
     pub fdb: BTreeSet<FdbEntry>,
@@ -134,7 +134,7 @@ pub struct LearnedHop {
 /// The state of the host as the kernel owner found it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelHost {
-    /// Links of this network namespace, without those of pods, but with those of a plan.
+    /// Links of this network namespace: without pods' links, but with the links of a plan.
     pub links: Vec<Link>,
     /// Faults of the links of the current plan, as text, by name of the link.
     pub link_faults: BTreeMap<String, String>,

@@ -275,7 +275,7 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
 }
 
 /// p50 of ADD on a node with [`FEW`] and on one with [`MANY`] pods, alternating. Each measured pod
-/// is detached again, so that the numbers stay the same.
+/// is detached again, so the numbers of pods stay the same.
 fn few_and_many(
     fabric: &Fabric,
     ours: &Contender<'_>,

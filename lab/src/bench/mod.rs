@@ -1,5 +1,5 @@
-//! `cargo lab bench`: Trunkline's figures next to those of existing software, measured in the same
-//! run on the same machine. On an unknown machine only the ratio has a meaning.
+//! `cargo lab bench`: Trunkline's figures next to the figures of existing software, measured in the
+//! same run on the same machine. On an unknown machine only the ratio has a meaning.
 
 pub(crate) mod attach;
 pub(crate) mod codec;

@@ -113,8 +113,8 @@ fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
     Ok(hosts)
 }
 
-/// Destroys the lab, whichever process deployed it, and removes the names of its pods on the
-/// machine.
+/// Destroys the lab, and removes the names of its pods on the machine. Any process may have
+/// deployed it.
 fn destroy(place: &Place, topology: &Topology) {
     if let Err(e) = run(containerlab(place, topology, "destroy").arg("--cleanup")) {
         say(&format!("could not destroy {}: {e:#}", lab_name(place, topology)));

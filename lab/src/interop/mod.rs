@@ -4,7 +4,7 @@
 //! A column is a router, a row a feature, a cell a session made for both. The router's daemons
 //! start with a configuration for the row; this side uses the library's own speaker ([`us`]). A
 //! cell passes, fails, or is not run because the router does not have the feature. The table then
-//! names the router's version. Columns run in parallel, each in namespaces of its own.
+//! names the router's version. Columns run in parallel, each in its own namespaces.
 //!
 //! | module | content |
 //! |---|---|

@@ -32,7 +32,7 @@ pub(crate) struct Replicas {
     program: PathBuf,
     /// Kubeconfigs for the replicas, used in turns.
     kubeconfigs: Vec<PathBuf>,
-    /// Flags in addition to those of all tests.
+    /// Flags in addition to the flags of all tests.
     flags: Vec<String>,
     all: Vec<Replica>,
     /// The last holder that was killed, stopped or paused: the Lease may name it until another

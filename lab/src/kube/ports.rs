@@ -2,9 +2,9 @@
 //! restart.
 //!
 //! A free port from the kernel, released again, guarantees neither: it comes from the range of
-//! outgoing connections, and a second lab may get the same. So the numbers are below that range. A
-//! claim is a socket with an abstract name, which only one process can hold, and which ends with
-//! the process in every case.
+//! outgoing connections, and a second lab may get the same port. So the numbers are below that
+//! range. A claim is a socket with an abstract name, which only one process can hold, and which
+//! ends with the process in every case.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;

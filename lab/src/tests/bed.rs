@@ -83,7 +83,7 @@ impl Bed<'_> {
         self.manifest_of("node1", file)
     }
 
-    /// The same for another node.
+    /// A manifest of another node for edits.
     pub(super) fn manifest_of(&self, node: &str, file: &str) -> Manifest {
         Manifest::at(self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name)))
     }
@@ -125,8 +125,8 @@ impl Bed<'_> {
         Ok(text.lines().filter(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()).collect())
     }
 
-    /// Fails unless nothing is left of any pod except `kept`: no record, link or route on the node,
-    /// no route in the ToRs.
+    /// Fails if anything is left of a pod that is not in `kept`: no record, link or route on the
+    /// node, no route in the ToRs.
     pub(super) fn nothing_but(&self, kept: &[&Sandbox], addresses: &[IpAddr]) -> Result<()> {
         wait_for("the removal of all leftovers of detached pods", PATIENCE, || {
             let pods = self.pods()?;
@@ -151,7 +151,7 @@ impl Bed<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is left of any pod on a node.
+    /// Waits until a node has no leftovers of pods.
     pub(super) fn nothing_left(&self, node: &str) -> Result<()> {
         let host = self.host(node)?;
         wait_for(&format!("the removal of all leftovers of pods on {node}"), PATIENCE, || {

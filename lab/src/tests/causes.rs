@@ -316,7 +316,7 @@ fn row(node: &Host, session: &Session) -> Result<String> {
     line.map(str::to_owned).with_context(|| format!("no line of {} in\n{table}", session.peer.0))
 }
 
-/// Every view has the cause's words, and those that advise the same advice.
+/// Every view has the cause's words. Views with advice have the same advice.
 fn shown(node: &Host, session: &Session, fault: &Fault) -> Result<()> {
     let (kind, address) = (fault.kind, session.peer.0);
     let (words, advice) = (session.fill(fault.words), session.fill(fault.advice));

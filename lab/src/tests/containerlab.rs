@@ -1,5 +1,5 @@
 //! containerlab with Docker deploys the same topology from the same file as the runner, with the
-//! same behaviour. Where no Docker daemon answers, the lab starts one of its own.
+//! same behaviour. If no Docker daemon answers, the lab starts its own daemon.
 
 use std::path::Path;
 use std::time::Duration;

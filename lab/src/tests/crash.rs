@@ -89,8 +89,8 @@ fn add_storm(context: &Context) -> Result<Verdict> {
             let pods: Vec<Sandbox> =
                 (0..AT_ONCE).map(|i| bed.pod(&format!("r{round}p{i}"))).collect::<Result<_>>()?;
             answered += storm(bed, "ADD", &pods, ADD_STEP * u32::try_from(round)?)?;
-            // The start has removed the state of unfinished ADDs; the runtime must collect that of
-            // finished ones.
+            // The start has removed the state of unfinished ADDs; the runtime must collect the
+            // state of finished ADDs.
             wait_for("the removal of incomplete records", PATIENCE, || {
                 let half: Vec<_> =
                     bed.pods()?.into_iter().filter(|p| p.state != PodState::Attached).collect();

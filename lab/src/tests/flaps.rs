@@ -157,8 +157,7 @@ impl Session {
         match turn % 3 {
             0 => {
                 const CEASE_ADMINISTRATIVE_RESET: [u8; 2] = [6, 4];
-                // The agent may have closed for a reason of its own; then the next attempt shows
-                // it.
+                // The agent itself may have closed the session; then the next attempt shows this.
                 let _ = self.stream.write_all(&header(NOTIFICATION, &CEASE_ADMINISTRATIVE_RESET));
             }
             1 => {}

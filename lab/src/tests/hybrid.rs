@@ -211,7 +211,7 @@ fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     ))
 }
 
-/// Waits until node1's tunnel entries are exactly those for these nodes.
+/// Waits until node1 has tunnel entries for exactly these nodes.
 fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
     wait_for(&format!("node1's tunnels to lead to {others:?}"), PATIENCE, || {
         let seen = leads(bed.node()?)?;

@@ -77,7 +77,7 @@ fn kinds(context: &Context) -> Result<Verdict> {
         let ways = matrix(&pods)?;
         let sizes = full_size(&pods)?;
 
-        // The external host sees the underlays' pods by their own addresses, and nothing of the
+        // The external host sees the underlays' pods by their own addresses, and no packets of the
         // overlay.
         let outside = bed.host("outside")?;
         let seen = Senders::of_requests(&outside.ns)?;

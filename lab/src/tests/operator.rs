@@ -189,8 +189,8 @@ spec:
 ";
 const DRAINED: &str = "node1a";
 /// In the same rack: its ToRs have both paths available. Over a spine they would first have to
-/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost
-/// whichever node is drained.
+/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost, with
+/// either node drained.
 const OTHER: &str = "node1b";
 
 fn drain_status(node: &Host) -> Result<DrainStatus> {

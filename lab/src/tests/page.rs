@@ -166,7 +166,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         bed.established()?;
         networks(bed)?;
         let agent = client::agent(bed.node()?)?;
-        // A descriptor for each client, whatever a process may have unless it asks.
+        // Each client needs a descriptor, so the limit of this process is raised.
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
         let before = megabytes(agent, "status", "VmRSS")?;
@@ -234,8 +234,8 @@ const WATCHERS: usize = 80;
 /// The agent's limit of streams.
 const STREAMS: usize = 64;
 
-/// Opens more streams than the agent serves. Returns the numbers of streams that it served and of
-/// those that it turned away; every one is answered.
+/// Opens more streams than the agent serves. Returns the numbers of served and of refused streams;
+/// every stream is answered.
 fn streams() -> Result<(usize, usize)> {
     let open = || -> Result<TcpStream> {
         let mut stream = crate::tests::hostile::connect("127.0.0.1:9473".parse()?)?;

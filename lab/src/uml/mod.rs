@@ -72,7 +72,7 @@ struct Order {
     environment: BTreeMap<String, String>,
     /// Files here disappear with the kernel.
     scratch: PathBuf,
-    /// The writable folders of the machine. A new file there belongs to root, whichever user
+    /// The writable folders of the machine. A new file there belongs to root, even if another user
     /// creates it.
     writable: Vec<PathBuf>,
     /// Whether there is a [`Link`].

@@ -207,7 +207,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
 }
 
 #[test]
-fn an_untagged_subnet_is_on_the_parent_and_the_host_keeps_routes() {
+fn an_untagged_subnet_is_on_the_parent_with_the_hosts_routes() {
     let intent = intent(vec![vlan(Some(0))], vec![subnet_in("a", "192.0.2.0/24", "192.0.2.254", None)]);
     let planned = plan(&intent, &with_default()).unwrap();
     assert_eq!(devices(&planned), ["a up1 Some(2) ok"]);

@@ -107,8 +107,8 @@ impl Task {
     }
 
     /// Handles an unexpected end of the speaker's task. Its connections were closed without a Cease.
-    /// Peers with graceful restart keep forwarding, and so does this node until the next speaker has
-    /// converged.
+    /// Peers with graceful restart keep forwarding. This node also keeps forwarding until the next
+    /// speaker has converged.
     pub(super) async fn speaker_ended(&mut self) {
         self.running = None;
         for known in self.sessions.values_mut() {

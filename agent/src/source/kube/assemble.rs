@@ -267,7 +267,7 @@ impl Candidate {
             let mut new = self.faults(before, labels, created);
             new.retain(|fault| !known.contains(fault));
             if !new.is_empty() {
-                // The text names the skipped object, even if the rule names the other one.
+                // The text names the skipped object, even if the rule names the other object.
                 let (kind, name) = &which;
                 faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
                     true => fault.to_string(),

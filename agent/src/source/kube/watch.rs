@@ -1,9 +1,9 @@
 //! One watch: a list, then every change after it, as long as a receiver exists.
 //!
-//! kube's own `watcher` does the same, but it reports only changes and errors. The agent also needs
-//! two other facts. A quiet watch may be connected again after an outage (for `trunkline status`,
-//! and for the error of a waiting ADD). And a connection without any data, not even a bookmark, is
-//! dead. So this module has its own loop over the same client:
+//! kube's own `watcher` has the same purpose, but it reports only changes and errors. The agent
+//! also needs two other facts. A quiet watch may be connected again after an outage (for `trunkline
+//! status`, and for the error of a waiting ADD). And a connection without any data, not even a
+//! bookmark, is dead. So this module has its own loop over the same client:
 //!
 //! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
 //!   notices objects that were deleted during a gap.

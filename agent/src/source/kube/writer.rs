@@ -9,9 +9,10 @@
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
 //!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
 //!   the status.
-//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. Of the
-//!   host's addresses it contains those that its Node has, because the webhook denies others. A
-//!   denial delays no other write: the agent retries it separately, and when the Node changes.
+//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. It
+//!   contains only the host's addresses that its Node has, because the webhook denies other
+//!   addresses. A denial delays no other write: the agent retries it separately, and when the Node
+//!   changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
 //!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
 //!   thousand nodes these are at most 35 writes per second, and none if no count changed.
@@ -213,8 +214,8 @@ fn delays() -> ExponentialBackoff {
     delays.with_jitter().without_max_times().build()
 }
 
-/// The VTEP in the NodeInfo: its address, and those of the other addresses that the Node has.
-/// `None` while the Node's addresses are unknown.
+/// The VTEP in the NodeInfo: the VTEP's address, and the node's other addresses that the Node
+/// object has. `None` while the Node's addresses are unknown.
 fn claimed(vtep: Option<Vtep>, addresses: Option<&[IpAddr]>) -> Option<Option<Vtep>> {
     let Some(mut vtep) = vtep else { return Some(None) };
     let known = addresses?;

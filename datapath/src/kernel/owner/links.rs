@@ -232,7 +232,7 @@ impl Owner {
         self.requests.push(Request::DeleteNeighbour);
     }
 
-    /// Changes the neighbour entries of the old plan into those of the current plan.
+    /// Replaces the neighbour entries of the old plan by the entries of the current plan.
     pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
         let wanted = self.plan.neighbours.clone();
         old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));

@@ -66,9 +66,9 @@ fn withdrawals(prefixes: u32) -> Vec<u8> {
 pub(super) enum Doing {
     /// It stays connected.
     Nothing,
-    /// It advertises everything again with other attributes.
+    /// It advertises all routes again with other attributes.
     Again,
-    /// It withdraws everything and advertises it again.
+    /// It withdraws all routes and advertises them again.
     Flaps,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Feeder {
 }
 
 impl Feeder {
-    /// Connects; nothing is advertised yet.
+    /// Connects; it advertises no route yet.
     pub(super) fn connect(network: u8, messages: TableMessages) -> Result<Feeder> {
         let end = End {
             local: Ipv4Addr::new(10, network, 0, 2),
@@ -153,7 +153,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Connects again; nothing is advertised yet.
+    /// Connects again; it advertises no route yet.
     pub(super) fn connect(self) -> Result<Feeder> {
         let Lost { end, messages, form } = self;
         Ok(Feeder { end, messages, session: Session::begin(end)?, form })

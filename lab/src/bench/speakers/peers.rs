@@ -36,7 +36,7 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// UPDATEs of /24s from 20.0.0.0 on, each with `to_a_set` prefixes and attributes of its own.
+/// UPDATEs of /24s from 20.0.0.0 on, each with `to_a_set` prefixes and its own attributes.
 pub(crate) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
     let mut out = Vec::new();
     for (set, first) in (0..prefixes).step_by(to_a_set as usize).enumerate() {

@@ -1,5 +1,6 @@
-//! Finalizers of other clients. A backup or an operator adds one, so that an object exists until
-//! the client has seen its deletion. The controller must never remove them together with its own.
+//! Finalizers of other clients. A backup or an operator adds a finalizer to keep an object until
+//! the client has seen its deletion. The controller must never remove these finalizers together
+//! with its own finalizer.
 
 use std::time::Duration;
 

@@ -226,8 +226,8 @@ spec:
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";
 
-/// Checks the page's list of leftovers: nothing of the chart, no plugin, no kinds; only Secrets and
-/// the Lease.
+/// Checks the page's list of leftovers: only Secrets and the Lease; no other object of the chart,
+/// no plugin, no kinds.
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",

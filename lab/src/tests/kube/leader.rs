@@ -151,7 +151,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         pods.given(before)?;
 
         // A suspended leader. Another replica serves the pods created meanwhile. When it continues,
-        // it receives the events of these pods before those of their IPInstances.
+        // it receives the events of these pods before the events of their IPInstances.
         let sleeper = replicas.wait_leader(cluster)?;
         wait_quiet(cluster, &auditor)?;
         let name = sleeper.name().to_owned();

@@ -1,7 +1,7 @@
 //! Runs `docs/migrate-from-hybridnet.md`: a cluster as hybridnet leaves it ([`super::hybridnet`]),
 //! whose nodes migrate one after the other, one of them also back and forth again. Invariants: no
-//! address is allocated twice, and a StatefulSet's pod keeps its address, whichever plugin attaches
-//! it on any node.
+//! address is allocated twice, and a StatefulSet's pod keeps its address with each plugin and on
+//! any node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

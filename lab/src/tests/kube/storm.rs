@@ -1,6 +1,6 @@
 //! A cluster under change: Network and Subnets of two racks, and pods that are created and deleted
-//! in three namespaces all the time. These invariants must hold at the end, whatever happened to
-//! the controllers and the API server:
+//! in three namespaces all the time. These invariants must hold at the end, after any disturbance
+//! of the controllers and the API server:
 //!
 //! - no address was held twice at any moment ([`AddressAuditor`]);
 //! - every pod has its addresses, and every IPInstance has its pod or, for a StatefulSet, a future
@@ -177,7 +177,7 @@ impl Storm {
     }
 
     /// Waits until only the retained IPInstances of the StatefulSets' pods are left. Returns the
-    /// number of leaked ones, which is 0.
+    /// number of leaked IPInstances, which is 0.
     fn settle(&self, cluster: &Cluster) -> Result<usize> {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());

@@ -1,6 +1,7 @@
 //! Two IPInstances of one address, created by another program: while a controller runs, and while
-//! none runs. The pod that uses the address keeps it, or else the older one. The other pod gets
-//! another address, and an event. If both pods use it, only their owner can decide.
+//! none runs. The pod that uses the address keeps it. If no pod uses it, the older pod keeps it.
+//! The other pod gets another address, and an event. If both pods use it, only their owner can
+//! decide.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};

@@ -55,7 +55,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             };
             attached.addresses.iter().map(flow).collect::<Vec<_>>()
         }));
-        // One slow processor handles all of it.
+        // One slow processor handles all pods.
         let mut pinger = Pinger::start(all, Duration::from_millis(50))?;
         pinger.settle(PATIENCE)?;
         let state =

@@ -167,7 +167,8 @@ fn pairs(context: &Context) -> Result<Verdict> {
             parties.push(Party::host(bed.host(host)?, &addresses)?);
         }
         let pairs = matrix(&parties)?;
-        // Whichever packet waited for the answer, the node itself sent the request.
+        // A packet of a pod or of the host may have waited for the answer, but the node itself sent
+        // the request.
         let asked = asked.seen();
         ensure!(!asked.is_empty(), "no ARP request was seen");
         for pod in behind_veth {

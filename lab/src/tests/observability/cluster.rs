@@ -2,8 +2,8 @@
 //! node between two ToRs. Each alert about them fires for its fault and clears afterwards, and by
 //! then every panel about them has had data.
 //!
-//! Certificates of the webhook live for seconds here, so that they expire while the API server,
-//! which stores the next one, is down.
+//! Certificates of the webhook live for seconds here. So they expire while the API server is down,
+//! because the API server stores the next certificate.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The dashboards and the schema that Grafana publishes: types (`@grafana/schema`), including those
 //! of the panels' plugins, against which the files are compiled. The versions are the first and the
-//! last release of Grafana 11: the first must know everything that they use, the last must still
-//! accept it.
+//! last release of Grafana 11: the first release must know all features that the dashboards use,
+//! and the last release must still accept them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

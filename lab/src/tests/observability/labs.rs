@@ -1,5 +1,5 @@
 //! The lab of each expression. No lab can produce data for all dashboards and alerts: two racks
-//! have no API server, the cluster has no VLAN, and the VLAN lab has nothing else. So the first
+//! have no API server, the cluster has no VLAN, and the VLAN lab has only VLANs. So the first
 //! metric of an expression decides its lab, without a manual list. A new panel or alert without a
 //! lab makes [`divided`] fail, and one without data makes [`evaluate`] fail in its lab.
 
@@ -174,7 +174,7 @@ pub(super) fn lint(text: &str) -> Result<usize> {
     Ok(series)
 }
 
-/// A series' name, and those of its labels.
+/// The name of a series, and the names of its labels.
 fn parts(line: &str) -> (&str, Vec<&str>) {
     let Some((name, mut rest)) = line.split_once('{') else {
         return (line.split(' ').next().unwrap_or_default(), Vec::new());

@@ -118,7 +118,7 @@ pub(crate) fn named(expr: &str) -> BTreeSet<&str> {
     in_order(expr).collect()
 }
 
-/// Likewise, from left to right.
+/// Trunkline metrics in an expression, from left to right.
 pub(super) fn in_order(expr: &str) -> impl Iterator<Item = &str> {
     expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("trunkline_"))
 }

@@ -41,7 +41,7 @@ pub(crate) enum Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub frontend: Frontend,
-    /// For frontends that have one.
+    /// The traffic policy, for frontends that have one.
     pub policy: Option<Policy>,
     pub backend: Backend,
     pub client: Client,

@@ -1,4 +1,4 @@
-//! Addresses that outlive their pods: those of stateful workloads.
+//! Addresses that outlive their pods: addresses of stateful workloads.
 
 use serde_json::json;
 

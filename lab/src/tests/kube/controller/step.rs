@@ -561,7 +561,7 @@ impl<'a> World<'a> {
             let seen = all.first().map(|first| first.spec.address.mac.clone()).unwrap_or_default();
             let checked =
                 super::look::well_formed(self, &there, &all).and_then(|()| mac.check(&seen, before));
-            // A complete result would not change any more.
+            // A complete result would no longer change.
             Ok(Seen::Yes(checked.map(|()| seen)))
         })?
     }
