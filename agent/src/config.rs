@@ -570,12 +570,12 @@ mod tests {
             ("page: off", "page", "nowhere"),
             ("listen: ['10.0.0.1:0']", "listen", "179"),
             ("listen: ['10.0.0.1:179', '10.0.0.1:179']", "listen", "twice"),
-            ("store: store.redb", "store", "from /"),
+            ("store: store.redb", "store", "absolute path"),
             ("nodeName: ''", "nodeName", "leave the field out"),
             ("source: folder", "source", "manifests"),
             ("source: kube\nnodeLabels: {a: b}", "nodeLabels", "leave the field out"),
-            ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "from /"),
-            ("kube: {cache: cluster.json}", "kube.cache", "from /"),
+            ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "absolute path"),
+            ("kube: {cache: cluster.json}", "kube.cache", "absolute path"),
             ("telemetry: {otlp: {}}", "endpoint", "agent.yaml"),
             (
                 "telemetry: {otlp: {endpoint: 'collector:4318'}}",
@@ -601,12 +601,12 @@ mod tests {
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', caFile: ca.pem}}",
                 "telemetry.otlp.caFile",
-                "from /",
+                "absolute path",
             ),
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', headers: {a: {file: b}}}}",
                 "telemetry.otlp.headers",
-                "from /",
+                "absolute path",
             ),
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', headers: {'a b': {env: C}}}}",

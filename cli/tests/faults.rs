@@ -297,7 +297,7 @@ fn misbehaving_peers_show_their_cause() {
                 3,
                 CauseKind::WrongAs,
                 "Bad Peer AS",
-                "the router is in AS 65009 and the Network says 65000: correct asn of this peer",
+                "the router is in AS 65009 and the Network has 65000: correct asn of this peer",
             ),
             (
                 4,

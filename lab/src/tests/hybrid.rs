@@ -348,7 +348,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         let stranger = "ip link add other type vxlan id 70 local 10.51.0.11 dev eth1 dstport 8472";
         bed.node()?.sh(&format!("ip link del {DEVICE}; {stranger}"))?;
         client::start_agent(bed.node()?)?;
-        let taken = device_fault(bed, "VNI 70 on UDP port 8472 is taken by other")?;
+        let taken = device_fault(bed, "VNI 70 on UDP port 8472 is used by other")?;
         bed.node()?.sh("ip -d link show other && ip link del other")?;
         ready(bed)?;
         reached("the VNI is free again")?;

@@ -154,6 +154,6 @@ fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
     let error = plan_pod(&plan(&ipvlan, &with_devices()).unwrap(), &pod(AttachmentKind::Veth)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Network rack: spec.config.attachment: ipvlan does not reach pods of this node that are joined by veth"
+        "Network rack: spec.config.attachment: ipvlan does not reach pods of this node that are attached as veth"
     );
 }

@@ -271,7 +271,7 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
         (by(&["none", "up2"], &any), &routed, "up2.vxlan100 192.0.2.2"),
         (by(&[], &["2001:db8::/32"]), &routed, "up1.vxlan100 2001:db8:0:1::1"),
         (by(&[], &["198.51.100.0/24"]), &routed, "up1 has no address of vtepAddressCIDRs"),
-        (by(&["none"], &any), &routed, "vxlanInterfaces: none of none exists"),
+        (by(&["none"], &any), &routed, "vxlanInterfaces: no link of none exists"),
         (by(&[], &any), &host(Vec::new()), "there is no default route"),
     ] {
         silent.tunnels = tunnels;
