@@ -285,7 +285,7 @@ impl Task {
                 let message = self.state.borrow().message.clone();
                 self.store(Some(&StoredDrain { message, down, cause, overruled: false })).await?;
                 self.record_event(
-                    "an operator keeps this node drained, whatever happens to its cordon in Kubernetes"
+                    "an operator requests the drain too: this node stays drained after its cordon in Kubernetes"
                         .to_owned(),
                 );
                 self.state.send_modify(|state| state.cause = Some(cause));

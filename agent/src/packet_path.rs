@@ -326,7 +326,7 @@ fn in_words(refusal: &Refusal, packet: &Packet) -> String {
     let came_in = packet.iif.is_some();
     let meaning = match refusal.errno {
         libc::ENETUNREACH => "there is no route",
-        libc::EHOSTUNREACH if came_in => "there is no route, or an unreachable one, or forwarding is off",
+        libc::EHOSTUNREACH if came_in => "there is no route, or an unreachable route, or forwarding is off",
         libc::EHOSTUNREACH => "an unreachable route",
         libc::EACCES => "a prohibit route",
         libc::EXDEV => {

@@ -43,7 +43,7 @@ fn basis(basis: DefaultRouteBasis) -> &'static str {
 }
 
 fn differs(way: &DefaultRouteStatus) -> Option<String> {
-    let wanted = || format!("DIFFERENT FROM THE PLAN: the agent wants {}", next_hops_in_words(&way.wanted));
+    let wanted = || format!("DIFFERENT FROM THE PLAN: the plan has {}", next_hops_in_words(&way.wanted));
     (way.wanted != way.installed).then(wanted)
 }
 
@@ -84,8 +84,8 @@ mod tests {
         let both = DefaultRouteStatus { installed: Vec::new(), left_out: Vec::new(), ..way };
         assert_eq!(
             explanation(&both),
-            "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that advertise a default route\n\
-             DIFFERENT FROM THE PLAN: the agent wants 10.11.0.1\n"
+            "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that \
+             advertise a default route\nDIFFERENT FROM THE PLAN: the plan has 10.11.0.1\n"
         );
     }
 }

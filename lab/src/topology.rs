@@ -381,7 +381,7 @@ impl Check<'_> {
             }
             let field = format!("topology.links[{i}].mtu");
             let Some(mtu) = link.mtu else {
-                return Err(self.fault(field, "is missing; containerlab would take 9500"));
+                return Err(self.fault(field, "is missing; containerlab would use 9500"));
             };
             if !(1280..=65535).contains(&mtu) {
                 return Err(self.fault(field, format!("{mtu} is outside 1280..65535 (IPv6 needs 1280)")));
@@ -527,7 +527,7 @@ topology:
             let error = parse(&GOOD.replacen(from, to, 1)).expect_err(to).to_string();
             assert!(error.contains("t.clab.yml"), "{error}");
             for word in words {
-                assert!(error.contains(word), "{to}: {error:?} does not say {word:?}");
+                assert!(error.contains(word), "{to}: {error:?} lacks {word:?}");
             }
         }
     }

@@ -138,7 +138,10 @@ impl Store {
     /// [`Store::reopen`].
     pub fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let Some(database) = &self.database else {
-            return Err(StoreError::Io { path: self.path.clone(), reason: "it is not open".to_owned() });
+            return Err(StoreError::Io {
+                path: self.path.clone(),
+                reason: "the file is not open".to_owned(),
+            });
         };
         let fault = match caught(|| write(database, batch)) {
             Ok(Ok(())) => return Ok(()),

@@ -87,7 +87,7 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
             ),
             format!(
                 "set the MTU of the router's port to {size} or more, or the MTU of {link} to the \
-                 router's; `ping -M do -s {} {gateway}` shows the same",
+                 router's; `ping -M do -s {} {gateway}` shows the limit",
                 size.saturating_sub(if gateway.is_ipv4() { 28 } else { 48 })
             ),
         ),

@@ -792,7 +792,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
         Some(address) => {
             let version = if address.is_ipv4() { 4 } else { 6 };
             Err((
-                format!("Network {}: no IPv{version} Subnet of this node contains it any more", pod.network),
+                format!("Network {}: no IPv{version} Subnet of this node contains the address", pod.network),
                 *address,
             ))
         }

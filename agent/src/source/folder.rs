@@ -185,7 +185,7 @@ enum PasswordError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is empty: write the key into it, or leave the field out", .0.display())]
     Empty(PathBuf),
-    #[error("{} holds {length} octets, TCP-MD5 takes at most {}", path.display(), BgpPeer::MAX_PASSWORD)]
+    #[error("{} holds {length} octets, TCP-MD5 allows at most {}", path.display(), BgpPeer::MAX_PASSWORD)]
     TooLong { path: PathBuf, length: usize },
 }
 
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(snapshot.networks[0].peers()[0].password().unwrap().expose(), "s3cret");
         assert_eq!(snapshot.files, [folder.0.path().join("key")]);
         assert!(!format!("{snapshot:?}").contains("s3cret"));
-        assert!(of("long").unwrap_err().contains("holds 81 octets, TCP-MD5 takes at most 80"));
+        assert!(of("long").unwrap_err().contains("holds 81 octets, TCP-MD5 allows at most 80"));
         assert!(of("empty").unwrap_err().contains("is empty"));
     }
 }

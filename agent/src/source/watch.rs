@@ -102,7 +102,7 @@ impl FolderSource {
             match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(self.watched.insert(path)),
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "edits there are not noticed");
+                    tracing::warn!(path = %path.display(), %error, "changes in this folder are not detected");
                 }
             }
         }

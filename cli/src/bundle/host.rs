@@ -155,7 +155,7 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
         Ok(printed) if printed.succeeded && has_entries(&printed.text) => {
             return sink.text("log/journal.txt", shapes::hide_quoted_lines(&printed.text));
         }
-        Ok(printed) if printed.succeeded => format!("journald has nothing of {UNIT}"),
+        Ok(printed) if printed.succeeded => format!("journald has no entry of {UNIT}"),
         Ok(printed) => format!("journalctl: {}", printed.text.trim()),
         Err(why) => why,
     };

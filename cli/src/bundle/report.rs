@@ -43,7 +43,7 @@ const CONTENTS: &[(&str, &str)] = &[
     ("doctor.txt, doctor.json", "the findings of `trunkline doctor` on this host, and the actions"),
     (
         "config/",
-        "agent.yaml as it is written and with all defaults, the manifests, the cached state of the \
+        "agent.yaml as written, and with all defaults; the manifests, the cached state of the \
          cluster",
     ),
     ("cni/", "the container runtime's folders, and Trunkline's configuration there"),

@@ -21,7 +21,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
             let (why, back) = match status.drain.cause {
                 Some(DrainCause::Cordon) => {
-                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
+                    (", because it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
                 }
                 _ => ("", "`trunkline undrain` ends the drain"),
             };

@@ -50,7 +50,7 @@ fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
         Finding::error(
             "way-out",
             format!(
-                "the kernel's {} default route in table {} uses {}, the agent wants {}",
+                "the kernel's {} default route in table {} uses {}, the plan has {}",
                 way.family,
                 way.table,
                 next_hops_in_words(there),
@@ -110,7 +110,8 @@ mod tests {
         let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
         assert_eq!(
             differs(&way, &both).unwrap().text,
-            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
+            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the \
+             plan has 10.11.0.1"
         );
     }
 }

@@ -277,7 +277,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         );
     }
     let keys = match model.popup {
-        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
+        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter details  / filter",
         _ => "q quit  ? help  Esc back  j k ↑ ↓ scroll",
     };
     match model.filter.as_str() {

@@ -63,7 +63,7 @@ mod tests {
         let probe = Port::claim().expect("a port");
         let number = probe.number();
         drop(probe);
-        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("it was free");
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("the port was free");
         assert!((0..3).all(|_| Port::claim().expect("a port").number() != number));
         drop(listening);
     }

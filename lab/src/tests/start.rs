@@ -20,7 +20,8 @@ use crate::{client, daemons};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "start/bgp-port",
-        about: "port 179 is taken at the start: sessions run, no packet is lost, and the port is bound when free",
+        about: "port 179 is in use at the start: sessions run, no packet is lost, and the port is \
+                bound when free",
         run: bgp_port,
     },
     Test {

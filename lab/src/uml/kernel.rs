@@ -85,7 +85,7 @@ fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
     let chosen = std::fs::read_to_string(tree.join(".config"))?;
     let lost = not_taken(text, &chosen);
     if !lost.is_empty() {
-        bail!("{OPTIONS}: the kernel does not take {}: add the options that they need", lost.join(", "));
+        bail!("{OPTIONS}: the kernel does not accept {}: add the options that they need", lost.join(", "));
     }
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     step("make ARCH=um linux", || run(make().args([&format!("-j{jobs}"), "linux"])))?;

@@ -178,7 +178,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
         ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 does not exist yet"),
         ("nothing", &[], None, vec![], " None no link for VLANs: the host has no default route"),
         (
-            "named and gone",
+            "the named link does not exist",
             &["a", "b"],
             Some(3),
             vec![],
@@ -188,7 +188,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
         ("the default route is gone", &[], None, own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the parent was renamed", &["eth0"], None, own("eth0.10", 2), "eth0.10 Some(7) ok"),
         (
-            "another one is named now",
+            "another link is named now",
             &["up2"],
             None,
             own("up1.10", 2),

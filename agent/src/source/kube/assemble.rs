@@ -340,7 +340,7 @@ enum PasswordError {
     NoText { secret: String, key: String, source: Utf8Error },
     #[error("{secret}: `{key}` is empty: write the key into it, or leave the field out")]
     Empty { secret: String, key: String },
-    #[error("{secret}: `{key}` holds {length} octets, TCP-MD5 takes at most {}", BgpPeer::MAX_PASSWORD)]
+    #[error("{secret}: `{key}` holds {length} octets, TCP-MD5 allows at most {}", BgpPeer::MAX_PASSWORD)]
     TooLong { secret: String, key: String, length: usize },
 }
 

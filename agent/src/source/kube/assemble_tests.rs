@@ -208,7 +208,7 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
         ),
         (values("x"), "nokey", "has no key `nokey`, it has md5"),
         (values(""), "md5", "`md5` is empty"),
-        (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 takes at most 80"),
+        (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 allows at most 80"),
         (SecretState::Values([("md5".to_owned(), vec![0xff])].into()), "md5", "is no text"),
     ] {
         let mut objects = with("tor", named);

@@ -167,7 +167,7 @@ pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String
     );
     let faults = networks.iter().flat_map(Lenient::faults).chain(subnets.iter().flat_map(Lenient::faults));
     for fault in faults {
-        words.push_str(&format!("\nnot served as it is: {fault}"));
+        words.push_str(&format!("\nnot served in its current form: {fault}"));
     }
     Ok(words)
 }

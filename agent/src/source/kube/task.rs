@@ -479,7 +479,7 @@ impl Task {
     fn record_faults(&mut self, faults: Vec<String>) {
         let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
         for fault in &new {
-            tracing::error!(%fault, "an object of the API server is not served as it is");
+            tracing::error!(%fault, "an object of the API server is not served in its current form");
             self.start.cluster.warn("NotServed", (*fault).clone());
         }
         if !new.is_empty() {
@@ -597,7 +597,7 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
         };
         read.unwrap_or_else(|error| {
             let fault = format!("IPInstance {namespace}/{name}: {error}");
-            tracing::error!(%fault, "an object of the API server is not served as it is");
+            tracing::error!(%fault, "an object of the API server is not served in its current form");
             cluster.warn("NotServed", fault);
             None
         })

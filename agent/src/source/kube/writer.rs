@@ -372,11 +372,11 @@ impl<P: NodePeers> Writer<P> {
                 settled(written).map_err(failed)?;
                 match verdict {
                     NetworkCondition::Available => {
-                        tracing::info!("the Node's condition says that the network is available")
+                        tracing::info!("the Node's condition reports that the network is available")
                     }
                     NetworkCondition::NoSession => {
                         tracing::warn!(
-                            "no BGP session is up: the Node's condition says that the network is unavailable"
+                            "no BGP session is up: the Node's condition reports that the network is unavailable"
                         );
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }

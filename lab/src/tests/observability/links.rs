@@ -79,7 +79,7 @@ fn followed(files: &[File], anchors: &BTreeSet<String>, alerts: &BTreeSet<String
                 .as_array()
                 .is_some_and(|steps| steps.len() > 1);
             if red && explained == 0 {
-                faults.push(format!("{of}: it can be red, and has no link to a runbook"));
+                faults.push(format!("{of}: it has a threshold, and no link to a runbook"));
             }
         }
     }
@@ -148,7 +148,7 @@ mod unit {
             (
                 json!([good]),
                 &red,
-                "a: p: it can be red, and has no link to a runbook; no panel leads to Here",
+                "a: p: it has a threshold, and no link to a runbook; no panel leads to Here",
             ),
             (json!([url("${runbooks}#here")]), &calm, "a: p: 0 links to the next level"),
             (

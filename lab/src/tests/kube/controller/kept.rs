@@ -91,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "network and family are retained, whatever the next pod's annotations are",
+            "network and family are retained, independent of the next pod's annotations",
             vec![
                 pod("db-0")
                     .of(SET)

@@ -506,7 +506,7 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "pod: none of it with hostNetwork, or ignored",
+            "pod: none of these rules with hostNetwork, or if ignored",
             vec![
                 Create(with(
                     pod("host", json!({"annotations": annotations_of(&[("specified-network", "nowhere")])})),
