@@ -77,8 +77,8 @@ fn nft(command: &str) {
 }
 
 #[test]
-fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
-    isolated("pods_of_one_node_reach_each_other_by_the_router_and_only_they_do", |runtime| {
+fn pods_of_one_node_reach_each_other_only_by_the_router() {
+    isolated("pods_of_one_node_reach_each_other_only_by_the_router", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;

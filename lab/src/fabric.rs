@@ -1,8 +1,8 @@
 //! A running lab: creates a topology in network namespaces and always removes it again.
 //!
-//! Its folder is `target/lab/<topology>/`. It has `files/` (a copy of the files next to the
-//! topology file; nodes bind these, so they can be edited while the lab runs), one folder per node
-//! with logs and sockets, and `state.json`. After a failure the evidence is in
+//! Its folder is `target/lab/<topology>/`. It has `files/`, one folder per node with logs and
+//! sockets, and `state.json`. `files/` is a copy of the files next to the topology file. Nodes bind
+//! these copies, so they can be edited while the lab runs. After a failure the evidence is in
 //! `target/lab/failures/`. The namespaces are `tl-<topology>-<node>` for nodes and
 //! `tl-<topology>-<node>-<pod>` for pods.
 

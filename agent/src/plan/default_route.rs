@@ -18,8 +18,9 @@
 //! **A restart of the agent.** Sessions are established before the peers' routes arrive. A peer
 //! that is a next hop in the kernel
 //! ([`KernelHost::former`](trunkline_datapath::plan::KernelHost::former)) counts as offering a
-//! default route until its End-of-RIB, or until the first route selection of the family is done. If
-//! only other peers are established, and such a peer may still return, the kernel's next hops stay.
+//! default route. This ends with its End-of-RIB, or with the first route selection of the family.
+//! If only other peers are established, and such a peer may still return, the kernel's next hops
+//! stay.
 
 use trunkline_bgp::types::Family;
 use trunkline_datapath::plan::{Hop, RouteKey};

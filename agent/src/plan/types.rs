@@ -165,8 +165,8 @@ pub struct NetworkPlan {
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Refused subnets, each with the reason.
     pub refused_subnets: BTreeMap<String, String>,
-    /// MTU of a pod's link: the minimum over the links to the peers, the MTU of the link with the
-    /// VLANs, or the MTU of the tunnel's link less the overhead.
+    /// MTU of a pod's link. By mode: the minimum over the links to the peers, the MTU of the link
+    /// with the VLANs, or the MTU of the tunnel's link less the overhead.
     pub mtu: Option<u32>,
     /// The reason for which this network is not served here, for the operator. None: it is served.
     pub refused: Option<String>,

@@ -14,9 +14,10 @@
 //! One thread owns the record of installed objects. It scans once at start, and changes nothing
 //! before it has a plan. From then on it records its own changes, and notifications report the
 //! changes of other programs. The thread deletes objects with Trunkline's protocol number that no
-//! source wants, but only after all sources have sent their state: pods' routes after
-//! [`KernelHandle::set_pods`], a family's network tables after [`KernelHandle::release`]. So a
-//! restart of the agent loses no route. Objects without the number are never deleted.
+//! source wants, but only after all sources have sent their state. It deletes pods' routes after
+//! [`KernelHandle::set_pods`], and a family's routes in network tables after
+//! [`KernelHandle::release`]. So a restart of the agent loses no route. Objects without the number
+//! are never deleted.
 //!
 //! The thread blocks in netlink calls, and no other task runs on it. Requests for pods overtake
 //! large tables between two batches.

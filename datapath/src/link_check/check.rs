@@ -21,9 +21,9 @@
 //! address is free.
 //!
 //! **Two kinds of holders.** A host that has the address answers a probe from 0.0.0.0. A Linux host
-//! that answers as a proxy (proxy ARP: a pod on another node, of Trunkline or hybridnet) does not:
-//! it takes the probe for duplicate address detection and ignores it. So each probe is followed by
-//! a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
+//! that answers as a proxy (proxy ARP: for a pod on another node, of Trunkline or hybridnet) does
+//! not. It treats the probe as duplicate address detection and ignores it. So each probe is
+//! followed by a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -57,7 +57,7 @@ fn alternate_paths_keep_a_peer_that_withdrew_its_default_route() {
 }
 
 #[test]
-fn the_kernels_next_hops_stay_while_a_restarted_agent_waits_for_their_peer() {
+fn the_kernels_next_hops_stay_until_their_peer_is_back() {
     let hops = vec![Hop::by("192.0.2.1".parse().unwrap(), 2)];
     let former = [(key(10_000, "0.0.0.0/0"), RouteTarget::via(hops.clone()))].into();
     let back = vec![offering("192.0.2.3", "2001:db8:0:2::2", &[])];

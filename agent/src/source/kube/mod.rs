@@ -26,7 +26,7 @@
 //! force, pods with known IPInstances are attached, and DEL needs no request. A restart reads the
 //! last state from the cache.
 //!
-//! ****Load of a node on the API server**: watches of networks and subnets (with their statuses,
+//! **Load of a node on the API server**: watches of networks and subnets (with their statuses,
 //! which the controller rarely writes), of one Node, of the node's own IPInstances, and of each
 //! Secret. When sessions change, there is an apply of the NodeInfo's status.
 

@@ -49,8 +49,8 @@ impl Speaker {
     }
 
     /// In seconds. GoBGP uses a hold time of zero as a write timeout of zero, and drops the session
-    /// at its first full buffer (its write deadline is now plus the negotiated hold time). Its
-    /// configuration has this hour too.
+    /// at its first full buffer. (Its write deadline is the current time plus the negotiated hold
+    /// time.) Its configuration has this hour too.
     fn hold_time(self) -> u16 {
         if self == Speaker::Gobgp { 3600 } else { 0 }
     }

@@ -36,8 +36,8 @@ pub(super) const OURS: &str = "networking.alibaba.com/";
 const SCHEMA: &str = ".spec.versions[0].schema.openAPIV3Schema";
 
 /// The initial objects of each case. rack1 speaks BGP and has two nodes. rack2 is a VLAN with one
-/// node, few addresses, and reserved and excluded ones of all kinds. n4 is in no Underlay network.
-/// The overlay is on every node, and has the barriers' pods.
+/// node and few addresses, some of them reserved or excluded in each possible way. n4 is in no
+/// Underlay network. The overlay is on every node, and has the barriers' pods.
 pub(super) const FURNITURE: &str = "
 { apiVersion: v1, kind: Node, metadata: { name: n1, labels: { rack: '1' } } }
 ---
