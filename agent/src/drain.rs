@@ -8,7 +8,7 @@
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!
-//! ****Observable facts**: the agent knows whether the speaker has sent every update to every peer
+//! **Observable facts**: the agent knows whether the speaker has sent every update to every peer
 //! ([`SpeakerHandle::wait_all_advertised`]). A speaker receives no message about the routers behind
 //! its peers. RFC 8326 gives these routers time to use other paths; [`Settings::settle`] is this
 //! time. Afterwards the agent counts its prefixes with another path: a peer that prefers another

@@ -5,10 +5,11 @@
 //! 1. **By field.** Configuration and manifests are read as data. If the name of a field suggests a
 //!    secret, the value is removed, even if the field is unknown. A key in a misspelt field is
 //!    still a key. A file that does not parse is omitted as a whole, and comments are never
-//!    included. 2. **By value.** All other parts are searched for the values from method 1, for the
-//!    keys in files and in the agent's cache, and for the credentials of a kubeconfig. 3. **By
-//!    shape.** In texts: the value after `password:` or `token=`, private keys in PEM, passwords in
-//!    URLs, bearer tokens and JSON web tokens.
+//!    included.
+//! 2. **By value.** All other parts are searched for the values from method 1, for the keys in
+//!    files and in the agent's cache, and for the credentials of a kubeconfig.
+//! 3. **By shape.** In texts: the value after `password:` or `token=`, private keys in PEM,
+//!    passwords in URLs, bearer tokens and JSON web tokens.
 //!
 //! All methods remove too much rather than too little: a label called `monkey` loses its value.
 
