@@ -590,7 +590,7 @@ fn packet_path_equals_the_kernels_forwarding() {
         );
         assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
 
-        // To the other pod, in both families.
+        // A packet to the other pod, in both families.
         for (destination, route) in [("10.1.0.2", "10.1.0.2/32"), ("2001:db8::2", "2001:db8::2/128")] {
             let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
@@ -602,7 +602,7 @@ fn packet_path_equals_the_kernels_forwarding() {
             assert_eq!(met.hops[0].neighbour.as_deref(), Some("permanent"));
             assert_eq!(local.back[0].route.as_ref().unwrap().hops[0].interface, first.host_ifname);
         }
-        // To the node, and to the pod itself.
+        // Packets to the node, and to the pod itself.
         let own = path_to("192.0.2.1");
         assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
         assert_eq!(path_to("10.1.0.1").end, "the pod itself: a local route");

@@ -278,7 +278,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 (None, None) => Table::Best,
             };
             let mut routes: Vec<Route> = client::query(&args.socket, Query::Routes { table })?;
-            // The agent's order; paths of one prefix keep their order.
+            // The sort by prefix is stable, so paths of one prefix keep the agent's order.
             routes.sort_by_key(|route| route.prefix);
             print(args.output, &routes, |routes| show::routes(routes))
         }

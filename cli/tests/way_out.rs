@@ -156,7 +156,7 @@ fn all_answered(pod: &OwnedFd) {
 }
 
 fn default_route() -> String {
-    // From the list of all tables, because an empty table does not exist.
+    // The list has all tables, because a request for an empty table fails.
     let routes = ip("route show table all");
     let mut lines =
         routes.lines().skip_while(|line| !(line.starts_with("default") && line.contains("table 10000")));

@@ -170,7 +170,7 @@ fn requests_use_the_nodes_address_of_the_subnet() {
             inside(&rack, || ip("neigh flush dev rack"));
             assert_eq!(askers(), [""; 0]);
         };
-        // To a host without a return path, so the rack itself sends no request.
+        // The destination has no return path, so the rack itself sends no request.
         inside(&rack, || ip("route add blackhole 10.10.0.10/32"));
         for from in ["the pod", "192.0.2.1"] {
             forget();

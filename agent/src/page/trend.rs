@@ -103,7 +103,7 @@ impl Hour {
     }
 
     fn note(&mut self, minute: u64, sample: Sample) {
-        // At most one whole ring is written, however long nothing changed.
+        // At most one whole ring is written, even after a long time without changes.
         let missing = minute.saturating_sub(self.last).min(MINUTES as u64);
         for back in (0..missing).rev() {
             self.minutes[place(minute - back)] = Minute::of(self.now);

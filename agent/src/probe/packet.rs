@@ -164,7 +164,7 @@ pub(super) fn read(frame: &[u8]) -> Option<ProbeReply> {
     let word = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
     let ip = frame.get(ETHERNET..)?;
     let (source, destination, hops, protocol, content) = match ip.first()? {
-        // No options, and not a later fragment.
+        // The header must have no options, and the packet must not be a later fragment.
         0x45 if ip.get(6)? & 0x1f == 0 && *ip.get(7)? == 0 => {
             let address = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
             (address(12)?, address(16)?, ip[8], ip[9], CONTENT_V4)

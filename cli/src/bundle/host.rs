@@ -22,8 +22,8 @@ const MAX_OCTETS: u64 = 1 << 20;
 /// Maximum number of links with listed sysctls.
 const LINKS: usize = 64;
 
-/// Files of a namespace show this process's namespace: the namespace of the host, or of the agent's
-/// pod.
+/// Files that depend on the namespace show the namespace of this process: the host's, or the
+/// agent's pod's.
 const FILES: &[(&str, &str)] = &[
     ("/etc/os-release", "host/os-release.txt"),
     ("/proc/uptime", "host/uptime.txt"),
@@ -107,7 +107,8 @@ pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    // `all` and `default` first, pods' links last, because these have equal settings.
+    // The order: `all` and `default` first, pods' links last, because all pods' links have equal
+    // settings.
     let is_pods = |name: &str| name.starts_with("tl") && name.len() == 14;
     links.sort_by_key(|name| (!matches!(name.as_str(), "all" | "default"), is_pods(name), name.clone()));
     let more = links.len().saturating_sub(LINKS);

@@ -214,7 +214,7 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     })
 }
 
-/// The kernel uses the greater value of the link's and `all`; 1 is strict.
+/// The kernel uses the greater of two values: the link's, and the value of `all`. 1 is strict.
 fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
     let all = read("net/ipv4/conf/all/rp_filter").unwrap_or_default();
     let strict = links.iter().filter(|link| {

@@ -328,7 +328,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         network_lines.truncate(3);
         network_lines.push((format!("  and {more} more among the pods: press 2"), palette.faint));
     }
-    // With an empty line in between.
+    // There is an empty line between the table and these lines.
     let networks = match network_lines.len() + 2 {
         _ if network_lines.is_empty() => 0,
         needed if needed > spare => 0,

@@ -139,7 +139,7 @@ impl Check {
             }
             self.send_at = if free { now + RETRY_INTERVAL } else { (now + self.half).min(self.free_at) };
         }
-        // Before `free_at`, the next probe is never after `free_at`.
+        // As long as `free_at` is in the future, the next probe is not later than `free_at`.
         let until = if self.router_answered { self.send_at } else { self.send_at.min(self.ends_at) };
         CheckStep::Wait { send, until }
     }

@@ -158,7 +158,7 @@ fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<
 /// Kills the agent while the ToR has no uplinks: no packet is lost, in particular not when this
 /// ToR's session returns first.
 fn restart(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<usize> {
-    // With it FRR retains the routes of an agent that stops its BFD.
+    // With this setting, FRR retains the routes of an agent that stops its BFD.
     for (tor, asn, _) in TORS {
         bed.host(tor)?.sh(&format!(
             "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"

@@ -129,7 +129,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             match (language, sections.last_mut()) {
                 ("sh", Some(section)) => section.blocks.push(Block { text, not_here: not_here.take() }),
                 ("sh", None) => bail!("a block before the first section: {text}"),
-                // For example YAML as an illustration.
+                // Another block is an illustration, for example in YAML.
                 _ => {}
             }
         }

@@ -200,7 +200,7 @@ fn rotations(cluster: &Cluster) -> Result<String> {
             })
         })?;
     }
-    // Once more with the current certificate.
+    // The last requests use the current certificate.
     let so_far = asked.load(Ordering::Relaxed);
     wait_for("requests after the last rotation", PATIENCE, || {
         Ok(Seen::when(asked.load(Ordering::Relaxed) > so_far + 100, || "none".to_owned()))

@@ -45,7 +45,7 @@ fn restart(context: &Context) -> Result<Verdict> {
         let to = addresses(&pods);
         let mut all = flows(bed.host("outside")?, &to)?;
         all.extend(flows(bed.host("host1")?, &to[..2])?);
-        // From a pod of one attachment to all pods of both.
+        // The flows go from a pod of one attachment to all pods of both attachments.
         let from = &pods[3].0;
         all.extend(pods[..3].iter().flat_map(|(pod, attached)| {
             let flow = |to: &std::net::IpAddr| Flow {

@@ -63,7 +63,8 @@ fn services(context: &Context) -> Result<Verdict> {
             let seen = greeted(&pod.ns, SocketAddr::new(*service, 80)).context(*place)?;
             ensure!(own.contains(&seen), "{place} saw {seen}, not the node");
         }
-        // The packet sent last has passed: no packet of the Services was on the wire before it.
+        // The last packet has passed, so all packets before it have passed too. None of them had a
+        // Service's address.
         reachable(flows(node, &["10.2.0.1"])?)?;
         wire.wait(&["> 10.2.0.1: ICMP echo request"], PATIENCE)?;
         let lines = wire.seen();
@@ -72,8 +73,8 @@ fn services(context: &Context) -> Result<Verdict> {
             ensure!(found.is_none(), "a Service's address left the node: {found:?}");
         }
 
-        // The rule is the cause: without it a backend in the VLAN answers the slave directly, from
-        // an address that the pod did not use.
+        // The agent's rule causes this. Without the rule, a backend in the VLAN answers the slave
+        // directly, with a source address that the pod did not use.
         client::end_agent(node, Signal::TERM)?;
         node.sh("nft delete table inet trunkline")?;
         let (place, unmasked) = services[2];
