@@ -32,7 +32,7 @@ pub enum Cordon {
     },
 }
 
-/// The needed action.
+/// What the drain has to do about the cordon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CordonAction {
     Nothing,
