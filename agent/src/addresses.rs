@@ -1,6 +1,7 @@
 //! The origin of a pod's addresses: this node's own pools, or the cluster's controller.
 //!
-//! The attach flow gets the content of a record here. All later steps are equal for both.
+//! The attach flow gets the content of a record here. All later steps are the same for both
+//! origins.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ pub struct AddressChoice {
     pub wanted: AddressSource,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Prefixes that it may use as source besides its addresses, if its Network allows them.
+    /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
@@ -118,8 +119,8 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
     Err(Failure::new(
         Code::InvalidConfiguration,
         format!(
-            "the request names {what} other than the pod's IPInstances have: with `source: kube` the controller decides. Take it out of the CNI \
-             configuration, and annotate the pod"
+            "the request names {what} that differs from the pod's IPInstances: with `source: kube` \
+             the controller decides. Remove it from the CNI configuration, and annotate the pod"
         ),
     ))
 }

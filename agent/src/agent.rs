@@ -9,17 +9,17 @@
 //!   ipam thread ◄──────────────── reconcile task ───┴──────────────────────► kernel thread ──► rtnetlink, nft
 //!      ▲   │ store.redb                 ▲ AddPod, RemovePod                       │ HostChanged, DeviceGone
 //!      │                                │ ◄───────────────────────────────────────┘
-//!      └────────────── attach flow (one task a request) ──► attach threads (setns) ──► pods' namespaces
+//!      └────────────── attach flow (a task per request) ──► attach threads (setns) ──► pods' namespaces
 //!                                       ▲
 //!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz, the page ── http task
 //! ```
 //!
 //! **Start**: the lock of the socket, the store, a scan of the kernel. [`recover`] compares the
-//! state that the last run left, and the agent cleans it. The first manifests (with an API server:
-//! first the cached state, then the server's) make the first plan, which adopts existing links,
-//! rules and routes. The speaker starts with the restart bits set if there was a last run. The
-//! socket is bound before the first plan, so a client gets the missing condition instead of a
-//! refused connection.
+//! store with the kernel after the last run, and the agent deletes the leftovers. The first
+//! manifests (with an API server: first the cached state, then the server's) make the first plan,
+//! which adopts existing links, rules and routes. The speaker starts with the restart bits set if
+//! there was a last run. The socket is bound before the first plan, so a client gets the missing
+//! condition instead of a refused connection.
 //!
 //! **Stop** (SIGTERM, SIGINT): current requests end, TCP connections are closed without a
 //! NOTIFICATION, the kernel's state stays. So a stop is the first half of a restart and loses
@@ -73,13 +73,14 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// Time limit for writing the last events to disk.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// Runs until a signal says to stop.
+/// Runs until a stop signal.
 pub fn run(config_path: &Path) -> anyhow::Result<()> {
     let config = Config::read(config_path)?;
     logging::start(&config.log);
     panics::abort_on_panic();
     connections::raise_descriptor_limit();
-    // Before any thread starts: routing tables grow and shrink as long as the agent runs.
+    // This call comes before any thread starts. Routing tables grow and shrink as long as the agent
+    // runs.
     trunkline_bgp::net::compact_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -100,15 +101,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     if let Some(fault) = &fault {
         tracing::error!(error = %fault, "the store cannot be used");
     }
-    let (kernel, mut kernel_events) =
-        KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).context("looking at the kernel")?;
+    let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() })
+        .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 
-    let host = kernel.host().await.context("looking at the host")?;
+    let host = kernel.host().await.context("reading the host's state")?;
     // The agent's rules exist from the first plan on, and stay when the agent stops.
     let restarting = !host.tables.is_empty();
-    let mut recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
+    let mut recovery = recover(&records, &kernel.devices().await.context("reading the links")?);
     if fault.is_some() {
         // Without records it is unknown whether a device is unused: a pod may run with it.
         recovery.leftover.clear();
@@ -127,7 +128,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         pods = recovery.pods.len(),
         "the agent starts"
     );
-    let metrics = Metrics::new().context("making the metrics")?;
+    let metrics = Metrics::new().context("creating the metrics")?;
     let notifier = ChangeNotifier::default();
     let (history, run) = History::begin(&config.store);
     let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
@@ -252,8 +253,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let fault = tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
-        _ = source => Some("manifests or API server are not followed any more"),
-        _ = reconciling => Some("kernel and speaker are not kept in step any more"),
+        _ = source => Some("the manifests or the API server are no longer watched"),
+        _ = reconciling => Some("the kernel and the speaker are no longer reconciled"),
     };
     tracing::info!("the agent stops; pods, routes and rules stay");
     let why = fault.unwrap_or("it received a signal");
@@ -296,7 +297,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     }
     for (name, bandwidth) in &recovery.limits {
         if let Err(error) = devices.repair_limits(name.clone(), *bandwidth).await {
-            tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be put in place");
+            tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be set");
         }
     }
     for key in &recovery.promote {
@@ -314,7 +315,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
         tracing::warn!(
             device = pod.host_ifname,
             container = pod.container_id,
-            "a pod of which no record is left keeps running"
+            "a pod without a record keeps running"
         );
     }
 }
@@ -348,7 +349,7 @@ async fn follow(
                 if refused.faults != reported {
                     metrics.manifests_refused();
                     for fault in &refused.faults {
-                        tracing::error!(%fault, "the manifests are refused, what ran before keeps running");
+                        tracing::error!(%fault, "the manifests are refused: the previous ones stay in force");
                     }
                     reported = refused.faults;
                 }

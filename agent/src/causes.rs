@@ -7,8 +7,8 @@
 //! ```
 //!
 //! After a cut cable every attempt ends with "no answer", which is a symptom. So the loss of the
-//! session stays the cause until an attempt proves another one: a refused connection, a wrong AS,
-//! segments with a wrong TCP-MD5 signature.
+//! session stays the cause until an attempt proves another one. Such proofs are a refused
+//! connection, a wrong AS, or segments with a wrong TCP-MD5 signature.
 
 pub mod advice;
 
@@ -101,7 +101,7 @@ fn first(status: &PeerStatus) -> Option<Failure> {
 /// Whether a failed attempt explains the missing session better than the loss of the last session.
 fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     match attempt {
-        // Both sides have exchanged messages, or only this host is at fault.
+        // Proven: both sides have exchanged messages, or only this host is at fault.
         Cause::WrongAs { .. }
         | Cause::Refused
         | Cause::NoRoute

@@ -16,7 +16,7 @@ impl ChangeNotifier {
         self.0.send_modify(|changes| *changes += 1);
     }
 
-    /// The number of changes, and a notification of each further one.
+    /// A receiver with the number of changes, which notifies about each further change.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }

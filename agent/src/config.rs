@@ -1,8 +1,8 @@
 //! The agent's own configuration: one YAML file, read once at start.
 //!
-//! It contains only settings of this process and this host: the paths of the store, the socket and
-//! the manifests, the addresses on which BGP listens, the log level. Networks, subnets and peers
-//! are resources of the source, and may change while the agent runs. An unknown field is an error:
+//! It contains only settings of this process and this host. Examples: the paths of the store, the
+//! socket and the manifests, BGP's listen addresses, the log level. Networks, subnets and peers are
+//! resources of the source, and may change while the agent runs. An unknown field is an error:
 //! otherwise a misspelt setting would silently have no effect.
 
 mod probes;
@@ -53,10 +53,10 @@ pub struct Config {
     #[schemars(with = "FilePath")]
     pub store: PathBuf,
     /// The address of `/metrics`, `/healthz`, `/readyz` and the page. The default is a loopback
-    /// address, because they need no password.
+    /// address, because these endpoints need no password.
     #[schemars(with = "AddressAndPort")]
     pub http_address: SocketAddr,
-    /// The clients that may see the page, which has the same address.
+    /// The clients that may see the page, which is served at `httpAddress`.
     pub page: Access,
     /// Addresses and port on which BGP sessions are accepted. Empty: none, and this node opens
     /// every session.
@@ -66,11 +66,11 @@ pub struct Config {
     /// the host.
     #[serde(rename = "routerID")]
     pub router_id: Option<Ipv4Addr>,
-    /// This node's cluster ID in CLUSTER_LIST if peers have `routeReflectorClient` (RFC 4456): the
-    /// same on the reflectors of one cluster. Default: the BGP identifier.
+    /// This node's cluster ID in CLUSTER_LIST if peers have `routeReflectorClient` (RFC 4456). All
+    /// reflectors of one cluster have the same ID. Default: the BGP identifier.
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<Ipv4Addr>,
-    /// Names of links that may carry the VLANs of VLAN networks: the first existing link does.
+    /// Names of links that may carry the VLANs of VLAN networks: the first existing link is used.
     /// Empty: the link of the default route.
     pub vlan_interfaces: Vec<String>,
     /// Maximum time for which the first route selection after a restart of the agent waits for the
@@ -155,8 +155,9 @@ pub struct Readiness {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DrainConfig {
-    /// Time for the fabric to use other paths in `trunkline drain`, in seconds: from when every
-    /// peer has received GRACEFUL_SHUTDOWN (RFC 8326) until this node withdraws its prefixes.
+    /// Time for the fabric to use other paths in `trunkline drain`, in seconds. It starts when
+    /// every peer has received GRACEFUL_SHUTDOWN (RFC 8326). It ends when this node withdraws its
+    /// prefixes.
     #[schemars(range(max = 3600))]
     pub settle_seconds: u16,
     /// Whether a node that is cordoned in Kubernetes drains once its pods are gone (`kubectl
@@ -264,7 +265,7 @@ pub enum ConfigError {
     Field {
         /// The file.
         path: PathBuf,
-        /// The field, as it is written.
+        /// The field, as in the file.
         field: &'static str,
         /// The fault and the remedy.
         message: String,
@@ -323,7 +324,8 @@ impl Config {
                 return Err((
                     "bmp.stations",
                     format!(
-                        "{station} is nowhere: write the station's address and port, such as 10.0.0.5:11019"
+                        "{station} is no address of a station: write the station's address and \
+                         port, such as 10.0.0.5:11019"
                     ),
                 ));
             }
@@ -341,7 +343,9 @@ impl Config {
             if prefix.prefix_len() == 0 {
                 return Err((
                     "serviceCIDRs",
-                    format!("{prefix} is everything: write the prefixes of Services, such as 10.96.0.0/12"),
+                    format!(
+                        "{prefix} contains every address: write the prefixes of Services, such as 10.96.0.0/12"
+                    ),
                 ));
             }
         }
@@ -351,7 +355,7 @@ impl Config {
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
             return Err((
                 "drain.followCordon",
-                "only a Node in Kubernetes is cordoned: write `source: kube`, or leave the field out"
+                "only a Node in Kubernetes can be cordoned: write `source: kube`, or leave the field out"
                     .to_owned(),
             ));
         }
@@ -366,7 +370,13 @@ impl Config {
             return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
         }
         if self.cluster_id == Some(Ipv4Addr::UNSPECIFIED) {
-            return Err(("clusterID", "0.0.0.0 names no cluster: write an address-like number, or leave the field out for the BGP identifier".to_owned()));
+            return Err((
+                "clusterID",
+                "0.0.0.0 is no cluster ID: write a number in the form of an \
+                                      IPv4 address, or leave the field out to use the BGP \
+                                      identifier"
+                    .to_owned(),
+            ));
         }
         for (index, name) in self.vlan_interfaces.iter().enumerate() {
             name.parse::<InterfaceName>().map_err(|error| ("vlanInterfaces", error.to_string()))?;
@@ -383,12 +393,12 @@ impl Config {
         if self.node_name.as_deref() == Some("") {
             return Err((
                 "nodeName",
-                "is empty: write a name, or leave the field out for the host's".to_owned(),
+                "is empty: write a name, or leave the field out to use the host's name".to_owned(),
             ));
         }
         for (index, address) in self.listen.iter().enumerate() {
             if address.port() == 0 {
-                return Err(("listen", format!("{address} has port 0: write the port, BGP's is 179")));
+                return Err(("listen", format!("{address} has port 0: write the port (BGP: 179)")));
             }
             if self.listen[..index].contains(address) {
                 return Err(("listen", format!("{address} is listed twice: remove one")));
@@ -404,7 +414,7 @@ impl Config {
         .chain(self.kube.kubeconfig.as_ref().map(|path| ("kube.kubeconfig", path)))
         {
             if !path.is_absolute() {
-                return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
+                return Err((field, format!("{} is relative: write an absolute path", path.display())));
             }
         }
         self.telemetry.check().map_err(|(field, error)| (field, error.to_string()))?;
@@ -560,12 +570,12 @@ mod tests {
             ("page: off", "page", "nowhere"),
             ("listen: ['10.0.0.1:0']", "listen", "179"),
             ("listen: ['10.0.0.1:179', '10.0.0.1:179']", "listen", "twice"),
-            ("store: store.redb", "store", "from /"),
+            ("store: store.redb", "store", "absolute path"),
             ("nodeName: ''", "nodeName", "leave the field out"),
             ("source: folder", "source", "manifests"),
             ("source: kube\nnodeLabels: {a: b}", "nodeLabels", "leave the field out"),
-            ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "from /"),
-            ("kube: {cache: cluster.json}", "kube.cache", "from /"),
+            ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "absolute path"),
+            ("kube: {cache: cluster.json}", "kube.cache", "absolute path"),
             ("telemetry: {otlp: {}}", "endpoint", "agent.yaml"),
             (
                 "telemetry: {otlp: {endpoint: 'collector:4318'}}",
@@ -591,12 +601,12 @@ mod tests {
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', caFile: ca.pem}}",
                 "telemetry.otlp.caFile",
-                "from /",
+                "absolute path",
             ),
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', headers: {a: {file: b}}}}",
                 "telemetry.otlp.headers",
-                "from /",
+                "absolute path",
             ),
             (
                 "telemetry: {otlp: {endpoint: 'http://a:1', headers: {'a b': {env: C}}}}",

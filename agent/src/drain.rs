@@ -8,12 +8,12 @@
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!
-//! **Observable facts**: whether every peer was sent everything
+//! **Observable facts**: the agent knows whether the speaker has sent every update to every peer
 //! ([`SpeakerHandle::wait_all_advertised`]). A speaker receives no message about the routers behind
-//! its peers. RFC 8326 gives them time, and so does [`Settings::settle`]. Afterwards the agent
-//! counts its prefixes with another path: a peer that prefers another path to such a prefix
-//! advertises it to this node. This count is only shown and decides nothing, because an address
-//! that exists only here never has another path.
+//! its peers. RFC 8326 gives these routers time to use other paths; [`Settings::settle`] is this
+//! time. Afterwards the agent counts its prefixes with another path: a peer that prefers another
+//! path to such a prefix advertises it to this node. This count is only shown and decides nothing,
+//! because an address that exists only on this node never has another path.
 //!
 //! **Restarts**: the drain is in the store before the first peer receives an update. After a
 //! restart during the drain, the agent begins again with the announcement, which harms no traffic.
@@ -78,7 +78,7 @@ impl StoredDrain {
         }
     }
 
-    /// The phase in which a start continues.
+    /// The phase with which a started agent continues.
     fn phase(&self) -> DrainPhase {
         match (self.overruled, self.down) {
             (true, _) => DrainPhase::Undrained,
@@ -207,7 +207,7 @@ impl Drain {
         self.order(|answer| DrainCommand::Cordon { cordon, answer }).await
     }
 
-    /// Undrains the node, whatever drained it.
+    /// Undrains the node; the cause of the drain does not matter.
     pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
         self.order(|answer| DrainCommand::Undrain { answer }).await
     }
@@ -285,7 +285,8 @@ impl Task {
                 let message = self.state.borrow().message.clone();
                 self.store(Some(&StoredDrain { message, down, cause, overruled: false })).await?;
                 self.record_event(
-                    "this node, drained as it is cordoned in Kubernetes, stays so for an operator".to_owned(),
+                    "an operator requests the drain too: this node stays drained after its cordon in Kubernetes"
+                        .to_owned(),
                 );
                 self.state.send_modify(|state| state.cause = Some(cause));
                 Ok(())
@@ -295,15 +296,15 @@ impl Task {
 
     async fn undrain(&mut self, phase: DrainPhase) -> Result<(), Failure> {
         let DrainState { cause, cordon, is_overruled, .. } = *self.state.borrow();
-        // The cordon that drained the node, or soon would, would drain it again at once.
+        // Without an overrule, the current cordon would drain the node again at once.
         let overrules = cause == Some(DrainCause::Cordon) || matches!(cordon, Some(Cordon::Yes { .. }));
         if phase != DrainPhase::Undrained {
-            return self.undo(overrules, "this node is brought back by an operator").await;
+            return self.undo(overrules, "this node is undrained by an operator").await;
         }
         if overrules && !is_overruled {
             self.store(Some(&StoredDrain { overruled: true, ..StoredDrain::default() })).await?;
             self.record_event(
-                "this node stays, for an operator, although it is cordoned in Kubernetes".to_owned(),
+                "an operator keeps this node undrained although it is cordoned in Kubernetes".to_owned(),
             );
             self.state.send_modify(|state| state.is_overruled = true);
         }
@@ -317,11 +318,11 @@ impl Task {
         match decide(cordon, phase, cause, is_overruled) {
             CordonAction::Nothing => Ok(()),
             CordonAction::Drain => {
-                let why = "this node is drained: it is cordoned in Kubernetes, and its pods have gone";
+                let why = "this node is drained: it is cordoned in Kubernetes, and its pods are gone";
                 self.begin(DrainCause::Cordon, CORDONED.to_owned(), why).await
             }
             CordonAction::Undrain => {
-                self.undo(false, "this node is brought back: it is not cordoned in Kubernetes any more").await
+                self.undo(false, "this node is undrained: it is no longer cordoned in Kubernetes").await
             }
             CordonAction::Forget => {
                 self.store(None).await?;
@@ -369,9 +370,10 @@ impl Task {
 
     async fn announce(&mut self) -> Option<()> {
         let left = self.reconcile.leave(DrainStage::Announcing).await?;
-        self.wait_advertised(&left, "that this node leaves").await;
+        self.wait_advertised(&left, "the graceful shutdown of this node's routes").await;
         // If the drain began during a restart, there are no sessions yet and no router can use
-        // another path. An order without a change restarts this step, but not its time.
+        // another path. An order without a change restarts this step, but keeps the end of the
+        // settle time.
         let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
         self.state.send_modify(|state| state.settled_at = Some(until));
         sleep_until(until).await;
@@ -384,7 +386,8 @@ impl Task {
             state.alternatives = alternatives;
         });
         self.record_event(format!(
-            "the fabric had {} s to move away; of {} prefixes of this node peers know another way to {alternatives}",
+            "the fabric had {} s to use other paths; of {} prefixes of this node, {alternatives} \
+             have another path through a peer",
             self.settle.as_secs(),
             left.prefixes.len()
         ));
@@ -393,7 +396,7 @@ impl Task {
 
     async fn withdraw(&mut self) -> Option<()> {
         let left = self.reconcile.leave(DrainStage::Withdrawn).await?;
-        self.wait_advertised(&left, "that nothing leads here any more").await;
+        self.wait_advertised(&left, "the withdrawals").await;
         let (message, cause) = {
             let state = self.state.borrow();
             (state.message.clone(), state.cause.unwrap_or_default())
@@ -482,8 +485,12 @@ mod tests {
         assert_eq!(stage(Some(&text(&stored))), DrainStage::Announcing);
         stored.down = true;
         assert_eq!(stage(Some(&text(&stored))), DrainStage::Down { message: "new disk".to_owned() });
-        assert_eq!(stage(Some("{\"later\": 1}")), DrainStage::Announcing, "drained all the same");
+        assert_eq!(
+            stage(Some("{\"later\": 1}")),
+            DrainStage::Announcing,
+            "an unreadable state means drained"
+        );
         let overruled = StoredDrain { overruled: true, ..StoredDrain::default() };
-        assert_eq!(stage(Some(&text(&overruled))), DrainStage::Active, "brought back");
+        assert_eq!(stage(Some(&text(&overruled))), DrainStage::Active, "undrained");
     }
 }

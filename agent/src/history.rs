@@ -12,10 +12,10 @@
 //! after its last number. If the ring already dropped some of them, the answer contains their
 //! number. A write wakes all waiting readers, so no reader polls.
 //!
-//! Routes change by the hundred thousand and sessions by the dozen, but the one session event that
-//! explains the routes is the important one. So many simultaneous routes are one event (`FEW`). If
-//! the ring is full and routes fill more than half of it, the oldest route event is dropped instead
-//! of the oldest event.
+//! There may be a hundred thousand route changes and a dozen session events, but the session event
+//! that explains the route changes is the important event. So many simultaneous routes are one
+//! event (`FEW`). If the ring is full and routes fill more than half of it, the oldest route event
+//! is dropped instead of the oldest event.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,8 @@ pub mod repairs;
 
 /// Maximum number of events in the ring.
 const KEPT: usize = 1000;
-/// Up to this number of simultaneous route changes have an event each. More are one event.
+/// Up to this number of simultaneous route changes have an event each. More changes share one
+/// event.
 const FEW: usize = 8;
 
 /// A handle of the ring. Cheap to clone.
@@ -456,7 +457,7 @@ mod tests {
         let history = History::default();
         history.set_imports(true);
         let change = |prefix: &str| RouteChange { prefix: prefix.parse().unwrap(), paths: Vec::new() };
-        // Also in a batch with many others.
+        // The prefix is in a batch with many others.
         let mut changes: Vec<RouteChange> = (0..50).map(|n| change(&format!("10.0.0.{n}/32"))).collect();
         changes.push(change("::/0"));
         history.learned(&changes);
@@ -482,7 +483,7 @@ mod tests {
         let events = reader.next().await.unwrap();
         assert_eq!((texts(&events), events.missed), (vec!["2", "3", "4"], 2));
         let (events, ()) = tokio::join!(reader.next(), async { history.close() });
-        assert_eq!(events, None, "who waits does not hold up the agent's stop");
+        assert_eq!(events, None, "a waiting reader does not delay the agent's stop");
     }
 
     #[test]
@@ -498,7 +499,7 @@ mod tests {
         });
         history.record_speaker_event(&Event::Advertised { prefix: "10.0.0.0/8".parse().unwrap(), peer });
         let kept = history.since(0).events;
-        assert_eq!(kept.len(), 1, "what only a watch waits for is nobody's news");
+        assert_eq!(kept.len(), 1, "an event that no operator needs is not recorded");
         let event = &kept[0];
         assert_eq!((event.kind, event.severity), (EventKind::SessionDown, Severity::Warning));
         assert_eq!(event.peer.as_deref(), Some("192.0.2.1"));

@@ -339,7 +339,7 @@ impl Observer {
         Ok((routes.iter().map(route).collect(), found))
     }
 
-    /// The reason for which a prefix is routed as it is.
+    /// The reason for the current route of a prefix.
     pub async fn explain(&self, prefix: IpNet) -> Result<Explanation, Failure> {
         let bgp = self.bgp().await?;
         let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
@@ -493,12 +493,12 @@ impl Observer {
             .collect();
         if interfaces.is_empty() {
             let unknown =
-                format!("container {container_id} is not attached: `trunkline pods` lists those that are");
+                format!("container {container_id} is not attached: `trunkline pods` lists the attached ones");
             return Err(Failure::new(Code::UnknownContainer, unknown));
         }
         if source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4()) {
             let mixed =
-                "a packet's source and destination are of one family: give both as IPv4 or both as IPv6";
+                "a packet's source and destination must be of one family: give both as IPv4 or both as IPv6";
             return Err(Failure::new(Code::InvalidContent, mixed));
         }
         let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();

@@ -9,12 +9,12 @@
 //!                                       out by a VXLAN device: its FDB entry ──► the tunnel's own packet, with the same look-ups
 //! ```
 //!
-//! **Nothing is derived from the plan.** So the result shows the effect of foreign rules and
-//! routes, of a neighbour that does not answer, and of a strict reverse path check. The kernel
-//! itself selects the route and the next hop (RTM_GETROUTE with source and incoming interface,
-//! which runs its whole input path). Only the rules are matched here, to explain the table: the
-//! deciding rule is the first that matches the packet and leads to the table of the answer. Earlier
-//! matching rules had no route for the packet.
+//! **Nothing is derived from the plan.** So the result shows the effects of foreign rules and
+//! routes, of a silent neighbour, and of a strict reverse path check. The kernel itself selects the
+//! route and the next hop (RTM_GETROUTE with source and incoming interface, which runs its whole
+//! input path). This module only matches the rules, to explain the table. The deciding rule is the
+//! first rule that matches the packet and leads to the table of the answer. Earlier matching rules
+//! had no route for the packet.
 //!
 //! Not covered: netfilter (except the node's own NAT), marks that other programs set on the path,
 //! and eBPF programs.
@@ -72,7 +72,7 @@ pub fn packet_path(
     let (stage, way) = inside.look_up(&packet, None)?;
     path.forth.push(stage);
     let end = |path: PacketPath, end: String| Ok(PacketPath { end, ..path });
-    let Some(way) = way else { return end(path, "it does not leave the pod".to_owned()) };
+    let Some(way) = way else { return end(path, "the packet does not leave the pod".to_owned()) };
     let Some(link) = way.link else {
         return end(path, format!("the pod itself: a {} route", kind_name(way.kind)));
     };
@@ -83,14 +83,14 @@ pub fn packet_path(
             None => None,
         };
         let below = below.unwrap_or_else(|| "a link that is not in the node's namespace".to_owned());
-        return end(path, format!("straight onto {below}, past the node's own routing"));
+        return end(path, format!("directly onto {below}, without the node's routing"));
     }
     let host_end = match query.interfaces.get(&link.name) {
         Some(name) => node.link_named(name)?,
         None => {
             return end(
                 path,
-                format!("out by {}, which is not Trunkline's: its other end is not known", link.name),
+                format!("out by {}, which is not Trunkline's: its other end is unknown", link.name),
             );
         }
     };
@@ -101,10 +101,10 @@ pub fn packet_path(
     let packet = Packet { iif: Some(host_end.index), ..packet };
     let (stage, way) = node.look_up(&packet, Some(&host_end.name))?;
     path.forth.push(stage);
-    let Some(way) = way else { return end(path, "it is dropped on the node".to_owned()) };
+    let Some(way) = way else { return end(path, "the node drops the packet".to_owned()) };
     let ended = match (&way.link, way.kind) {
         (_, RouteType::Local) => "the node itself".to_owned(),
-        (None, kind) => format!("the node drops it: a {} route", kind_name(kind)),
+        (None, kind) => format!("the node drops the packet: a {} route", kind_name(kind)),
         (Some(link), _) => match (query.pods.get(&link.name), way.gateway) {
             (Some(pod), _) => format!("into pod {pod} by {}", link.name),
             (None, Some(gateway)) => format!("out by {} to {gateway}", link.name),
@@ -266,7 +266,9 @@ impl NamespaceTables<'_> {
                     vtep.map_or_else(|| ", no forwarding entry".to_owned(), |vtep| format!(" to {vtep}"));
                 Some(format!("VXLAN {vni}{to}"))
             }
-            Some(LinkKind::Sink) => Some("drops packets for no pod of this node".to_owned()),
+            Some(LinkKind::Sink) => {
+                Some("drops packets for addresses that no pod of this node has".to_owned())
+            }
             None => link.kind.clone().filter(|kind| kind != "veth"),
         };
         let hop = PathHop {
@@ -324,12 +326,14 @@ fn in_words(refusal: &Refusal, packet: &Packet) -> String {
     let came_in = packet.iif.is_some();
     let meaning = match refusal.errno {
         libc::ENETUNREACH => "there is no route",
-        libc::EHOSTUNREACH if came_in => "there is no route, or an unreachable one, or forwarding is off",
+        libc::EHOSTUNREACH if came_in => "there is no route, or an unreachable route, or forwarding is off",
         libc::EHOSTUNREACH => "an unreachable route",
         libc::EACCES => "a prohibit route",
-        libc::EXDEV => "the reverse path check (rp_filter): the source is not reached by this interface",
+        libc::EXDEV => {
+            "the reverse path check (rp_filter): the route to the source does not use this interface"
+        }
         libc::EINVAL if came_in => "a blackhole route, or addresses that are invalid for received packets",
-        libc::EINVAL => "a blackhole route, or a source that is not this place's",
+        libc::EINVAL => "a blackhole route, or a source address that this namespace does not have",
         _ => return refusal.to_string(),
     };
     format!("{meaning} ({})", std::io::Error::from_raw_os_error(refusal.errno))

@@ -170,8 +170,8 @@ impl Pods {
     }
 
     /// The error for requested prefixes that the Network does not allow. For prefixes from a
-    /// cluster's controller there is no error: the plan excludes those that are not allowed, and
-    /// the controller reported them when the pod was created.
+    /// cluster's controller there is no error. The plan excludes the forbidden ones, and the
+    /// controller reported them when the pod was created.
     fn unallowed(&self, record: &Record) -> Option<Failure> {
         if matches!(self.addresses, Addresses::Cluster(_)) {
             return None;
@@ -230,8 +230,8 @@ impl Pods {
     }
 
     /// Whether the attachment `holder`, which has the addresses of a new attachment, can be
-    /// replaced: it is a former sandbox of the same pod, or its link is gone (after a restart of
-    /// the node). Its DEL may come later, and finds nothing.
+    /// replaced. It can be if it is a former sandbox of the same pod, or if its link is gone (after
+    /// a restart of the node). Its DEL may come later, and finds nothing.
     async fn is_over(&self, holder: &Record, next: &Reservation) -> bool {
         if holder.key.container_id == next.key.container_id {
             return false;
@@ -319,7 +319,7 @@ impl Pods {
                         steps.of_step("trunkline.addresses", || vec![address.to_string()]);
                         free.push(outcome.map_err(link_check_failure)?);
                     }
-                    Err(error) => return later(format!("a check on the wire has ended: {error}")),
+                    Err(error) => return later(format!("a link check has ended: {error}")),
                 }
             }
             Ok(free)
@@ -327,10 +327,11 @@ impl Pods {
         tokio::select! {
             outcome = all => outcome,
             () = tokio::time::sleep_until(deadline) => later(format!(
-                "there was no time to look whether {} can be had: give the ADD more than vlanCheck.timeoutSeconds",
+                "there was no time to check whether {} is free: give the ADD more than \
+                 vlanCheck.timeoutSeconds",
                 addresses.join(" and ")
             )),
-            () = abandoned => later("the client has given up".to_owned()),
+            () = abandoned => later("the client has disconnected".to_owned()),
         }
     }
 
@@ -371,7 +372,7 @@ impl Pods {
             () = tokio::time::sleep_until(deadline) => {
                 Err(missing(&speaker, &gate.prefixes, began.elapsed()).await)
             }
-            () = abandoned => Err(Failure::new(Code::TryAgainLater, "the client has given up")),
+            () = abandoned => Err(Failure::new(Code::TryAgainLater, "the client has disconnected")),
         };
         let took = began.elapsed();
         self.metrics.gate(network, outcome.is_ok(), took);
@@ -462,7 +463,7 @@ impl Pods {
             tracing::info!(
                 device = host_ifname,
                 faults = faults.join("; "),
-                "bandwidth limits were changed by others: restored"
+                "bandwidth limits were changed by another program: restored"
             );
         }
         Ok(())
@@ -478,7 +479,7 @@ impl Pods {
 
     async fn take_back(&self, key: &AttachmentKey) {
         if let Err(failure) = self.remove(key, None, &mut Steps::none()).await {
-            tracing::warn!(attachment = %key, %failure, "a failed ADD left something behind: DEL or GC cleans it");
+            tracing::warn!(attachment = %key, %failure, "a failed ADD left a part of the attachment: DEL or GC removes it");
         }
     }
 
@@ -505,7 +506,7 @@ impl Pods {
             return Err(Failure::new(
                 Code::CheckFailed,
                 format!(
-                    "the runtime does not know of {} of {key}: delete and add the container",
+                    "the runtime does not have {} of {key}: delete and add the container",
                     missing.join(", ")
                 ),
             ));
@@ -575,9 +576,9 @@ fn key_of(interface: &Interface) -> AttachmentKey {
 fn unsuited(record: &Record, named_mac: bool) -> Option<Failure> {
     let what = match record.attachment {
         AttachmentKind::Veth => return None,
-        AttachmentKind::Ipvlan if named_mac => "a MAC of its own: it has its VLAN device's",
+        AttachmentKind::Ipvlan if named_mac => "its own MAC: it has the MAC of its VLAN device",
         AttachmentKind::Ipvlan if !record.bandwidth.is_empty() => {
-            "bandwidth limits: its packets do not pass the host's end of a pair, where they are"
+            "bandwidth limits: its packets do not pass the host interface, where limits apply"
         }
         AttachmentKind::Ipvlan => return None,
     };

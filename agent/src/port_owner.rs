@@ -78,6 +78,6 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
         assert_eq!(listening(&table, port).len(), 1);
-        assert_eq!(port_owner(port), None, "this process itself is not the fault");
+        assert_eq!(port_owner(port), None, "this process itself is not reported");
     }
 }

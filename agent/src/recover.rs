@@ -1,5 +1,5 @@
 //! Compares the state of the last run: records in the store with links and routes in the kernel.
-//! The result is what the agent continues, and what it cleans.
+//! The result lists the attachments that continue, and the leftovers that the agent deletes.
 //!
 //! It is a pure comparison, so every state that a kill can leave is a row in a table of tests.
 
@@ -18,7 +18,7 @@ use crate::reconcile::UnrecordedPod;
 pub struct Recovery {
     /// Records with a device: they continue.
     pub pods: Vec<Pod>,
-    /// Those of these records that were not marked attached yet: they are marked now.
+    /// The part of these records that was not marked as attached yet, and is marked now.
     pub promote: Vec<AttachmentKey>,
     /// Records of an incomplete ADD: they are deleted, together with their links.
     pub discard: Vec<AttachmentKey>,

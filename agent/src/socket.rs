@@ -1,8 +1,8 @@
 //! The agent's Unix socket: one agent per socket, one request per connection, and at most one file
 //! descriptor with a request.
 //!
-//! The agent locks the file `agent.sock.lock` beside the socket while it runs. The owner of the
-//! lock may remove the socket of a killed agent. A second agent gets an error before it changes
+//! While the agent runs, it locks the file `agent.sock.lock` in the socket's folder. The owner of
+//! the lock may remove the socket of a killed agent. A second agent gets an error before it changes
 //! anything. Only root may connect. [`trunkline_api::attach`] defines the framing.
 
 use std::fs::{self, File};
@@ -99,7 +99,7 @@ fn runs(pid: &str) -> bool {
     test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
 }
 
-/// Takes the lock of a process that has ended. A child of it still holds the lock between fork and
+/// Takes the lock of a process that has ended. Its child may still hold the lock, between fork and
 /// exec.
 fn locked_within(file: &File, limit: Duration) -> io::Result<bool> {
     let file = file.try_clone()?;
@@ -224,7 +224,7 @@ mod tests {
     fn the_lock_of_a_dead_process_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
-        // As a child of a killed agent holds it for a moment.
+        // A child of a killed agent holds the lock for a moment.
         let left = File::create(folder.path().join("agent.sock.lock")).unwrap();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
@@ -269,7 +269,7 @@ mod tests {
 
         let (client, server) = UnixStream::pair().unwrap();
         drop(client);
-        assert!(receive(&server).await.unwrap().is_none(), "a client that asks nothing is no error");
+        assert!(receive(&server).await.unwrap().is_none(), "a client without a request is no error");
 
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(b"{").await.unwrap();
@@ -290,7 +290,7 @@ mod tests {
     async fn a_disconnected_client_is_detected() {
         let (client, server) = UnixStream::pair().unwrap();
         let waiting = tokio::time::timeout(Duration::from_millis(20), gone(&server)).await;
-        assert!(waiting.is_err(), "it is still there");
+        assert!(waiting.is_err(), "the client is still connected");
         drop(client);
         gone(&server).await;
     }

@@ -192,7 +192,7 @@ impl Scene {
             assert!(!self.arrives(&self.plain, source), "{when}: {source} from the plain pod");
             dropped += 1 + u64::from(!expected);
         }
-        assert_eq!(counters()["source"] - before["source"], dropped, "{when}: what is dropped is counted");
+        assert_eq!(counters()["source"] - before["source"], dropped, "{when}: dropped packets are counted");
     }
 }
 
@@ -251,11 +251,11 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
         assert!(!scene.arrives(&scene.router, "10.9.1.1"));
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
         assert!(scene.arrives(&scene.router, "10.9.1.1"));
-        // As udev does for each new link.
+        // udev does this for each new link.
         for (pod, back) in [(&scene.router, "0"), (&scene.plain, "2")] {
             let path = format!("/proc/sys/net/ipv4/conf/{}/rp_filter", pod.pod.host_ifname);
             std::fs::write(path, "2").unwrap();
-            eventually("what others wrote is right again", || pod.reverse_path() == back);
+            eventually("the changes by others are reverted", || pod.reverse_path() == back);
         }
         assert!(scene.arrives(&scene.router, "10.9.1.1"));
     });
@@ -310,7 +310,7 @@ fn extra_prefixes_survive_a_restart() {
         let pods = vec![scene.router.plan(&EXTRA, &EXTRA), scene.plain.plan(&[], &EXTRA)];
         assert!(runtime.block_on(scene.kernel.set_pods(pods)).unwrap().is_empty());
         scene.check("after the restart", &passes);
-        assert_eq!(tables(), before, "nothing was loaded anew");
+        assert_eq!(tables(), before, "no rule was loaded again");
         // Deleted rules are restored.
         nft(&["flush", "ruleset"]);
         eventually("the guard is back", || scene.kernel.status().guard.repairs > 0);

@@ -77,8 +77,8 @@ fn nft(command: &str) {
 }
 
 #[test]
-fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
-    isolated("pods_of_one_node_reach_each_other_by_the_router_and_only_they_do", |runtime| {
+fn pods_of_one_node_reach_each_other_only_by_the_router() {
+    isolated("pods_of_one_node_reach_each_other_only_by_the_router", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {
             println!("skipped, nft is not installed");
             return;
@@ -136,7 +136,7 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
         assert_eq!(pods(), [true, true], "directly, without hairpin");
 
         put(true);
-        assert_eq!(pods(), [false, false], "the router stands between them");
+        assert_eq!(pods(), [false, false], "packets pass the router");
         // Pings to and from the node itself.
         assert!(["10.10.0.4", "fd10::4"].into_iter().all(ping));
         assert!(inside(&one, || ["10.10.0.9", "fd10::9"].into_iter().all(ping)));
@@ -148,7 +148,7 @@ fn pods_of_one_node_reach_each_other_by_the_router_and_only_they_do() {
         nft("add rule ip services pre ip daddr 10.96.0.4 dnat to 10.10.0.4");
         nft("add rule ip services post ip saddr 10.10.0.4 ip daddr 10.10.0.4 masquerade");
         assert!(inside(&one, || ping("10.96.0.5")), "a Service, translated here and back");
-        assert!(inside(&one, || ping("10.96.0.4")), "a Service that is the pod itself");
+        assert!(inside(&one, || ping("10.96.0.4")), "a Service with the client itself as backend");
 
         wall(false);
         assert_eq!(pods(), [true, true], "out and back");

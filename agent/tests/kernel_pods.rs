@@ -132,7 +132,7 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
             // The proxy setting that helps a pod without its neighbour entry.
             let proxy = format!("/proc/sys/net/ipv4/conf/{}/proxy_arp", device.host_ifname);
             assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "1");
-            // The same ADD again: the same device, and it still works.
+            // A repeated ADD: the device stays the same and still works.
             assert_eq!(attach(runtime, &node, &netns, &spec), device);
             assert!(ping(addresses[0]), "{container} after the second ADD");
         }
@@ -180,7 +180,7 @@ fn a_translated_service_is_reached_from_the_host() {
         let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
         assert_eq!(applied.faults, [""; 0]);
         assert!(reached(), "from an address of the host");
-        assert!(!inside(&netns, || ping("203.0.113.9")), "what was not translated keeps its source");
+        assert!(!inside(&netns, || ping("203.0.113.9")), "an untranslated packet keeps its source");
     });
 }
 
@@ -198,7 +198,8 @@ fn check_reports_everything_that_is_missing() {
             ip("addr del 10.1.0.4/32 dev eth0");
         });
         let error = check(runtime, &node, &netns, &spec).unwrap_err();
-        for part in ["eth0 has no 10.1.0.4", "neighbour entry for 169.254.1.1", "no default route by fe80::"]
+        for part in
+            ["eth0 has no 10.1.0.4", "neighbour entry for 169.254.1.1", "no default route through fe80::"]
         {
             assert!(error.contains(part), "{part} in {error}");
         }
@@ -245,7 +246,7 @@ fn foreign_changes_of_a_pod_are_repaired() {
                     && ping("10.1.0.4")
                     && ping("2001:db8::4")
             });
-            eventually("it is counted", || node.kernel.status().repairs > number as u64);
+            eventually("the repair is counted", || node.kernel.status().repairs > number as u64);
             assert_eq!(node.kernel.status().last_error, None, "{command}");
         }
         let repairs = node.kernel.status().repairs;
@@ -289,15 +290,15 @@ fn del_ignores_missing_and_foreign_devices() {
         assert!(delete().unwrap());
         assert!(ip_json("route show table 39999").is_empty());
         assert!(!inside(&netns, || ip("link").contains("eth0")));
-        assert!(!delete().unwrap(), "the second time there is nothing");
+        assert!(!delete().unwrap(), "the second DEL finds no device");
 
         let netns_that_goes = namespace();
         attach(runtime, &node, &netns_that_goes, &spec);
         drop(netns_that_goes);
-        eventually("the kernel took the pair away", || !ip("link").contains(&name));
+        eventually("the kernel deleted the pair", || !ip("link").contains(&name));
         assert!(!delete().unwrap(), "the namespace is gone");
 
-        // Also a veth, and a link without an alias. DEL and ADD change nothing on it.
+        // Foreign links: also a veth, and a link without an alias. DEL and ADD do not change them.
         for (kind, alias) in [("bridge", ""), ("veth", ""), ("veth", "theirs")] {
             ip(&format!("link add {name} type {kind}"));
             if !alias.is_empty() {
@@ -333,7 +334,7 @@ fn incomplete_work_is_completed_or_repeated() {
         let index = ip_json(&format!("link show {name}"))[0]["ifindex"].clone();
         move_link("eth0", &netns);
         let device = attach(runtime, &node, &netns, &spec);
-        assert_eq!(index, device.host_ifindex, "completed, not made anew");
+        assert_eq!(index, device.host_ifindex, "completed, not created again");
         assert!(ping("10.1.0.4") && ping("2001:db8::4"));
         check(runtime, &node, &netns, &spec).unwrap();
 
@@ -390,7 +391,7 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
             tc(&command);
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
-            // As the next start does.
+            // The next start makes the same request.
             let repaired =
                 runtime.block_on(node.workers.repair_limits(host.to_owned(), spec.bandwidth)).unwrap();
             assert_eq!(repaired.len(), 1, "{command}: {repaired:?}");
@@ -406,7 +407,7 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
 
         // The pair is deleted with its namespace. The other device stays until DEL.
         drop(netns);
-        eventually("the kernel took the pair away", || !ip("link").contains(host));
+        eventually("the kernel deleted the pair", || !ip("link").contains(host));
         assert!(ip("link").contains(&ifb));
         assert!(runtime.block_on(node.workers.detach(host.to_owned(), None)).unwrap());
         assert!(!ip("link").contains(&ifb));
@@ -445,11 +446,12 @@ fn a_second_interface_does_not_change_the_first() {
             (alias("eth0"), alias("net1")),
             ("trunkline:c:eth0".into(), "trunkline:c:net1:second".into())
         );
-        // The default route is the first interface's, and for IPv6, which the first lacks, the
-        // second's.
+        // The IPv4 default route uses the first interface. That interface has no IPv6 address, so
+        // the IPv6 default route uses the second one.
         assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
         assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
-        // The subnets of its network use the second interface, and so do packets from its address.
+        // The subnets of its network use the second interface, and packets from its address use it
+        // too.
         assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
         assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"), "{}", way("192.0.2.1 from 10.2.0.4"));
         let gateways = device.routes.iter().map(|(to, by)| format!("{to} {by}")).collect::<Vec<_>>();
@@ -588,7 +590,7 @@ fn packet_path_equals_the_kernels_forwarding() {
         );
         assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
 
-        // To the other pod, in both families.
+        // A packet to the other pod, in both families.
         for (destination, route) in [("10.1.0.2", "10.1.0.2/32"), ("2001:db8::2", "2001:db8::2/128")] {
             let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
@@ -600,7 +602,7 @@ fn packet_path_equals_the_kernels_forwarding() {
             assert_eq!(met.hops[0].neighbour.as_deref(), Some("permanent"));
             assert_eq!(local.back[0].route.as_ref().unwrap().hops[0].interface, first.host_ifname);
         }
-        // To the node, and to the pod itself.
+        // Packets to the node, and to the pod itself.
         let own = path_to("192.0.2.1");
         assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
         assert_eq!(path_to("10.1.0.1").end, "the pod itself: a local route");
@@ -609,7 +611,10 @@ fn packet_path_equals_the_kernels_forwarding() {
         ip("route replace default table 10000 nexthop via 192.0.3.1 nexthop via 192.0.3.9");
         let hops = path_to("198.51.100.1").forth[1].route.clone().unwrap().hops;
         assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
-        assert!(hops.iter().any(|hop| hop.neighbour.is_none()), "nobody has spoken to 192.0.3.9: {hops:?}");
+        assert!(
+            hops.iter().any(|hop| hop.neighbour.is_none()),
+            "no packet was sent to 192.0.3.9 yet: {hops:?}"
+        );
 
         // Through a tunnel: the FDB entry contains the other VTEP, and the result contains the path
         // of the tunnel's own packet.
@@ -632,11 +637,11 @@ fn packet_path_equals_the_kernels_forwarding() {
         // The reason for its end is shown.
         ip("route add blackhole 203.0.113.0/24 table 10000");
         let dropped = path_to("203.0.113.1");
-        assert_eq!(dropped.end, "it is dropped on the node");
+        assert_eq!(dropped.end, "the node drops the packet");
         assert!(dropped.forth[1].refused.as_ref().unwrap().contains("blackhole"), "{dropped:?}");
         inside(&one, || ip("route del default"));
         let lost = path_to("198.51.100.1");
-        assert_eq!(lost.end, "it does not leave the pod");
+        assert_eq!(lost.end, "the packet does not leave the pod");
         assert!(lost.forth[0].refused.as_ref().unwrap().contains("there is no route"), "{lost:?}");
         assert_eq!(node.kernel.status().last_error, None);
     });
@@ -652,7 +657,7 @@ fn run(program: &str, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Moves a link of this namespace by the descriptor of the other one.
+/// Moves a link of this namespace into another namespace, by its descriptor.
 fn move_link(name: &str, netns: &OwnedFd) {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -692,11 +697,7 @@ fn an_attach_lists_no_other_pods() {
             few.0, few.1, many.0, many.1
         );
         // Durations are only for information. An ADD must not list existing objects.
-        assert_eq!(
-            node.kernel.status().rescans,
-            rescans,
-            "attaching made the kernel side list what is there"
-        );
+        assert_eq!(node.kernel.status().rescans, rescans, "an attach listed existing objects");
         let address: IpAddr = "10.1.234.96".parse().unwrap();
         assert!(ping(&address.to_string()), "60000 is 234.96");
     });

@@ -113,7 +113,7 @@ fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
     RouteChange { prefix, paths: paths.collect() }
 }
 
-/// `ip route show` of a table, one route per line, own and foreign ones.
+/// `ip route show` of a table, one route per line, Trunkline's and foreign routes.
 fn table(family: u8, table: u32) -> Vec<String> {
     let output = Command::new("ip")
         .args([&format!("-{family}"), "route", "show", "table", &table.to_string()])
@@ -163,7 +163,7 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert_eq!(host.tables.get(&"10.1.0.0/16".parse::<IpNet>().unwrap()), Some(&TABLE));
-        assert!(!host.used_tables.contains(&TABLE), "own tables are not somebody else's");
+        assert!(!host.used_tables.contains(&TABLE), "the agent's tables do not count as foreign");
         // No session yet: the plan has no default routes, and the old ones stay.
         let mut without = importing();
         without.routes.retain(|key, _| key.prefix.prefix_len() != 0);
@@ -486,7 +486,7 @@ fn nat_is_replaced_as_a_whole_and_only_if_it_differs() {
         assert_eq!(second.status().last_error, None);
         set(runtime, &second, nat(&[]));
         assert!(!rules().contains("trunkline"));
-        assert!(ip_json("rule").len() == 3, "nothing else was touched");
+        assert!(ip_json("rule").len() == 3, "nothing else changed");
     });
 }
 
@@ -519,7 +519,7 @@ fn the_first_foreign_nat_chain_enables_marks() {
         assert!(!marked(), "nothing is translated");
         nft("add chain inet theirs pre { type nat hook prerouting priority dstnat ; }").unwrap();
         eventually("marks with the NAT chain", marked);
-        assert_eq!(kernel.status().repairs, 0, "nobody changed a table of the agent's");
+        assert_eq!(kernel.status().repairs, 0, "no table of the agent was changed");
         drop(kernel);
         nft("delete table inet trunkline").unwrap();
         let (second, _events) = spawn([]);

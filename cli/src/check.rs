@@ -79,8 +79,8 @@ fn is_example(config: &Config) -> Option<String> {
     let Config { node_name, router_id, .. } = &example;
     (*config == example).then(|| {
         format!(
-            "the configuration is the documented example, with names and addresses that are not this host's (nodeName {}, routerID {}): \
-             write only the fields that you change",
+            "the configuration is the documented example, with names and addresses that are not \
+             this host's (nodeName {}, routerID {}): keep only the fields that you change",
             node_name.as_deref().unwrap_or_default(),
             router_id.map(|id| id.to_string()).unwrap_or_default()
         )

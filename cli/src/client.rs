@@ -70,7 +70,7 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
             socket.display()
         ),
         io::ErrorKind::PermissionDenied => {
-            anyhow::anyhow!("the agent's socket {} is for root only: run this as root", socket.display())
+            anyhow::anyhow!("only root may use the agent's socket {}: run this as root", socket.display())
         }
         _ => anyhow::anyhow!("{}: {error}", socket.display()),
     })?;

@@ -98,8 +98,8 @@ pub enum Command {
         #[arg(long, value_name = "PEER")]
         advertised: Option<PeerKey>,
         /// Explain the routing of PREFIX: each path with the results of import policy and decision
-        /// process, and for each peer whether the prefix is advertised and why not. An address
-        /// stands for its host route.
+        /// process, and each peer with the reason why the prefix is advertised or not. An address
+        /// means its host route.
         #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["received", "advertised", "mrt"])]
         explain: Option<IpNet>,
         /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for programs such as bgpdump; `-` is
@@ -124,15 +124,15 @@ pub enum Command {
         /// address.
         #[arg(long, value_name = "ADDRESS", requires = "path")]
         from: Option<IpAddr>,
-        /// With --path: network namespace of the pod, if the file recorded by the runtime does not
-        /// exist any more.
+        /// With --path: network namespace of the pod, if the file that the runtime recorded no
+        /// longer exists.
         #[arg(long, value_name = "FILE", requires = "path")]
         netns: Option<PathBuf>,
         /// Arguments of the request.
         #[command(flatten)]
         args: ClientArgs,
     },
-    /// Show the recent session and route events, including those of earlier runs of the agent.
+    /// Show the recent session and route events, including events of earlier runs of the agent.
     Events {
         /// Continue to print new events.
         #[arg(short, long)]
@@ -174,7 +174,7 @@ pub enum Command {
         #[command(flatten)]
         args: ClientArgs,
     },
-    /// Undo a drain, or stop one: this node advertises its prefixes again.
+    /// Undo a drain, or stop a drain in progress: this node advertises its prefixes again.
     Undrain(ClientArgs),
     /// Print the completion script of a shell for this command line.
     Completions {
@@ -278,7 +278,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 (None, None) => Table::Best,
             };
             let mut routes: Vec<Route> = client::query(&args.socket, Query::Routes { table })?;
-            // The agent's order; paths of one prefix keep their order.
+            // The sort by prefix is stable, so paths of one prefix keep the agent's order.
             routes.sort_by_key(|route| route.prefix);
             print(args.output, &routes, |routes| show::routes(routes))
         }
@@ -345,10 +345,7 @@ fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Res
     };
     if let Some(other) = pods.iter().find(|pod| pod.container_id != first.container_id) {
         let titles = [first, other].map(|pod| format!("{} ({})", pod.title(), pod.container_id));
-        anyhow::bail!(
-            "{written} matches several pods: select one of {} by its container ID",
-            titles.join(", ")
-        )
+        anyhow::bail!("{written} matches several pods, {}: select one by its container ID", titles.join(", "))
     }
     let path = match netns {
         Some(path) => path,
@@ -380,12 +377,13 @@ fn prefix(text: &str) -> Result<IpNet, String> {
 fn message(text: &str) -> Result<String, String> {
     match text.len() {
         _ if text.chars().any(char::is_control) => {
-            Err("it has control characters: write plain text".to_owned())
+            Err("the text has control characters: write plain text".to_owned())
         }
         0..=Notification::MAX_COMMUNICATION => Ok(text.to_owned()),
-        octets => {
-            Err(format!("it has {octets} octets: write at most {} octets", Notification::MAX_COMMUNICATION))
-        }
+        octets => Err(format!(
+            "the text has {octets} octets: write at most {} octets",
+            Notification::MAX_COMMUNICATION
+        )),
     }
 }
 

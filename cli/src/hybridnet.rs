@@ -25,8 +25,10 @@ pub fn refuse_if_running() -> anyhow::Result<()> {
     let table = fs::read_to_string(SOCKETS).with_context(|| SOCKETS.to_owned())?;
     if let Some(path) = listening(&table) {
         bail!(
-            "hybridnet's daemon runs on this node: it listens on {path}, and would undo what Trunkline's agent puts into the kernel. Take the node \
-             out of the DaemonSet hybridnet-daemon first (docs/migrate-from-hybridnet.md), or start with --beside-hybridnet if that is not its daemon"
+            "hybridnet's daemon runs on this node: it listens on {path}, and would delete the \
+             kernel objects of Trunkline's agent. Remove the node from the DaemonSet \
+             hybridnet-daemon first (docs/migrate-from-hybridnet.md), or start with \
+             --beside-hybridnet if another program has this socket"
         );
     }
     Ok(())

@@ -59,7 +59,7 @@ pub struct Install {
     /// The folders.
     #[command(flatten)]
     pub place: InstallPaths,
-    /// The plugin's program; by default the one beside this program.
+    /// The plugin's program; by default the one in this program's folder.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
     /// Configuration list instead of the default one; docs/cni.md describes its keys.
@@ -108,7 +108,8 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
     }
     if let Some(before) = first(&place.conf_dir)?.filter(|first| *first != configuration) {
         println!(
-            "{} precedes it, and the runtime uses that one: remove it, or give this one an earlier name (--conf-name)",
+            "{0} precedes it, and the runtime uses {0}: remove {0}, or give Trunkline's file an \
+             earlier name (--conf-name)",
             before.display()
         );
     }
@@ -153,7 +154,10 @@ fn check(text: &str) -> anyhow::Result<()> {
     }
     let plugins = list["plugins"].as_array().context("plugins: missing: write a list of plugins")?;
     let types: Vec<&str> = plugins.iter().filter_map(|plugin| plugin["type"].as_str()).collect();
-    ensure!(types.contains(&PLUGIN), "plugins: none is of type {PLUGIN}, but {types:?}: write one that is");
+    ensure!(
+        types.contains(&PLUGIN),
+        "plugins: none is of type {PLUGIN}, only {types:?}: add a plugin of this type"
+    );
     Ok(())
 }
 
@@ -273,7 +277,7 @@ mod tests {
         install(&it).unwrap();
         assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
 
-        // Another version: a new file, so a running plugin keeps its old one.
+        // Another version is a new file, so a running plugin keeps its old file.
         let running = File::open(bin.join(PLUGIN)).unwrap();
         fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
         install(&it).unwrap();
@@ -300,7 +304,7 @@ mod tests {
             plugins.map(|plugin| plugin["type"].as_str().unwrap().to_owned()).collect()
         };
         fs::write(&portmap, "").unwrap();
-        assert_eq!(types(), [PLUGIN], "it has no execute bit");
+        assert_eq!(types(), [PLUGIN], "the program has no execute bit");
         fs::set_permissions(&portmap, Permissions::from_mode(0o755)).unwrap();
         assert_eq!(types(), [PLUGIN, PORTMAP]);
         fs::remove_file(&portmap).unwrap();
@@ -323,7 +327,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
 
-        // A guessed name: another one is used, and the command fails after the last.
+        // A guessed name: the command uses another name, and fails after the last one.
         let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
         planted(1);
         let mut numbers = [1, 2].into_iter();
@@ -370,7 +374,7 @@ mod tests {
         }
         fs::write(it.plugin.as_ref().unwrap(), "#!/bin/sh").unwrap();
         assert!(install(&it).unwrap_err().to_string().contains("not a program"));
-        assert!(!it.place.conf_dir.exists(), "nothing was written");
+        assert!(!it.place.conf_dir.exists(), "no file was written");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl<'de, S: DeserializeSeed<'de, Value = ()>> Visitor<'de> for Answer<S> {
         match map.next_key()? {
             Some(ListKind::Ok) => map.next_value_seed(self.0).map(|()| None),
             Some(ListKind::Error) => map.next_value().map(Some),
-            None => Err(M::Error::custom("it is empty")),
+            None => Err(M::Error::custom("the reply is empty")),
         }
     }
 }

@@ -12,7 +12,7 @@ pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
     let faulty = probes.routers.iter().filter(|router| !router.faults.is_empty()).count();
     let failover = if probes.failover { "" } else { ", no failover" };
     let mut lines = vec![format!(
-        "{} of {} paths by routers without a fault, every {}{failover}",
+        "{} of {} paths through routers without a fault, every {}{failover}",
         probes.routers.len() - faulty,
         probes.routers.len(),
         duration(probes.interval_milliseconds / 1000),
@@ -27,7 +27,7 @@ pub(crate) fn lines(probes: &ProbeStatus) -> Vec<String> {
         let unproven: Vec<&str> = unproven.map(|check| check.name.as_str()).collect();
         if !unproven.is_empty() && router.faults.is_empty() {
             lines.push(format!(
-                "{} ({}): no probe has returned yet of {}: this network may not return such probes",
+                "{} ({}): no probe has returned yet of {}: some networks do not return such probes",
                 router.peer,
                 router.family,
                 unproven.join(", ")

@@ -266,7 +266,7 @@ pub fn peers(peers: &[Peer]) -> String {
     columns.render()
 }
 
-/// The cause of a peer's outage; for an established peer, the cause of the last one.
+/// The cause of a peer's outage; for an established peer, the cause of its last outage.
 fn why(peer: &Peer) -> String {
     match (&peer.cause, &peer.last_loss) {
         (Some(cause), _) => caused(cause),
@@ -439,7 +439,8 @@ pub fn drain(status: &DrainStatus) -> String {
         DrainPhase::Undrained => "undrained: this node is part of the fabric\n".to_owned(),
         DrainPhase::Announcing => match status.settle_seconds {
             Some(left) => format!(
-                "announcing for {since}: every peer knows that this node leaves, the fabric has another {} to move away\n",
+                "announcing for {since}: every peer has received GRACEFUL_SHUTDOWN, the fabric has \
+                 another {} to use other paths\n",
                 duration(left)
             ),
             None => format!("announcing for {since}: the peers receive GRACEFUL_SHUTDOWN\n"),
@@ -461,13 +462,15 @@ pub fn drain(status: &DrainStatus) -> String {
     match (status.cordon, status.phase) {
         (Some(CordonStatus { overruled: true, .. }), _) => {
             text.push_str(
-                "it is cordoned in Kubernetes, and is not drained: an operator ran `trunkline undrain`\n",
+                "the node is cordoned in Kubernetes, and is not drained: an operator ran \
+                 `trunkline undrain`\n",
             );
         }
         (Some(CordonStatus { pods_left, .. }), DrainPhase::Undrained) => {
             let _ = writeln!(
                 text,
-                "it is cordoned in Kubernetes, and is drained after its pods were deleted: {pods_left} left"
+                "the node is cordoned in Kubernetes, and is drained after its pods were deleted: \
+                 {pods_left} left"
             );
         }
         _ => {}
@@ -528,7 +531,7 @@ pub fn routes(routes: &[Route]) -> String {
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
 }
 
-/// Every path with its result, then every peer and what is advertised to it.
+/// Every path with its result, then every peer with the prefix's advertisement to it.
 pub fn explanation(explanation: &Explanation) -> String {
     let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "here".to_owned());
     let mut text = format!("{}\n", explanation.prefix);

@@ -43,12 +43,12 @@ fn basis(basis: DefaultRouteBasis) -> &'static str {
 }
 
 fn differs(way: &DefaultRouteStatus) -> Option<String> {
-    let wanted = || format!("DIFFERENT FROM THE PLAN: the agent wants {}", next_hops_in_words(&way.wanted));
+    let wanted = || format!("DIFFERENT FROM THE PLAN: the plan has {}", next_hops_in_words(&way.wanted));
     (way.wanted != way.installed).then(wanted)
 }
 
 fn left_out(way: &DefaultRouteStatus) -> impl Iterator<Item = String> {
-    way.left_out.iter().map(|out| format!("not by {}: it {}", out.peer, out.reason))
+    way.left_out.iter().map(|out| format!("not through {}: it {}", out.peer, out.reason))
 }
 
 #[cfg(test)]
@@ -78,14 +78,14 @@ mod tests {
             text,
             [
                 "next hops|ipv4-unicast by 10.11.0.1: the peers that advertise a default route",
-                "|not by 10.12.0.1: it withdrew its default route"
+                "|not through 10.12.0.1: it withdrew its default route"
             ]
         );
         let both = DefaultRouteStatus { installed: Vec::new(), left_out: Vec::new(), ..way };
         assert_eq!(
             explanation(&both),
-            "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that advertise a default route\n\
-             DIFFERENT FROM THE PLAN: the agent wants 10.11.0.1\n"
+            "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that \
+             advertise a default route\nDIFFERENT FROM THE PLAN: the plan has 10.11.0.1\n"
         );
     }
 }

@@ -96,7 +96,7 @@ fn start_completes_or_cleans_up_after_a_kill() {
         host.start();
         assert_eq!(host.pods(), [("lives".to_owned(), "attached".to_owned())]);
         assert!(link_exists("lives") && !link_exists("no-routes"));
-        assert!(inside(&half, || ip("-br link").lines().count() == 1), "the pod's end is gone too");
+        assert!(inside(&half, || ip("-br link").lines().count() == 1), "the pod interface is gone too");
         assert_eq!(pod_routes(), 1);
 
         // DEL was killed after it removed the routes and before it deleted the link. The pod may
@@ -114,7 +114,11 @@ fn start_completes_or_cleans_up_after_a_kill() {
         host.start();
         assert_eq!(host.pods(), [("lives".to_owned(), "broken".to_owned())]);
         let next = host.add("next", &half).unwrap();
-        assert_ne!(address(&next), address(&attachment), "an address that DEL did not give back stays taken");
+        assert_ne!(
+            address(&next),
+            address(&attachment),
+            "an address that DEL did not release stays allocated"
+        );
         // GC lists the valid attachments, and deletes the others.
         host.gc(&["next"]);
         assert_eq!(host.pods(), [("next".to_owned(), "attached".to_owned())]);
@@ -188,7 +192,7 @@ fn bad_edit_is_rejected_and_the_old_state_stays() {
             ("", "10.15.0.0/24", "rack1.yaml: Subnet pods: spec.range.cidr"),
         ] {
             host.manifest(peer, cidr);
-            eventually("it is refused", || refused(&host).iter().any(|fault| fault.contains(words)));
+            eventually("the change is refused", || refused(&host).iter().any(|fault| fault.contains(words)));
             assert_eq!((host.pods().len(), pod_routes()), (1, 1));
             host.add("c2", &namespace()).unwrap();
             host.del("c2").unwrap();
@@ -197,11 +201,11 @@ fn bad_edit_is_rejected_and_the_old_state_stays() {
         let text = fs::read_to_string(host.path("manifests/rack1.yaml")).unwrap();
         let network = text.split("---\n").next().unwrap();
         fs::write(host.path("manifests/rack1.yaml"), network).unwrap();
-        eventually("it is refused", || {
+        eventually("the change is refused", || {
             refused(&host).iter().any(|fault| fault.contains("delete them first"))
         });
         host.manifest(OPTIONAL, "10.14.0.0/24");
-        eventually("it is in force", || refused(&host).is_empty());
+        eventually("the state is in force", || refused(&host).is_empty());
         assert_eq!(host.pods().len(), 1);
     });
 }

@@ -176,7 +176,7 @@ fn bad_manifests_are_rejected_with_file_field_and_fix() {
         let text = manifests(GOOD, SUBNET);
         let networks = host.status().networks;
         for Bad { what, from, to, says } in BAD {
-            assert_eq!(text.matches(from).count(), 1, "{what}: `{from}` stands there once");
+            assert_eq!(text.matches(from).count(), 1, "{what}: `{from}` occurs once");
             host.manifests(&text.replacen(from, to, 1));
             eventually(what, || !host.status().manifests.refused.is_empty());
             let status = host.prints("status");
@@ -208,7 +208,7 @@ fn taken_metrics_port_is_reported_and_the_agent_runs() {
         assert!(status.contains("/metrics, /healthz and /readyz are NOT SERVED: 127.0.0.1:9473"), "{status}");
         undisturbed(&host);
         drop(taken);
-        eventually("it is served once the port is free", || host.status().http_fault.is_none());
+        eventually("/metrics is served once the port is free", || host.status().http_fault.is_none());
         let mut stream = TcpStream::connect("127.0.0.1:9473").unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -229,7 +229,9 @@ fn bad_manifest_at_start_is_reported_and_later_applied() {
         host.manifests(&manifests(GOOD, "10.14.0.0/33"));
         host.launch();
         eventually("it answers", || host.ask::<Vec<Peer>>(Query::Peers { address: None }).is_ok());
-        eventually("it is told", || host.prints("status").contains("REFUSED, nothing was applied yet"));
+        eventually("the fault is shown", || {
+            host.prints("status").contains("REFUSED, nothing was applied yet")
+        });
         let failure = host.add("c1", &namespace()).unwrap_err();
         assert_eq!(failure.code, Code::TryAgainLater, "{failure}");
         host.manifests(&manifests(GOOD, SUBNET));
@@ -295,7 +297,7 @@ fn misbehaving_peers_show_their_cause() {
                 3,
                 CauseKind::WrongAs,
                 "Bad Peer AS",
-                "the router is in AS 65009 and the Network says 65000: correct asn of this peer",
+                "the router is in AS 65009 and the Network has 65000: correct asn of this peer",
             ),
             (
                 4,
@@ -332,7 +334,7 @@ fn misbehaving_peers_show_their_cause() {
                 peer(&host, address.trim()).cause.is_some_and(|cause| cause.kind == kind)
             });
         }
-        within(Duration::from_secs(20), "the AS is named", || {
+        within(Duration::from_secs(20), "the AS number is shown", || {
             let all = host.prints("peers");
             assert!(!all.contains("k2"), "the password is shown:\n{all}");
             all.contains("65009")
@@ -340,7 +342,7 @@ fn misbehaving_peers_show_their_cause() {
         assert_eq!(
             peer(&host, "10.255.0.7").state,
             PeerState::Established,
-            "as many as the limit is not too many"
+            "a number of prefixes equal to the limit is accepted"
         );
         for number in [2, 3, 5, 6] {
             assert_ne!(peer(&host, &format!("10.255.0.{number}")).state, PeerState::Established, "{number}");
@@ -437,16 +439,16 @@ fn full_disk_allocates_no_address_and_stops_no_pod() {
             assert!(failure.to_string().contains(words), "`{words}`: {failure}");
         }
         host.add(&name, &namespace()).unwrap_err();
-        assert!(host.pods().iter().all(|(container, _)| *container != name), "{name} has nothing");
+        assert!(host.pods().iter().all(|(container, _)| *container != name), "{name} has no interface");
         let status = host.prints("status");
         assert!(status.contains("UNUSABLE: store") && status.contains("No space left"), "{status}");
-        assert!(inside(&routers, || ping(&pod)), "what runs goes on");
+        assert!(inside(&routers, || ping(&pod)), "running pods keep working");
         undisturbed(&host);
 
         disk.free();
         let after = namespace();
         let next = address(&host.add("after", &after).unwrap());
-        assert!(next != pod && !given.contains(&next), "{next} is given twice");
+        assert!(next != pod && !given.contains(&next), "{next} is allocated twice");
         assert!(host.status().store.fault.is_none());
         host.kill();
         host.start();
@@ -520,7 +522,7 @@ fn storm(verb: &str) {
         assert!(inside(&routers, || ping(&witness)), "round {round}");
     }
     println!("{verb}: {AT_ONCE} take {whole:?}; {answered} of {asked} answered");
-    assert!(answered < asked, "no kill was in time");
+    assert!(answered < asked, "no kill interrupted a request");
     // All addresses are free again.
     let used: u32 = host.status().networks.iter().flat_map(|n| &n.subnets).map(|subnet| subnet.used).sum();
     assert_eq!(used, 1);
@@ -553,7 +555,7 @@ fn add_of_a_killed_runtime_is_undone() {
         let stream = host.request(attach("c1"), Some(&netns)).unwrap();
         eventually("it waits", || pod_routes() == 1);
         drop(stream);
-        eventually("it is taken back", || host.pods().is_empty());
+        eventually("the ADD is undone", || host.pods().is_empty());
         assert_eq!((pod_routes(), links().len()), (0, 0));
         assert!(!inside(&netns, || ip("-br link").contains("eth0")));
     });
@@ -591,19 +593,23 @@ fn deleted_kernel_objects_are_restored_or_reported() {
             assert!(inside(&routers, || ping(&pod)), "{harm}");
             repairs = host.status().kernel.repairs;
         }
-        eventually("an event says so", || host.prints("events").contains("changed by others and restored: "));
+        eventually("an event reports the repairs", || {
+            host.prints("events").contains("changed by others and restored: ")
+        });
         // A veth pair cannot be created again without its other end in the pod's namespace, so it
         // is reported.
         let link = trunkline_datapath::naming::host_ifname("c1", "eth0");
         ip(&format!("link del {link}"));
-        eventually("it is reported", || host.pods().contains(&("c1".to_owned(), "broken".to_owned())));
+        eventually("the missing link is reported", || {
+            host.pods().contains(&("c1".to_owned(), "broken".to_owned()))
+        });
         assert!(host.prints("pods").contains("broken"));
         assert!(
             !host.prints("routes --advertised 10.255.0.1").contains(&format!("{pod}/32")),
-            "it is withdrawn"
+            "the pod is withdrawn"
         );
         let other = address(&host.add("c3", &namespace()).unwrap());
-        assert_ne!(other, pod, "its address stays taken");
+        assert_ne!(other, pod, "its address stays allocated");
         host.del("c1").unwrap();
         assert_eq!(host.pods().len(), 2);
         undisturbed(&host);

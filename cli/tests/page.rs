@@ -183,11 +183,7 @@ fn queries_are_answered_and_bad_ones_get_advice() {
             assert!(answer.json()["error"].as_str().unwrap().contains(says), "{path}: {}", answer.body);
         }
         host.del("c1").unwrap();
-        assert_eq!(
-            get("/page/pods").json()["count"],
-            0,
-            "what is kept of the list is as old as the last change"
-        );
+        assert_eq!(get("/page/pods").json()["count"], 0, "the list is built again after a change");
     });
 }
 
@@ -200,7 +196,7 @@ fn streams_send_changes_and_are_limited_in_number() {
         assert_eq!(status, 200);
         let first =
             stream.until("the peer is shown", |document| document["peers"][0]["name"] == "10.255.0.1");
-        assert_eq!(first["peers"][0]["since"], Value::Null, "it never was there: {first}");
+        assert_eq!(first["peers"][0]["since"], Value::Null, "the peer was never established: {first}");
         assert_eq!(first["peers"][0]["trend"]["state"].as_str().unwrap().len(), 60);
         assert!(first["peers"][0]["trend"]["state"].as_str().unwrap().ends_with('d'));
         assert_eq!(first["agent"]["attachments"], 0);
@@ -219,7 +215,7 @@ fn streams_send_changes_and_are_limited_in_number() {
             Value::from(Vec::<Value>::new())
         );
         host.manifest("", "10.14.0.0/24");
-        stream.until("the peer is needed now", |document| document["peers"][0]["optional"] == false);
+        stream.until("readiness now needs the peer", |document| document["peers"][0]["optional"] == false);
         fs::write(host.path("manifests/bad.yaml"), "kind: [").unwrap();
         stream.until("the manifests are refused", |document| {
             document["agent"]["manifests"]["refused"].as_array().is_some_and(|refused| !refused.is_empty())
@@ -229,17 +225,17 @@ fn streams_send_changes_and_are_limited_in_number() {
         while open.len() < 64 {
             let (status, mut stream) = Stream::open();
             assert_eq!(status, 200, "stream {}", open.len());
-            stream.until("a document comes to each", |document| document["agent"]["attachments"] == 1);
+            stream.until("each stream receives a document", |document| document["agent"]["attachments"] == 1);
             open.push(stream);
         }
         let full = get("/page/live");
         assert_eq!(full.status, 503);
         assert!(full.head.contains("retry-after: 10"), "{}", full.head);
         assert_eq!(ask_at(HERE, "HEAD", "/page/live", "Host: localhost\r\n").status, 503);
-        assert_eq!(get("/page/pods").status, 200, "whoever has no stream can still ask");
+        assert_eq!(get("/page/pods").status, 200, "clients without a stream still get answers");
         assert_eq!(get("/healthz").status, 200);
         drop(open);
-        eventually("a place is free again", || {
+        eventually("one more stream is possible again", || {
             ask_at(HERE, "HEAD", "/page/live", "Host: localhost\r\n").status == 200
         });
     });

@@ -143,7 +143,7 @@ fn faults_without_a_session_loss_are_reported_and_end() {
             ),
             (
                 ProbeFaultKind::Silent,
-                // In one direction, and not BGP.
+                // Packets in one direction, except BGP.
                 filter("postrouting priority 0; oifname r1 meta l4proto != 6 drop"),
                 no_filter.clone(),
             ),
@@ -169,7 +169,7 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
         let rack = Rack::new("");
         sh(&rack.router, "ip route del 10.14.0.0/24");
         rack.has(ProbeFaultKind::ToPods);
-        // A pod that knows everything except the secrets: magic, ports and addresses.
+        // A pod that has the magic, the ports and the addresses, but not the secrets.
         let forge = |from: &OwnedFd, bind: &str| {
             let content = [&b"tlpr"[..], &[0x5a; 60]].concat();
             inside(from, || {

@@ -314,7 +314,7 @@ fn guard_that_cannot_be_loaded_loses_no_packet() {
         established(&running.host);
         within("converged", || !running.host.status().bgp.unwrap().converged.is_empty());
         running.says("status", "NOT IN FORCE: ");
-        assert!(running.host.add("c2", &namespace()).is_err(), "no pod without its guard");
+        assert!(running.host.add("c2", &namespace()).is_err(), "no pod is attached without the guard");
         assert!(default_route().is_some());
         fs::remove_file(folder.join("nft")).unwrap();
         running.host.add("c2", &namespace()).unwrap();
@@ -422,7 +422,7 @@ fn speaker_that_cannot_start_loses_no_packet() {
             let failures = events.iter().filter(|event| event.kind == EventKind::SpeakerFailed);
             assert_eq!(failures.count(), 1, "one event for one reason");
             assert!(default_route().is_some());
-            assert!(kernel.status().stale_routes > 0, "the default route of the last run is held");
+            assert!(kernel.status().stale_routes > 0, "the default route of the last run stays");
             reconcile.stop().await;
         });
         running.lost_nothing();
@@ -442,11 +442,11 @@ fn ended_speaker_loses_no_packet_and_is_restarted() {
                 |view: &ReconcileStatus| view.bgp.as_ref().is_some_and(|bgp| !bgp.converged.is_empty());
             let view = view_until(&reconcile, "converged", converged).await;
             within_async("learned", learned).await;
-            // As after a bug in the speaker: it ends without a command of the agent.
+            // The speaker ends without a command of the agent, as after a bug.
             view.bgp.unwrap().speaker.stop(Stop::Silent).await;
             let view = view_until(&reconcile, "seen", |view| view.stopped.is_some()).await;
             assert!(view.stopped.unwrap().fault.contains("ended unexpectedly"));
-            assert!(learned(), "what it learned stays");
+            assert!(learned(), "the learned routes stay");
             view_until(&reconcile, "started again", converged).await;
             within_async("learned again", learned).await;
             reconcile.stop().await;

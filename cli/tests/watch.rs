@@ -47,16 +47,16 @@ fn panic_restores_the_terminal_before_its_message() {
     let text = reader.join().unwrap();
     let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what:?} in {text:?}"));
     assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"), "{text:?}");
-    assert!(place("\u{1b}[?1049l") < place("on purpose"), "its words go to the screen that stays: {text:?}");
+    assert!(place("\u{1b}[?1049l") < place("on purpose"), "the message is on the normal screen: {text:?}");
     assert!(place("\u{1b}[?25l") < place("\u{1b}[?25h"), "{text:?}");
-    assert!(place("raw: true") > 0, "it was taken");
+    assert!(place("raw: true") > 0, "raw mode was set");
     assert_eq!(after, before);
     assert_eq!(status.code(), Some(101));
-    assert!(!text.contains("test result"), "the other threads went on: {text:?}");
+    assert!(!text.contains("test result"), "the other threads continued: {text:?}");
 }
 
 #[test]
-#[ignore = "it panics at a terminal: another test runs it and looks"]
+#[ignore = "this program panics at a terminal: another test runs it"]
 fn panics_while_drawing() {
     let before = modes(std::io::stdin());
     let mut screen = Screen::open().unwrap();

@@ -156,7 +156,7 @@ fn all_answered(pod: &OwnedFd) {
 }
 
 fn default_route() -> String {
-    // From the list of all tables, because an empty table does not exist.
+    // The list has all tables, because a request for an empty table fails.
     let routes = ip("route show table all");
     let mut lines =
         routes.lines().skip_while(|line| !(line.starts_with("default") && line.contains("table 10000")));
@@ -225,7 +225,7 @@ fn default_route_follows_the_routers_default_routes() {
         std::thread::sleep(Duration::from_millis(300));
         two.uplinks(false);
         leaves_by(&both, &[one]);
-        println!("{} requests were lost until the router was left out", pings.lost());
+        println!("{} requests were lost until the router was excluded", pings.lost());
         all_answered(&pod);
         let way = way_out(&host);
         assert_eq!(
@@ -239,7 +239,7 @@ fn default_route_follows_the_routers_default_routes() {
             out,
             ["withdrew its default route: pods' ipv4-unicast packets use 10.255.1.1 and not this peer"]
         );
-        assert!(host.prints("routes --explain 0.0.0.0/0").contains("not by 10.255.2.1: it withdrew"));
+        assert!(host.prints("routes --explain 0.0.0.0/0").contains("not through 10.255.2.1: it withdrew"));
 
         // The router without uplinks returns first, and gets no packet.
         let pings = Pings::start(&pod);

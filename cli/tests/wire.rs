@@ -83,7 +83,7 @@ fn pod_is_reachable_at_once_despite_old_neighbour_entries() {
         assert_eq!(given, addresses);
         let up1 = ip_json("link show up1")[0]["address"].as_str().unwrap().to_owned();
         for address in addresses {
-            eventually(&format!("the rack has forgotten who had {address}"), || {
+            eventually(&format!("the rack has removed the entry for {address}"), || {
                 let neighbours = inside(&rack, || ip_json(&format!("neigh show {address} dev rack")));
                 neighbours.first().is_some_and(|neighbour| neighbour["lladdr"] == up1.as_str())
             });
@@ -94,7 +94,7 @@ fn pod_is_reachable_at_once_despite_old_neighbour_entries() {
         assert_eq!(
             host.add("c1", &netns).unwrap(),
             pod,
-            "the pod itself does not stand in the way of another ADD"
+            "a repeated ADD does not fail because of the pod itself"
         );
     });
 }
@@ -134,7 +134,7 @@ fn duplicate_address_is_not_assigned() {
                 Ok(_) => host.del("c1").map(|_| None).unwrap(),
                 Err(failure) => Some(failure),
             });
-            let failure = failure.expect("nobody was asked");
+            let failure = failure.expect("no request was sent");
             assert_eq!(failure.code, Code::AddressNotAvailable);
             let said = format!("{taken} is already in use by {ROUTER} on up1: ");
             assert!(failure.to_string().contains(&said), "{failure}");
@@ -145,7 +145,7 @@ fn duplicate_address_is_not_assigned() {
         // has it.
         assert!(!ip("neigh show proxy").contains("10.10.0.10"));
         let next = host.add("c1", &namespace()).unwrap();
-        assert_eq!(address(&next), "10.10.0.13", "the one after those that were tried");
+        assert_eq!(address(&next), "10.10.0.13", "the address after the tried ones");
     });
 }
 
@@ -170,7 +170,7 @@ fn requests_use_the_nodes_address_of_the_subnet() {
             inside(&rack, || ip("neigh flush dev rack"));
             assert_eq!(askers(), [""; 0]);
         };
-        // To a host without a return path, so the rack itself sends no request.
+        // The destination has no return path, so the rack itself sends no request.
         inside(&rack, || ip("route add blackhole 10.10.0.10/32"));
         for from in ["the pod", "192.0.2.1"] {
             forget();

@@ -8,9 +8,9 @@ use std::fmt;
 
 use trunkline_api::resources::AttachmentKind;
 
-/// Prefix of the alias of every own link.
+/// Prefix of the alias of every Trunkline link.
 pub const ALIAS_PREFIX: &str = "trunkline:";
-/// Suffix in the alias of a veth pair beside an IPVLAN slave.
+/// Suffix in the alias of a veth pair whose pod also has an IPVLAN slave.
 const IPVLAN_MARK: &str = ":ipvlan";
 /// Suffix in the alias of a veth pair with policy rules in the pod.
 const SECOND_MARK: &str = ":second";

@@ -5,7 +5,7 @@
 //! reach another host.
 #![expect(
     unsafe_code,
-    reason = "no safe crate has sockaddr_ll, and tokio wants a promise about a descriptor"
+    reason = "no safe crate has sockaddr_ll, and tokio requires a guarantee about a descriptor"
 )]
 
 use std::io::{self, Read as _};
@@ -122,6 +122,6 @@ fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<[u8; 6]> {
     let bound = unsafe { bound.view_as::<libc::sockaddr_ll>() };
     match bound.sll_halen {
         6 => Ok(std::array::from_fn(|octet| bound.sll_addr[octet])),
-        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "it is no Ethernet device")),
+        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "the interface is no Ethernet device")),
     }
 }

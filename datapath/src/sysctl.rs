@@ -24,7 +24,7 @@ pub(crate) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SysctlError {
     /// It cannot be read or written.
-    #[error("sysctl {path}: {error}: write it by hand, or let the agent write to {}", .file.display())]
+    #[error("sysctl {path}: {error}: write the value by hand, or give the agent write access to {}", .file.display())]
     File {
         path: String,
         file: PathBuf,
@@ -79,8 +79,8 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
         Sysctl::NoReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim() != "0" {
-                // The own value is written in any case, because an administrator may set `all` to 0
-                // later.
+                // The interface's value is written in any case, because an administrator may set
+                // `all` to 0 later.
                 if found.trim() != "0" {
                     fs::write(&file, "0").map_err(failed)?;
                 }

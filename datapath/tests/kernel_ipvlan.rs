@@ -220,7 +220,7 @@ fn link_check_receives_answers_to_a_slave() {
                 vlan: 10,
             };
             // The gateway already has a neighbour entry for the pod, so it sends no ARP or ND
-            // request of its own.
+            // request.
             assert!(inside(&netns, || ping(gateway)));
             let (duplicate_wait, gateway_timeout) = (Duration::from_millis(200), Duration::from_secs(3));
             let outcome = runtime.block_on(async {
@@ -263,8 +263,8 @@ fn check_reports_missing_parts_and_add_restores_them() {
         });
         let error = node.check(runtime, &netns, &spec).unwrap_err();
         for part in [
-            "no default route by 10.10.0.1",
-            "no route to 10.1.0.0/24 by 169.254.1.1",
+            "no default route through 10.10.0.1",
+            "no route to 10.1.0.0/24 through 169.254.1.1",
             "neighbour entry for fe80::",
         ] {
             assert!(error.contains(part), "{part} in {error}");
@@ -294,9 +294,9 @@ fn del_deletes_slave_and_pair_but_no_foreign_link() {
         assert_eq!(links(&netns), 3, "loopback, slave, pair");
         assert!(node.detach(runtime, &spec));
         assert_eq!(links(&netns), 1, "loopback");
-        assert!(!node.detach(runtime, &spec), "there is nothing any more");
+        assert!(!node.detach(runtime, &spec), "no link is left");
 
-        // Half a device: the slave is deleted already, or the pair is.
+        // An incomplete device: only the slave or only the pair is deleted already.
         node.attach(runtime, &netns, &spec);
         ip_in(&netns, "link del eth0");
         assert!(node.detach(runtime, &spec));
@@ -313,7 +313,7 @@ fn del_deletes_slave_and_pair_but_no_foreign_link() {
         let error = runtime.block_on(attach).unwrap_err();
         assert!(matches!(error, DeviceError::Taken { .. }), "{error}");
         node.detach(runtime, &spec);
-        assert_eq!(links(&netns), 3, "loopback, and what is not ours");
+        assert_eq!(links(&netns), 3, "loopback and the foreign link");
     });
 }
 

@@ -64,7 +64,7 @@ fn a_missing_driver_is_named() {
     isolated("a_missing_driver_is_named", |runtime| {
         let parent = parent();
         if has_driver() {
-            return println!("the driver is there");
+            return println!("the driver exists");
         }
         let (kernel, _events) = spawn();
         runtime.block_on(kernel.set_plan(wanting(&[("eth0.10", parent, 10)]))).unwrap();
@@ -73,7 +73,7 @@ fn a_missing_driver_is_named() {
         assert!(fault.contains("modprobe 8021q"), "{fault}");
         println!("{fault}");
         assert_eq!(named(&host, "eth0.10"), None);
-        assert!(!ip("link").contains("trunkline-new"), "nothing half made is left");
+        assert!(!ip("link").contains("trunkline-new"), "no incomplete link is left");
     });
 }
 
@@ -119,15 +119,17 @@ fn vlan_device_is_created_kept_taken_over_and_deleted() {
                 && ip("neigh show dev eth0.10").contains("10.10.0.1 lladdr 02:00:00:00:00:09 PERMANENT")
                 && ip("neigh show proxy").contains("10.10.0.5 dev eth0.10")
         };
-        eventually("all of it", whole);
+        eventually("all entries are installed", whole);
 
         ip("link set eth0 down");
-        eventually("the link to be seen down", || !named(&host(runtime, &kernel), "eth0.10").unwrap().up);
-        assert!(host(runtime, &kernel).link_faults.is_empty(), "it comes up with its parent");
+        eventually("the notification that the link is down", || {
+            !named(&host(runtime, &kernel), "eth0.10").unwrap().up
+        });
+        assert!(host(runtime, &kernel).link_faults.is_empty(), "the device comes up with its parent");
         ip("link set eth0 up");
-        eventually("all of it, after the parent was down", whole);
+        eventually("all entries are installed again after the parent was down", whole);
         ip("link set eth0.10 down");
-        eventually("all of it, after it was set down", whole);
+        eventually("all entries are installed again after the device was set down", whole);
         for change in ["alias other", "mtu 1300"] {
             ip(&format!("link set eth0.10 {change}"));
             eventually(change, || {
@@ -138,7 +140,7 @@ fn vlan_device_is_created_kept_taken_over_and_deleted() {
 
         // Another program deleted it: the next plan gets the new index.
         ip("link del eth0.10");
-        eventually("the link again", || {
+        eventually("the device with its new index", || {
             named(&host(runtime, &kernel), "eth0.10").is_some_and(|link| link.own && link.index != made.index)
         });
 
@@ -149,9 +151,12 @@ fn vlan_device_is_created_kept_taken_over_and_deleted() {
         let found = named(&host(runtime, &kernel), "eth0.10").unwrap();
         assert!(found.own);
         runtime.block_on(kernel.set_plan(wanting(&[("eth0.10", parent, 10)]))).unwrap();
-        assert_eq!(ip_json("link show eth0.10")[0]["ifindex"], before, "as it was");
+        assert_eq!(ip_json("link show eth0.10")[0]["ifindex"], before, "the device is unchanged");
         runtime.block_on(kernel.set_pods(Vec::new())).unwrap();
-        assert!(!ip("neigh show proxy").contains("10.10.0.5"), "nobody wants it any more");
+        assert!(
+            !ip("neigh show proxy").contains("10.10.0.5"),
+            "the proxy entry of the removed pod is deleted"
+        );
 
         runtime.block_on(kernel.set_plan(KernelPlan::default())).unwrap();
         assert!(!ip("link").contains("eth0.10"));
@@ -175,7 +180,7 @@ fn foreign_device_is_unchanged_and_reported() {
         assert!(faults["eth0.20"].contains("used by storage"), "{faults:?}");
         assert!(faults["eth0.30"].contains("its parent link does not exist"), "{faults:?}");
         assert!(!named(&host(runtime, &kernel), "eth0.10").unwrap().up, "not touched");
-        assert!(!ip("link").contains("trunkline-new"), "nothing half made is left");
+        assert!(!ip("link").contains("trunkline-new"), "no incomplete link is left");
         // After the foreign link is renamed, the wanted link is created.
         ip("link del eth0.10");
         ip("link del storage");
@@ -199,7 +204,7 @@ fn default_link_is_kept_until_another_link_has_the_route() {
         ip("addr add 192.0.2.1/31 dev eth0");
         ip("route add default via 192.0.2.0");
         eventually("the default route", || host(runtime, &kernel).default_link == Some(eth0));
-        // From the notification, and not only at the next request.
+        // The notification reports it, and not only the next request.
         while runtime
             .block_on(async {
                 tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
@@ -207,7 +212,7 @@ fn default_link_is_kept_until_another_link_has_the_route() {
             .is_ok()
         {}
         ip("route del default");
-        assert_eq!(host(runtime, &kernel).default_link, Some(eth0), "it is still there");
+        assert_eq!(host(runtime, &kernel).default_link, Some(eth0), "the last default link stays");
         ip("route add default dev eth1");
         assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
         assert_ne!(host(runtime, &kernel).default_link, Some(eth0));
@@ -235,7 +240,7 @@ fn a_device_without_an_address_checks_no_sources() {
         };
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         conf("all", "0");
-        // By the main table, the reply leaves by out0.
+        // The main table sends the reply out by out0.
         let passes = || {
             let words = "route get 198.51.100.1 from 10.9.0.1 iif in0".split(' ');
             Command::new("ip").args(words).output().unwrap().status.success()
@@ -245,9 +250,9 @@ fn a_device_without_an_address_checks_no_sources() {
         plan.sysctls.insert("net/ipv4/conf/in0/rp_filter".to_owned(), Sysctl::NoReversePath);
         for value in ["1", "2"] {
             conf("in0", value);
-            assert!(!passes(), "with {value} the kernel lets nothing through");
+            assert!(!passes(), "with {value} the kernel drops all packets");
             assert_eq!(runtime.block_on(kernel.set_plan(plan.clone())).unwrap().faults, [""; 0]);
-            assert!(passes(), "{value} was left");
+            assert!(passes(), "rp_filter stayed {value}");
         }
         conf("all", "1");
         let faults = runtime.block_on(kernel.set_plan(plan)).unwrap().faults;

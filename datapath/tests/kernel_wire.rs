@@ -174,7 +174,7 @@ fn only_the_announcement_changes_neighbour_entries() {
             let free = run_check(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(learned_mac(&rack, address).as_deref(), Some(previous), "before it is announced");
             runtime.block_on(free.announce()).unwrap();
-            eventually(&format!("who had {address} before is forgotten"), || {
+            eventually(&format!("the entry of the previous holder of {address} is replaced"), || {
                 learned_mac(&rack, address).as_deref() == Some(own.as_str())
             });
         }

@@ -2,8 +2,8 @@
 //! take a picture.
 //!
 //! It uses the DevTools protocol over two pipes (`--remote-debugging-pipe`: JSON messages that end
-//! in NUL), so no port is open and nothing waits for one. Errors of the page's scripts and refusals
-//! of the browser (Content-Security-Policy) are recorded: [`Browser::faults`].
+//! in NUL), so no port is open, and no program waits for a port. Errors of the page's scripts and
+//! refusals of the browser (Content-Security-Policy) are recorded: [`Browser::faults`].
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::host::Host;
 use crate::shell::{Seen, cmd, run, wait_for};
 
-/// Debian's packages: the browser, and the fonts that the pictures are taken with.
+/// Debian's packages: the browser, and the fonts for the pictures.
 pub(crate) const PACKAGES: [&str; 3] = ["chromium", "fonts-inter", "fonts-jetbrains-mono"];
 
 /// Time limit for each action, on a machine with other load.
@@ -149,7 +149,7 @@ impl Browser {
     /// Waits until the text of the selected element has these words.
     pub(crate) fn wait_text(&mut self, selector: &str, words: &[&str]) -> Result<String> {
         let expression = format!("document.querySelector({})?.innerText ?? ''", json!(selector));
-        wait_for(&format!("{selector} to say {words:?}"), PATIENCE, || {
+        wait_for(&format!("{selector} to contain {words:?}"), PATIENCE, || {
             let text = self.look(&expression)?.as_str().unwrap_or_default().to_owned();
             let all = words.iter().all(|word| text.contains(word));
             Ok(if all { Seen::Yes(text) } else { Seen::NotYet(format!("{text:?}")) })
@@ -169,7 +169,7 @@ impl Browser {
         )?;
         let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
         let png = decode(answer["data"].as_str().unwrap_or_default()).context("the picture is no base64")?;
-        ensure!(png.starts_with(b"\x89PNG"), "{}: no PNG came", into.display());
+        ensure!(png.starts_with(b"\x89PNG"), "{}: the browser returned no PNG", into.display());
         std::fs::write(into, png).with_context(|| into.display().to_string())
     }
 }

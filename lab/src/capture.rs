@@ -34,7 +34,7 @@ impl Capture {
                 "-t",
                 "-e",
                 // tcpdump's ring has slots for whole packets of 256 KiB: only eight on `any`, and a
-                // larger burst is lost. The first octets contain everything that a line shows.
+                // larger burst is lost. The first octets contain all fields that a line shows.
                 "-s",
                 "256",
                 "-i",
@@ -126,7 +126,7 @@ impl Senders {
             Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))
         })?;
         let seen = self.to(to);
-        ensure!(seen == BTreeSet::from([from]), "{to} was sent to from {seen:?} instead of {from}");
+        ensure!(seen == BTreeSet::from([from]), "packets to {to} came from {seen:?} instead of {from}");
         Ok(())
     }
 }

@@ -104,8 +104,8 @@ pub(crate) fn end_agent(host: &Host, signal: Signal) -> Result<()> {
     wait_ended(host, pid)
 }
 
-/// Waits until a process has ended with all its threads. Only then are its locks free, as for a
-/// supervisor that restarts it.
+/// Waits until a process has ended with all its threads. Its locks are free only then. A supervisor
+/// that restarts it also waits for this moment.
 pub(crate) fn wait_ended(host: &Host, pid: Pid) -> Result<()> {
     wait_for(&format!("the agent on {} to end", host.name), Duration::from_secs(20), || {
         Ok(Seen::when(has_ended(pid.as_raw_nonzero().get()), || format!("{pid:?} still running")))

@@ -174,7 +174,7 @@ pub(crate) fn run(fabric: &Fabric, verb: &str, conf: &Value, pod: &Sandbox) -> R
     run_with_netns(fabric, verb, conf, pod, &netns)
 }
 
-/// As [`run`], with another CNI_NETNS, for example none.
+/// Like [`run`], with another CNI_NETNS, for example none.
 pub(crate) fn run_with_netns(
     fabric: &Fabric,
     verb: &str,

@@ -196,11 +196,10 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
         println!("\n{}", summary.table());
     }
     if faults.is_empty() {
-        say(
-            "Everything held: every pair, every route in both spines, not one packet lost through either restart, every pod reached while a link had failed.",
-        );
+        say("All promises are kept: every pair, every route in both spines, no packet lost in \
+             either restart, every pod reached while a link had failed.");
     } else {
-        say(&format!("NOT everything held: {}", faults.join("; ")));
+        say(&format!("NOT all promises are kept: {}", faults.join("; ")));
     }
     say("\nLook around:");
     if contained {
@@ -224,7 +223,7 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
 /// Creates two-racks, runs all steps, and removes it.
 pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary> {
     let start = Instant::now();
-    let fabric = step_with("bringing the fabric up", bring_up, |f| f.topology.summary())?;
+    let fabric = step_with("starting the fabric", bring_up, |f| f.topology.summary())?;
     let mut summary = fabric.watched(|fabric| {
         evidence::capture(fabric)?;
         let mut tour = Tour::new(fabric)?;
@@ -240,7 +239,7 @@ pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary>
         tour.withdraw()?;
         Ok(tour.summary)
     })?;
-    step("taking the fabric down", || {
+    step("removing the fabric", || {
         drop(fabric);
         Ok(())
     })?;
@@ -389,8 +388,8 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Ends an agent, starts it after two seconds, and waits for the earlier state, with pings between
-    /// all of its pods and a pod of every other node throughout.
+    /// Ends an agent, starts it after two seconds, and waits for the earlier state. During all of
+    /// this, its pods and a pod of every other node ping each other.
     fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<FlowResult>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;
@@ -434,7 +433,7 @@ impl<'a> Tour<'a> {
             let before = packets(host, "eth1")?;
             pinger.settle(PATIENCE)?;
             let carried = packets(host, "eth1")? - before;
-            ensure!(carried > 100, "the link for the cut carries nothing ({carried} packets)");
+            ensure!(carried > 100, "the link for the cut carries no traffic ({carried} packets)");
             let cut = Instant::now();
             host.ns.ip(["link", "set", "eth1", "down"])?;
             pinger.wait_answers(200, PATIENCE)?;
@@ -469,7 +468,7 @@ impl<'a> Tour<'a> {
             let before = packets(host, "rack")?;
             pinger.settle(PATIENCE)?;
             let carried = packets(host, "rack")? - before;
-            ensure!(carried > 100, "the ToR that is to die carries nothing ({carried} packets)");
+            ensure!(carried > 100, "the ToR for the failure carries no traffic ({carried} packets)");
             let detections = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()?;
             host.silence()?;
             pinger.wait_answers(200, PATIENCE)?;
@@ -641,7 +640,7 @@ mod tests {
             |s| s.restart_lost_packets = 1,
             |s| s.kill_lost_packets = 1,
             |s| s.kill_lost_routes = 1,
-            // Nothing sent is nothing shown.
+            // Without requests, no promise is shown.
             |s| s.restart_sent_packets = 0,
             |s| s.pairs_total = 0,
             |s| drop(s.link_faults.pop()),

@@ -1,10 +1,10 @@
 //! A running lab: creates a topology in network namespaces and always removes it again.
 //!
-//! Its folder is `target/lab/<topology>/`. It has `files/` (a copy of the files next to the
-//! topology file; nodes bind these, so they can be edited while the lab runs), one folder per node
-//! with logs and sockets, and `state.json`. After a failure the evidence is in
-//! `target/lab/failures/`. Namespaces are `tl-<topology>-<node>`, those of pods
-//! `tl-<topology>-<node>-<pod>`.
+//! Its folder is `target/lab/<topology>/`. It has `files/`, one folder per node with logs and
+//! sockets, and `state.json`. `files/` is a copy of the files next to the topology file. Nodes bind
+//! these copies, so they can be edited while the lab runs. After a failure the evidence is in
+//! `target/lab/failures/`. The namespaces are `tl-<topology>-<node>` for nodes and
+//! `tl-<topology>-<node>-<pod>` for pods.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Place {
         for copied in ["/etc", "/var/lib"] {
             if state.starts_with(copied) {
                 bail!(
-                    "the lab's folder {} lies under {copied}, which every lab node has a copy of; \
+                    "the lab's folder {} is below {copied}, of which every lab node has a copy; \
                      set CARGO_TARGET_DIR to a folder elsewhere",
                     state.display()
                 );
@@ -156,8 +156,9 @@ impl Fabric {
             let used = left.iter().find(|ns| !ns.pids().is_empty());
             if let Some(used) = used.filter(|_| !folder.join("files").exists()) {
                 bail!(
-                    "processes run in namespace {}, and no lab of this working tree made it; `cargo lab down {name}` \
-                     takes it down if it is nobody's, --tag gives this lab other names",
+                    "processes run in namespace {}, which no lab of this working tree created; if \
+                     nobody uses it, `cargo lab down {name}` removes it; --tag gives this lab \
+                     other names",
                     used.name()
                 );
             }
@@ -279,7 +280,7 @@ impl Fabric {
         self.folder.join("state.json")
     }
 
-    /// Removes a lab by its names, whichever process created it.
+    /// Removes a lab by its names. Any process may have created it.
     pub(crate) fn down(place: &Place, name: &str) -> Result<usize> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let there = Self::namespaces(place, &topology).len();
@@ -291,7 +292,7 @@ impl Fabric {
         Ok(there)
     }
 
-    /// Every existing namespace of this lab: those of nodes and of pods.
+    /// Every existing namespace of this lab, of nodes and of pods.
     fn namespaces(place: &Place, topology: &Topology) -> Vec<Namespace> {
         let nodes: Vec<String> = topology.nodes.keys().map(|n| place.namespace(&topology.name, n)).collect();
         let mut found: Vec<Namespace> = Namespace::all()

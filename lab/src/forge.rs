@@ -44,7 +44,8 @@ impl Packet {
         Packet::icmp(from.into(), all_nodes.into(), 255, 134, &rest)
     }
 
-    /// The same in a VXLAN packet (RFC 7348 §5), in an Ethernet frame for this MAC address.
+    /// A router advertisement in a VXLAN packet (RFC 7348 §5), in an Ethernet frame for this MAC
+    /// address.
     pub(crate) fn in_vxlan(&self, vni: u32, mac: [u8; 6], from: IpAddr, to: IpAddr) -> Result<Packet> {
         let [_, vni @ ..] = vni.to_be_bytes();
         let ether_type: [u8; 2] = if self.to.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };

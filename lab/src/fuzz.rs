@@ -1,10 +1,10 @@
 //! `cargo lab fuzz`: the targets of `fuzz/` under libFuzzer, two at a time on two processors.
 //!
 //! Stable Rust is enough: coverage is an LLVM pass that `-C passes` and `-C llvm-args` turn on, for
-//! the target's triple only, so that build scripts stay unchanged. New inputs of interest are
-//! stored in target/lab/fuzz/TARGET/corpus. An input that makes a target panic, hang or use too
-//! much memory is written to target/lab/fuzz/TARGET/found. `cargo lab fuzz --minimise` adds inputs
-//! with new coverage to the committed corpus.
+//! the target's triple only. So build scripts stay unchanged. New inputs of interest are stored in
+//! target/lab/fuzz/TARGET/corpus. An input that makes a target panic, hang or use too much memory
+//! is written to target/lab/fuzz/TARGET/found. `cargo lab fuzz --minimise` adds inputs with new
+//! coverage to the committed corpus.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -178,8 +178,8 @@ impl Host {
     }
 
     /// From now on the node neither receives nor sends nor forwards an IP packet, while its links
-    /// stay up and its processes run: the silent death of a router, in one transaction of the
-    /// kernel.
+    /// stay up and its processes run. This simulates a router that fails silently, in one
+    /// transaction of the kernel.
     pub(crate) fn silence(&self) -> Result<()> {
         self.run(
             "nft",

@@ -39,7 +39,7 @@ pub(crate) fn install() -> Result<()> {
         }
         let cleanups = std::mem::take(&mut *CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner));
         eprintln!("\n{}", words(cleanups.len()));
-        // The newest first: it may need what an older one removes.
+        // The newest cleanup is first, because it may need objects that an older cleanup removes.
         for cleanup in cleanups.into_values().rev() {
             cleanup();
         }

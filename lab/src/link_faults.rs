@@ -58,12 +58,12 @@ pub(crate) enum Action {
     StartAgent(&'static str),
 }
 
-/// How a fault shows before its loss is judged.
+/// The effect of a fault that the test awaits before it judges the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultSignal {
     /// A session of [`NODE`] ends, or [`NEIGHBOUR`] forwards by an alternate path.
     SessionOrAlternate,
-    /// By nothing that is waited for.
+    /// The test awaits no effect.
     Nothing,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Loss {
 pub(crate) struct FaultImpact {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
-    /// Lost on all flows while the fault ends: the link or the router comes back.
+    /// Lost on all flows while the fault ends and the link or the router returns.
     pub end_lost_packets: usize,
     /// Findings of `trunkline doctor` on the node during the fault.
     #[serde(skip)]
@@ -152,7 +152,7 @@ impl FaultImpact {
     }
 }
 
-/// Both directions of each pair, in each family. The kind of a flow is that of the pod at the fault.
+/// Both directions of each pair, in each family. A flow has the kind of the pod at the fault.
 pub(crate) fn flows(inside: &[PodEndpoint], others: &[PodEndpoint]) -> Vec<Flow> {
     let one = |kind: String, from: &PodEndpoint, to: &PodEndpoint| -> Vec<Flow> {
         let flow = |address| Flow {
@@ -237,7 +237,7 @@ pub(crate) fn settled(fabric: &Fabric, patience: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Ends a fault, and waits until all is as before.
+/// Ends a fault, and waits until the previous state is restored.
 fn mended(fabric: &Fabric, fault: &Fault, patience: Duration) -> Result<()> {
     end(fabric, fault)?;
     settled(fabric, patience).with_context(|| format!("after: {}", fault.name))

@@ -6,8 +6,8 @@
 //!
 //! Two programs are built from this package. `cargo lab` is the small one, for labs by hand and the
 //! demo, and compiles in half a minute. The default feature `suite` adds everything else, with the
-//! dependencies on the product's crates and on kube; `cargo lab` builds and becomes that one where a
-//! command needs it ([`fn@suite`]).
+//! dependencies on the product's crates and on kube. If a command needs the second program, `cargo
+//! lab` builds it and replaces itself by it ([`fn@suite`]).
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly

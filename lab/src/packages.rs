@@ -19,8 +19,8 @@ pub(crate) fn need_root(what: &str) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{what} needs root: it makes network namespaces and starts routers in them. \
-         Run it as root, for example: sudo -E env \"PATH=$PATH\" cargo lab …"
+        "{what} needs root: it creates network namespaces and starts routers in them. Run it as \
+         root, for example: sudo -E env \"PATH=$PATH\" cargo lab …"
     );
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One thread per source namespace sends for all of its flows and reads the answers. A request is
 //! lost if it has no answer at the end, which is a second after the last request. The sockets are
-//! raw ICMP ones: the count must show losses of the network, not those of a hundred `ping`
-//! processes that compete for two cores.
+//! raw ICMP ones: the count must show losses of the network, and not losses because a hundred
+//! `ping` processes compete for two cores.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -272,7 +272,7 @@ pub(crate) fn echo_request(v4: bool, ident: u16, low: u16, data: usize) -> Vec<u
     packet.extend(low.to_be_bytes());
     packet.resize(8 + data, 0x54);
     if v4 {
-        // ICMPv6's checksum covers a pseudo header; the kernel fills that one in.
+        // ICMPv6's checksum covers a pseudo header; the kernel computes this checksum.
         let sum = checksum(&packet);
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
     }

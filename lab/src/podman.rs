@@ -8,8 +8,8 @@
 //!
 //! Each unusual setting has one reason. It uses `crun` and no cgroups, because a node's own /sys
 //! has none, and the tests are about networks. Storage is `vfs`, because a node's folders are
-//! overlays already. Limits are explicit, because podman would raise its own, maybe beyond those of
-//! this process. There is no podman bridge: every network is one of Trunkline's.
+//! overlays already. Limits are explicit, because podman would raise the limits, maybe beyond the
+//! limits of this process. There is no podman bridge: every network is one of Trunkline's.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(crate) struct Podman<'a> {
 pub(crate) struct Container<'a> {
     podman: &'a Podman<'a>,
     name: String,
-    /// As podman got them from the plugin.
+    /// The addresses that podman got from the plugin.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Podman<'a> {
                 container.addresses.push(address.parse().with_context(|| joined.to_string())?);
             }
         }
-        ensure!(!container.addresses.is_empty(), "podman knows no address of {name}: {joined}");
+        ensure!(!container.addresses.is_empty(), "podman reports no address of {name}: {joined}");
         Ok(container)
     }
 
@@ -140,7 +140,7 @@ impl Container<'_> {
 
 impl Drop for Container<'_> {
     fn drop(&mut self) {
-        // After a failed test, whose own error matters more than this one.
+        // After a failed test, the test's own error matters more than this error.
         let _gone = self.end();
     }
 }

@@ -16,7 +16,8 @@ use crate::topology::Image;
 
 /// The longest wait for a node that can attach pods: sessions of a new fabric need seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest name: the namespace's name has the node's and the topology's in front of it.
+/// The longest name of a pod. The namespace's name also contains the names of the topology and the
+/// node.
 const LONGEST: usize = 63;
 
 /// Attaches a pod to a network of a node, or to the network that the agent chooses.
@@ -38,7 +39,8 @@ pub(crate) fn add(fabric: &Fabric, node: &str, name: &str, network: Option<&str>
     match cni::add(fabric, &cni::trunkline(network), &pod) {
         Ok(attached) => Ok(attached.addresses),
         Err(error) => {
-            // As a runtime does after a failed ADD; its error is the same or follows from it.
+            // A runtime also runs DEL after a failed ADD. An error of this DEL equals the ADD's
+            // error or follows from it.
             let _failed = cni::del(fabric, &cni::trunkline(None), &pod);
             namespace.delete()?;
             let other = if network.is_none() { "; `--network` names a network" } else { "" };

@@ -1,6 +1,6 @@
-//! The product's own binaries, built by the lab: the agent and controller with the profile `quick`,
-//! which is the release profile without LTO, or as they are released; the plugin with its own
-//! profile, as it is released.
+//! The product's own binaries, built by the lab. The agent and the controller are built with the
+//! release profile, or with the profile `quick`, which is the release profile without LTO. The
+//! plugin is built with its own profile, as it is released.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -49,8 +49,8 @@ pub(crate) fn build_controller(place: &Place, profile: Profile) -> Result<PathBu
     Ok(programs(place, &[CONTROLLER], profile.name())?.join(CONTROLLER))
 }
 
-/// Builds all three, agent and controller in one run as for the image: their common dependencies
-/// are built once. Returns the folder and the controller.
+/// Builds all three programs. The agent and the controller are built in one run, as for the image,
+/// so their common dependencies are built once. Returns the folder and the controller.
 pub(crate) fn build_all(place: &Place, profile: Profile) -> Result<(PathBuf, PathBuf)> {
     programs(place, &[PLUGIN], "plugin")?;
     let folder = programs(place, &["trunkline", CONTROLLER], profile.name())?;
@@ -90,9 +90,9 @@ pub(crate) fn build_example(place: &Place, name: &str, profile: Profile) -> Resu
     Ok(cargo_build(place, &what)?.join(profile).join("examples"))
 }
 
-/// Cargo, without the variables for the lab's own package from the cargo that runs the lab. A build
-/// script that depends on them (ring's) would otherwise run again whenever `cargo lab` and plain
-/// cargo alternate, and everything that depends on it would be rebuilt.
+/// Cargo, without the variables for the lab's own package from the cargo that runs the lab.
+/// Otherwise a build script that depends on them (ring's) would run again whenever `cargo lab` and
+/// plain cargo alternate. Then all crates that depend on it would be rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut command = giving_way(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -104,7 +104,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Runs cargo in the repository; its output goes to a log file, and the end of it into the error.
+/// Runs cargo in the repository; its output goes to a log file, and the end of the output into the
+/// error.
 pub(crate) fn cargo_with_log(
     place: &Place,
     name: &str,
@@ -129,7 +130,7 @@ pub(crate) fn cargo_with_log(
     if !status.success() {
         let lines: Vec<&str> = text.lines().collect();
         let end = lines[lines.len().saturating_sub(40)..].join("\n");
-        bail!("cargo {} failed ({status}); the whole of it: {}\n{end}", args.join(" "), path.display());
+        bail!("cargo {} failed ({status}); the whole log: {}\n{end}", args.join(" "), path.display());
     }
     Ok(text)
 }

@@ -133,7 +133,7 @@ impl RouteMonitor {
         loop {
             crate::interrupt::check()?;
             if seen.overrun {
-                bail!("{}: the kernel dropped route messages; the count is not to be trusted", self.name);
+                bail!("{}: the kernel dropped route messages; the count is not reliable", self.name);
             }
             if let Some(at) = seen.newest.filter(|_| count(&seen) >= wanted) {
                 return Ok(at);

@@ -26,7 +26,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Strin
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command to its end and returns status and outputs, whatever the status is.
+/// Runs a command to its end and returns status and outputs, with any status.
 pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Output> {
     let line = describe(command);
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };

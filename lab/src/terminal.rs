@@ -81,7 +81,7 @@ impl Terminal {
 
     /// Waits until this is no longer on the screen.
     pub(crate) fn wait_without(&self, word: &str, patience: Duration) -> Result<()> {
-        wait_for(&format!("{word:?} to go from the screen"), patience, || {
+        wait_for(&format!("{word:?} to disappear from the screen"), patience, || {
             let text = self.text();
             Ok(Seen::when(!text.contains(word), || format!("\n{text}\n")))
         })

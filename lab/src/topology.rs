@@ -1,5 +1,5 @@
-//! A topology is a containerlab file. This module reads the part of that format which the runner
-//! can create in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`,
+//! A topology is a containerlab file. This module reads the part of this format that the runner can
+//! create in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`,
 //! `labels` and `sysctls`, and links in the short form `endpoints: ["a:eth1", "b:eth1"]`.
 //! containerlab itself can deploy the same file (`containerlab/`).
 //!
@@ -39,7 +39,7 @@ pub(crate) struct Topology {
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub image: Image,
-    /// As in the file, with its tag.
+    /// The image's name in the file, with its tag.
     pub image_name: String,
     /// Source (relative to the topology's folder) and absolute target.
     pub binds: Vec<(PathBuf, PathBuf)>,
@@ -282,7 +282,7 @@ impl Check<'_> {
         if kind == "linux" {
             return Ok(());
         }
-        Err(self.fault(field, format!("kind {kind:?} is not run here; the only kind is \"linux\"")))
+        Err(self.fault(field, format!("kind {kind:?} is not supported here; the only kind is \"linux\"")))
     }
 
     /// Merges a node's settings, its kind's and the defaults, as containerlab does: lists are
@@ -302,7 +302,7 @@ impl Check<'_> {
         if network_mode != Some("none") {
             let problem = match network_mode {
                 None => "is missing; write `network-mode: none`, or containerlab adds a management network",
-                Some(_) => "is not run here; the only mode is \"none\"",
+                Some(_) => "is not supported here; the only mode is \"none\"",
             };
             return Err(self.fault(format!("{field}.network-mode"), problem));
         }
@@ -381,7 +381,7 @@ impl Check<'_> {
             }
             let field = format!("topology.links[{i}].mtu");
             let Some(mtu) = link.mtu else {
-                return Err(self.fault(field, "is missing; containerlab would take 9500"));
+                return Err(self.fault(field, "is missing; containerlab would use 9500"));
             };
             if !(1280..=65535).contains(&mtu) {
                 return Err(self.fault(field, format!("{mtu} is outside 1280..65535 (IPv6 needs 1280)")));
@@ -527,7 +527,7 @@ topology:
             let error = parse(&GOOD.replacen(from, to, 1)).expect_err(to).to_string();
             assert!(error.contains("t.clab.yml"), "{error}");
             for word in words {
-                assert!(error.contains(word), "{to}: {error:?} does not say {word:?}");
+                assert!(error.contains(word), "{to}: {error:?} lacks {word:?}");
             }
         }
     }

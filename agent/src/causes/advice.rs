@@ -4,8 +4,7 @@
 use trunkline_bgp::speaker::{Cause, PeerStatus, Side};
 
 /// The advice while no speaker runs.
-pub(super) const SPEAKER: &str =
-    "do what the text says: `trunkline status` shows when the speaker runs again";
+pub(super) const SPEAKER: &str = "follow the text: `trunkline status` shows when the speaker runs again";
 
 /// The data of a peer in an advice.
 #[derive(Clone, Debug)]
@@ -68,18 +67,20 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
             }
         ),
         Cause::WrongAs { expected: Some(expected), got: Some(got), .. } => format!(
-            "the router is in AS {got} and the Network says {expected}: correct asn of this peer in the Network, or the AS of the router"
+            "the router is in AS {got} and the Network has {expected}: correct asn of this peer in \
+             the Network, or the AS of the router"
         ),
         Cause::WrongAs { .. } => format!(
             "this node is in AS {local_as} and the router expects another AS: correct remote-as of this node on the router, or netID of \
              the Network"
         ),
         Cause::Passwords { .. } => format!(
-            "compare the password of {address} with the router's. The kernel counts for the whole host and records no address: if \
-             several peers have no session, compare each"
+            "compare the password of {address} with the router's. The kernel counts wrong \
+             signatures for the whole host, without addresses: if several peers have no session, \
+             compare the password of each"
         ),
         Cause::Shutdown { by: Side::Local } => {
-            "remove shutdown from this peer in the Network when it may come up".to_owned()
+            "remove shutdown from this peer in the Network when the session may come up".to_owned()
         }
         Cause::Shutdown { by: Side::Peer } => {
             "an operator shut the session down on the router: it comes back when it is enabled there"
@@ -105,8 +106,9 @@ pub fn advice(cause: &Cause, about: &AdviceSubject) -> String {
              rejects TCP 179"
         ),
         Cause::Rejected => format!(
-            "BGP runs at {address} and does not accept this node: configure it there as a neighbour with remote-as {local_as}, or end \
-             its shutdown or its prefix limit there"
+            "BGP runs at {address} and does not accept this node: configure it there as a \
+             neighbour with remote-as {local_as}, or remove its shutdown there, or raise its \
+             prefix limit"
         ),
         Cause::NoAnswer => format!(
             "`ping {address}`. If it answers, look for filters of TCP 179, and compare address and password on both sides"
@@ -195,6 +197,6 @@ mod tests {
     fn the_docs_have_every_advice() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/alerts.md");
         let page = std::fs::read_to_string(path).unwrap();
-        assert!(page.contains(&table()), "docs/alerts.md has not:\n{}", table());
+        assert!(page.contains(&table()), "docs/alerts.md lacks:\n{}", table());
     }
 }

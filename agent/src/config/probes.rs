@@ -58,13 +58,14 @@ impl ProbeConfig {
         for target in &self.targets {
             if target.is_unspecified() || target.is_loopback() || target.is_multicast() || !is_host(target) {
                 let message = format!(
-                    "{target} is no other node's: write an address that routers reach, such as 10.0.0.12"
+                    "{target} cannot be the address of another node: write an address that routers \
+                     reach, such as 10.0.0.12"
                 );
                 return Err(("probes.targets", message));
             }
         }
         if !self.enabled && self.failover {
-            let message = "without probes nothing fails over: write `enabled: true`, or leave the field out";
+            let message = "failover needs probes: write `enabled: true`, or leave the field out";
             return Err(("probes.failover", message.to_owned()));
         }
         Ok(())

@@ -30,8 +30,8 @@ mod tests {
         }
     }
 
-    /// Parses a file with this field and only the required fields beside and around it (with their
-    /// examples).
+    /// Parses a file with this field and only the other required fields of its section and of the
+    /// outer sections (with their examples).
     fn reads(path: &str, value: Option<&Value>) -> Result<Config, String> {
         let (schema, mut file) = (schema(), Value::Object(Map::new()));
         let (mut schema, mut at) = (&schema, &mut file);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_are_those_that_are_checked() {
+    fn schema_bounds_equal_the_checked_bounds() {
         let mut bounded = 0;
         fields("", &schema(), &mut |path, field| {
             if field.get("type") != Some(&Value::from("integer")) {

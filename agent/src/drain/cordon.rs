@@ -1,11 +1,11 @@
 //! The effect of a Node's cordon in Kubernetes on the drain. No I/O;
 //! [`crate::source::kube::cordon`] reads the Node.
 //!
-//! A cordon applies to new pods and not to running ones, so alone it changes nothing. Kubernetes'
-//! own load balancers ignore it for this reason. `kubectl drain` is a cordon, followed by the
-//! eviction of all pods except those of DaemonSets and static pods. Only after that does the node
-//! leave the fabric: a pod's address exists only on this node, so an announcement could not move
-//! its traffic.
+//! A cordon applies to new pods and not to running pods. So a cordon alone changes nothing.
+//! Kubernetes' own load balancers ignore it for this reason. `kubectl drain` is a cordon, followed
+//! by the eviction of all pods except static pods and pods of DaemonSets. Only after that does the
+//! node leave the fabric: a pod's address exists only on this node, so an announcement could not
+//! move its traffic.
 //!
 //! ```text
 //!              cordoned, pods left         no pod left               the uncordon
@@ -14,7 +14,7 @@
 //!                                    └──trunkline undrain──┴──► overruled: no action until the uncordon
 //! ```
 //!
-//! **An operator's command takes precedence.** `trunkline drain` on a node that its cordon drained
+//! **An operator's command takes precedence.** If the cordon drained the node, `trunkline drain`
 //! makes the operator the cause, and an uncordon does not end this drain. `trunkline undrain` lasts
 //! as long as this cordon. The store keeps both over a restart.
 
@@ -32,7 +32,7 @@ pub enum Cordon {
     },
 }
 
-/// The needed action.
+/// What the drain has to do about the cordon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CordonAction {
     Nothing,
@@ -44,7 +44,7 @@ pub(super) enum CordonAction {
     Forget,
 }
 
-/// The action for a cordon. `cause` is that of the current drain, if there is one.
+/// The action for a cordon. `cause`: the cause of the current drain, if there is one.
 pub(super) fn decide(
     cordon: Cordon,
     phase: DrainPhase,

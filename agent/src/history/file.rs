@@ -1,10 +1,10 @@
-//! The events on disk: one JSON object a line, beside the store.
+//! The events on disk: one JSON object per line, in the folder of the store.
 //!
-//! The file is for people, and no code depends on it: [`read`] uses the lines that it can parse,
-//! and skips lines that are incomplete, damaged or of another version. New events are appended. If
-//! the file would grow beyond `LIMIT`, it is rewritten with the newest events. No write waits for
-//! the disk (no `fsync`). A killed process loses only unwritten events; a host that loses power
-//! also loses the last seconds.
+//! The file is for people, and no code depends on it. [`read`] uses the lines that it can parse. It
+//! skips lines that are incomplete, damaged or of another version. New events are appended. If the
+//! file would grow beyond `LIMIT`, it is rewritten with the newest events. No write waits for the
+//! disk (no `fsync`). A killed process loses only unwritten events; a host that loses power also
+//! loses the last seconds.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(read(&path), []);
         let mut file = EventFile::new(path.clone());
         file.write(&[event(2, "b")], || vec![event(1, "a"), event(2, "b")]).unwrap();
-        file.write(&[event(3, "c\nd\u{1b}")], || unreachable!("it is appended")).unwrap();
+        file.write(&[event(3, "c\nd\u{1b}")], || unreachable!("the new event is appended")).unwrap();
         assert_eq!(read(&path), [event(1, "a"), event(2, "b"), event(3, "c\nd\u{1b}")]);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -175,7 +175,7 @@ mod tests {
         let mut file = EventFile::new(path.clone());
         let kept = read(&path);
         file.write(&[], || kept.clone()).unwrap();
-        file.write(&[event(5, "e")], || unreachable!("it is appended")).unwrap();
+        file.write(&[event(5, "e")], || unreachable!("the new event is appended")).unwrap();
         assert_eq!(read(&path).last(), Some(&event(5, "e")));
         fs::write(&path, vec![0; 2 * LIMIT as usize]).unwrap();
         assert_eq!(read(&path), []);

@@ -54,8 +54,8 @@ impl History {
         (history, run)
     }
 
-    /// Starts the task that writes this run's events beside the store. The task ends after the
-    /// history is closed and all events are written.
+    /// Starts the task that writes this run's events into the store's folder. The task ends after
+    /// the history is closed and all events are written.
     pub fn keep(&self, store: &std::path::Path, run: LastRun, sessions: impl Sessions) -> JoinHandle<()> {
         let disk = Disk {
             events: EventFile::new(file::path_for_store(store)),

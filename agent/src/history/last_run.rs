@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of the file in octets. The agent did not write a larger file.
+/// Maximum size of the file in octets. The agent never writes a larger file.
 const LIMIT: u64 = 1024 * 1024;
 
 /// A run of the agent.
@@ -70,7 +70,7 @@ impl LastRun {
         super::file::replace(path, &text).map(drop)
     }
 
-    /// The text about its end, for the start event of the next run.
+    /// The text about the end of this run, for the start event of the next run.
     pub(super) fn end(&self) -> String {
         match self.stopped {
             Some(stopped) => format!("the last run stopped at {stopped:.0}"),

@@ -5,7 +5,6 @@
 //! with the next by name (hybridnet's order). Private subnets are used only if a request names
 //! them. A request is granted as a whole or not at all: if the second family has no free address,
 //! the first address is released.
-//! family has no address left, the first one goes back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -493,11 +492,11 @@ mod tests {
         assert_eq!(one().unwrap(), "10.0.1.0");
         allocator.release_address("10.0.0.0".parse().unwrap());
         let mut one = || given(&mut allocator, &AddressRequest::default()).map(|mut given| given.remove(0));
-        assert_eq!(one().unwrap(), "10.0.1.1", "the allocator stays where it is");
+        assert_eq!(one().unwrap(), "10.0.1.1", "the allocator stays on the last used subnet");
         assert_eq!(one().unwrap(), "10.0.0.0");
         let error = one().unwrap_err();
         assert!(error.contains("subnet a has 2 of 2 in use, subnet b has 2 of 2 in use"), "{error}");
-        assert!(!error.contains("subnet c"), "a private subnet is not used unasked: {error}");
+        assert!(!error.contains("subnet c"), "a private subnet is used only on request: {error}");
         assert_eq!(given(&mut allocator, &request("", &["c"], &[])).unwrap(), ["10.0.2.0"]);
         assert_eq!(given(&mut allocator, &request("", &[], &["10.0.2.1"])).unwrap(), ["10.0.2.1"]);
     }

@@ -9,7 +9,7 @@
 //!                                └────────────────────────────┘
 //! ```
 //!
-//! A separate thread owns all of it, because a commit waits for the disk. The thread takes all
+//! A separate thread owns all this state, because a commit waits for the disk. The thread takes all
 //! queued requests, makes the changes in memory, commits them in one transaction, and only then
 //! answers. So ten simultaneous pods cost one fsync. If the commit fails, the changes in memory are
 //! reverted, so memory never contains more than the disk.

@@ -37,7 +37,8 @@ pub enum IpamError {
     },
     /// An assigned address is in the kernel, on a pod without a record.
     #[error(
-        "{0} is on the link of a pod that no record knows (`trunkline pods` shows it as unrecorded): delete that pod"
+        "{0} is on the link of a pod without a record (`trunkline pods` shows it as unrecorded): \
+         delete that pod"
     )]
     Unrecorded(IpAddr),
     /// The store cannot be used.
@@ -53,8 +54,9 @@ impl IpamError {
     pub fn on_release(&self) -> String {
         match self {
             IpamError::Store(StoreError::Io { path, reason }) => format!(
-                "the pod's link and routes are removed, but store {path} cannot be written ({reason}): the pod's addresses stay \
-                 taken until the runtime repeats DEL; free space or repair the disk"
+                "the pod's link and routes are removed, but store {path} cannot be written \
+                 ({reason}): the pod's addresses stay allocated until the runtime repeats DEL; \
+                 free space or repair the disk"
             ),
             other => other.to_string(),
         }
@@ -88,7 +90,7 @@ pub struct Reservation {
     pub mac: [u8; 6],
     /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may use as source besides its addresses.
+    /// Prefixes that the pod may use as source besides its addresses.
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Path of the container's network namespace.
     pub netns: String,

@@ -88,7 +88,7 @@ fn the_next_run_restores_records_and_round_robin() {
     let phases: Vec<Phase> = second.records.values().map(|record| record.phase).collect();
     assert_eq!(phases, [Phase::Attached, Phase::Attaching]);
     assert_eq!(second.records[&key("a")].mtu, Some(1500));
-    assert_eq!(reserve(&mut second, "d").unwrap().0, "10.0.0.4", "not 10.0.0.3, which was just returned");
+    assert_eq!(reserve(&mut second, "d").unwrap().0, "10.0.0.4", "not 10.0.0.3, which was just released");
 }
 
 #[test]
@@ -101,15 +101,22 @@ fn a_full_disk_stops_allocation_and_keeps_records() {
         let error = reserve(&mut owner, "b").unwrap_err();
         assert!(error.contains("no address is allocated"), "{error}");
     }
-    assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false), "what is there is there");
+    assert_eq!(
+        reserve(&mut owner, "a").unwrap(),
+        ("10.0.0.1".to_owned(), false),
+        "an existing record is returned"
+    );
     release(&mut owner, "a").unwrap_err();
-    assert_eq!(owner.records.len(), 1, "a release that is not on disk has not happened");
+    assert_eq!(owner.records.len(), 1, "a release that is not on disk is reverted");
     let summary = request_of(&mut owner, Request::Summary);
     assert!(summary.fault.is_some());
     assert_eq!(summary.subnets[0].counts.used, 1);
     disk.set_full(false);
-    assert!(request_of(&mut owner, Request::Summary).fault.is_none(), "asking is enough to notice");
-    assert_eq!(reserve(&mut owner, "b").unwrap().0, "10.0.0.2", "the failed ones left no gap");
+    assert!(
+        request_of(&mut owner, Request::Summary).fault.is_none(),
+        "a request for the summary clears the fault"
+    );
+    assert_eq!(reserve(&mut owner, "b").unwrap().0, "10.0.0.2", "failed requests leave no gap");
     drop(owner);
     let (_, contents) = disk.open();
     assert_eq!(contents.unwrap().records.len(), 2);
@@ -240,7 +247,11 @@ fn assigned_addresses_are_recorded_once() {
     let (record, new) = reserve(&mut owner, given("a", "n", "10.9.0.7")).unwrap();
     assert_eq!((record.network.as_str(), record.addresses[0].subnet.as_str(), new), ("n", "s", true));
     let (record, new) = reserve(&mut owner, given("a", "n", "10.9.0.8")).unwrap();
-    assert_eq!((record.addresses[0].address.to_string(), new), ("10.9.0.7".to_owned(), false), "as it began");
+    assert_eq!(
+        (record.addresses[0].address.to_string(), new),
+        ("10.9.0.7".to_owned(), false),
+        "the record keeps its first address"
+    );
     match reserve(&mut owner, given("b", "n", "10.9.0.7")).unwrap_err() {
         IpamError::Held { holder, .. } => assert_eq!(holder.key, key("a")),
         other => panic!("{other}"),
@@ -249,7 +260,7 @@ fn assigned_addresses_are_recorded_once() {
     assert!(error.to_string().contains("network other is not on this node"), "{error}");
     owner.handle(std::iter::once(Request::Unrecorded(["10.9.0.10".parse().unwrap()].into())));
     let error = reserve(&mut owner, given("b", "n", "10.9.0.10")).unwrap_err();
-    assert!(error.to_string().contains("no record knows"), "{error}");
+    assert!(error.to_string().contains("without a record"), "{error}");
     assert!(release(&mut owner, "a").unwrap());
     reserve(&mut owner, given("b", "n", "10.9.0.7")).unwrap();
     assert_eq!(disk.open().1.unwrap().records.len(), 1);

@@ -78,10 +78,10 @@ pub struct Record {
     pub network: String,
     /// At most one of each family, IPv4 first.
     pub addresses: Vec<Assigned>,
-    /// How it is attached. Later changes of the network do not change it.
+    /// How the pod is attached. Later changes of the network do not change this kind.
     #[serde(default)]
     pub attachment: AttachmentKind,
-    /// MAC address of the pod interface of the veth pair, also if the pod has an IPVLAN slave.
+    /// MAC address of the pod interface of the veth pair, even if the pod has an IPVLAN slave.
     pub mac: [u8; 6],
     /// MTU of the interface, after its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub struct Record {
     /// Its bandwidth limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may use as source besides its addresses, if the network allows them.
+    /// Prefixes that the pod may use as source besides its addresses, if the network allows them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Path of the network namespace as the runtime passed it. For display only, never opened.

@@ -70,14 +70,15 @@ pub struct Contents {
     pub records: BTreeMap<AttachmentKey, Record>,
     /// The last allocated address of each subnet.
     pub cursors: BTreeMap<String, IpAddr>,
-    /// The drain state as JSON ([`crate::drain`]); none without one.
+    /// The drain state as JSON ([`crate::drain`]), if there is a drain.
     pub drain: Option<String>,
 }
 
 /// A set of changes in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// The new state of these attachments; `None` deletes one. The last entry for a key counts.
+    /// The new state of each of these attachments; `None` deletes the attachment. The last entry
+    /// for a key counts.
     pub records: Vec<(AttachmentKey, Option<Record>)>,
     /// New cursors.
     pub cursors: BTreeMap<String, IpAddr>,
@@ -95,7 +96,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the file and reads all of it.
+    /// Opens or creates the file and reads its whole content.
     pub fn open(path: &Path) -> (Store, Result<Contents, StoreError>) {
         let file = path.to_owned();
         Store::with_opener(path, Box::new(move || open_file(&file)))
@@ -107,7 +108,7 @@ impl Store {
         (store, contents)
     }
 
-    /// Opens the file again after an error and reads all of it.
+    /// Opens the file again after an error and reads its whole content.
     pub fn reopen(&mut self) -> Result<Contents, StoreError> {
         self.database = None;
         let opened = caught(|| {
@@ -137,7 +138,10 @@ impl Store {
     /// [`Store::reopen`].
     pub fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let Some(database) = &self.database else {
-            return Err(StoreError::Io { path: self.path.clone(), reason: "it is not open".to_owned() });
+            return Err(StoreError::Io {
+                path: self.path.clone(),
+                reason: "the file is not open".to_owned(),
+            });
         };
         let fault = match caught(|| write(database, batch)) {
             Ok(Ok(())) => return Ok(()),

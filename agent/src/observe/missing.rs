@@ -5,9 +5,9 @@
 //! for pods. The readiness probe has another purpose: it decides whether this agent may stay, or
 //! whether the roll-out of its version must stop here. A missing router is no evidence against a
 //! running agent, but it is evidence against a new agent that has found none. So conditions of the
-//! node, its routers and its manifests count until everything was in order once. Afterwards only
-//! the agent's own conditions count. A condition that every agent on this node would have never
-//! counts.
+//! node, its routers and its manifests count until the first moment without any condition.
+//! Afterwards only the agent's own conditions count. A condition that every agent on this node
+//! would have never counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,7 +39,7 @@ enum ProbeEffect {
     Never,
 }
 
-/// Whether everything was in order once in this run.
+/// Whether there was a moment without any condition in this run.
 #[derive(Debug, Default)]
 pub struct StartupState(AtomicBool);
 
@@ -169,9 +169,17 @@ mod tests {
         let drained = || lack(ProbeEffect::Never, NotReadyKind::Drained, "drained");
         let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found nobody");
-        assert_eq!(started.not_serving(&[drained()]), [""; 0], "no agent would do better");
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "that was no proof");
+        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found no peer");
+        assert_eq!(
+            started.not_serving(&[drained()]),
+            [""; 0],
+            "every agent on this node would have this condition"
+        );
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            ["no peer"],
+            "the drained state is no proof of readiness"
+        );
         assert_eq!(started.not_serving(&[]), [""; 0]);
         assert_eq!(started.not_serving(&[peers()]), [""; 0], "the routers are away for a while");
         assert_eq!(started.not_serving(&[store(), peers()]), ["store"]);

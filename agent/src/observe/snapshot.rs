@@ -2,8 +2,8 @@
 //! at the notifier's next change.
 //!
 //! The agent keeps no list of clients, as with events: the request contains the last known number.
-//! An answer without changes also comes from time to time, because a client could not distinguish a
-//! hanging agent from a quiet one.
+//! The agent also answers from time to time without a change. Otherwise a client could not
+//! distinguish a hanging agent from a quiet one.
 
 use tokio::time::timeout;
 use trunkline_api::attach::Failure;

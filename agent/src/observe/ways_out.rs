@@ -1,4 +1,4 @@
-//! The next hops of the pods' default routes: what the plan wants, and what the kernel has.
+//! The next hops of the pods' default routes: in the plan, and in the kernel.
 
 use std::net::IpAddr;
 

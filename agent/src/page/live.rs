@@ -117,7 +117,7 @@ fn tick() -> Bytes {
     Bytes::from(format!("event: tick\ndata: {}\n\n", state::unix_now()))
 }
 
-/// The press. It ends with the process.
+/// The press. It runs until the process ends.
 pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, clients: Arc<LiveClients>) {
     let mut changes = notifier.subscribe();
     let mut trends = Trends::new(observer.began);

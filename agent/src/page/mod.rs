@@ -9,7 +9,7 @@
 //!
 //! The page is read-only: it answers only GET. It needs no password. So by default it is served
 //! only to this host ([`Access::Loopback`]), whatever the address of the metrics. It also accepts
-//! only host names that no foreign web page can have for this host (`stranger`), so a foreign page
+//! only host names that no foreign web page can have for this host (`stranger`). So a foreign page
 //! cannot make a browser on the node read it. Texts from peers (reasons, communications, hostnames)
 //! are sent as JSON and inserted as text. The Content-Security-Policy allows no inline code, so
 //! even a mistake there would run no code.
@@ -174,8 +174,7 @@ impl Page {
             _ => self.clients.join(),
         };
         let Some(body) = body else {
-            let why =
-                format!("{} pages are open at this agent, which is all that it serves\n", live::STREAMS);
+            let why = format!("{} pages are open at this agent, which is the maximum\n", live::STREAMS);
             return try_later("10", &why);
         };
         let mut response = Response::new(body);

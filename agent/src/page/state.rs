@@ -30,7 +30,7 @@ pub(super) struct Document {
     peers: Vec<PeerRow>,
     more: usize,
     /// The agent's run and its newest event. A script that shows events requests the events after
-    /// its own last one.
+    /// the last event that it has.
     run: u64,
     newest_event: u64,
 }
@@ -89,7 +89,7 @@ impl From<PeerCause> for LossCause {
 }
 
 /// Milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "people read times of day, and nothing is decided by them")]
+#[expect(clippy::disallowed_methods, reason = "only people read these times of day; no code decides by them")]
 pub(super) fn unix_now() -> u64 {
     milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }

@@ -1,8 +1,8 @@
 //! The last hour of each peer, minute by minute: whether its session was up, and its number of
 //! prefixes.
 //!
-//! An hour is written on changes and read on requests: a minute without a change equals the
-//! previous one. So it costs nothing while nothing happens. Unknown minutes are not invented:
+//! An hour is written on changes and read on requests. A minute without a change equals the
+//! previous minute. So it costs nothing while nothing happens. Unknown minutes are not invented:
 //! minutes before the agent's start are empty.
 //!
 //! A peer needs [`MINUTES`] × 8 octets and its name, about 600 in all. With at most [`PEERS`] peers
@@ -41,7 +41,7 @@ struct Minute {
 struct Hour {
     /// The index of a minute is its number modulo [`MINUTES`].
     minutes: [Minute; MINUTES],
-    /// The number of the first minute and of the last written one.
+    /// The number of the first minute, and of the last minute that was written.
     first: u64,
     last: u64,
     now: Sample,
@@ -103,7 +103,7 @@ impl Hour {
     }
 
     fn note(&mut self, minute: u64, sample: Sample) {
-        // At most one whole ring is written, however long nothing changed.
+        // At most one whole ring is written, even after a long time without changes.
         let missing = minute.saturating_sub(self.last).min(MINUTES as u64);
         for back in (0..missing).rev() {
             self.minutes[place(minute - back)] = Minute::of(self.now);

@@ -1,10 +1,11 @@
-//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP beside
-//! it.
+//! Networks with pods that BGP advertises: the node's underlay of mode BGP, and GlobalBGP on the
+//! same node.
 //!
 //! Both use one table T. Its default route leads to the established peers
-//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link for
-//! an address that no local pod has goes to a router on another link ([`super::alternate`]), or is
-//! dropped: the fabric routes the subnet to this node and would return the packet at once.
+//! ([`super::default_route`]), or it contains the imported routes. A packet from a peer's link may
+//! have a destination that no local pod has. The node forwards it to a router on another link
+//! ([`super::alternate`]), or drops it. The fabric routes the subnet to this node, so it would
+//! return the packet at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,8 +99,8 @@ pub(super) fn plan(
 }
 
 /// Prefixes of dynamic neighbours that overlap a Subnet. The folder source and the webhook refuse
-/// such objects; if one exists all the same, the plan refuses the prefix and serves everything
-/// else.
+/// such objects; if such an object exists nevertheless, the plan refuses its prefix and serves all
+/// other objects.
 fn refused_ranges(underlay: &Network, intent: &Intent) -> BTreeMap<IpNet, RefusedRange> {
     let overlaps = validate::neighbour_overlaps(std::slice::from_ref(underlay), &intent.subnets);
     let refused = overlaps.iter().filter_map(|overlap| {

@@ -11,15 +11,16 @@
 //!
 //! A fabric without default routes from its routers always matches the second row. This preserves
 //! the meaning of hybridnet's manifests. As long as a peer is established, no row is empty. A peer
-//! *offers* a default route if the route is in the Adj-RIB-In and passes the loop checks, also
-//! while the route is retained over a restart of the peer. Attributes do not matter: a network that
-//! needs the best path uses `import`.
+//! *offers* a default route if the route is in the Adj-RIB-In and passes the loop checks. This
+//! includes a route that is retained over a restart of the peer. Attributes do not matter: a
+//! network that needs the best path uses `import`.
 //!
-//! **A restart of the agent.** Sessions are established before the peers' routes arrive. Until the
-//! first route selection of the family is done, a peer that is a next hop in the kernel
+//! **A restart of the agent.** Sessions are established before the peers' routes arrive. A peer
+//! that is a next hop in the kernel
 //! ([`KernelHost::former`](trunkline_datapath::plan::KernelHost::former)) counts as offering a
-//! default route, until its End-of-RIB. If only other peers are established, and such a peer may
-//! still return, the kernel's next hops stay.
+//! default route. This ends with its End-of-RIB, or with the first route selection of the family.
+//! If only other peers are established, and such a peer may still return, the kernel's next hops
+//! stay.
 
 use trunkline_bgp::types::Family;
 use trunkline_datapath::plan::{Hop, RouteKey};
@@ -60,7 +61,7 @@ impl Candidate {
 
     fn cause(&self) -> Cause {
         match (self.offers, self.withdrawn, self.complete, self.offered) {
-            // The peer offers one, but the former next hops stay.
+            // The peer offers a default route, but the former next hops stay.
             (true, ..) | (false, false, false, _) => Cause::Pending,
             (false, true, ..) | (false, false, true, true) => Cause::Withdrawn,
             (false, false, true, false) => Cause::NotOffered,

@@ -16,12 +16,12 @@
 //! would answer ARP for a pod of the requesting host. Table 39997 has the subnet's router instead.
 //! While T has no route, pods of one node reach each other directly.
 //!
-//! **The mark.** nftables sets it on packets of connections with a destination that was translated
-//! here (NodePort, or a Service, also if the backend is the client itself), in both directions. The
-//! reply must meet the connection's entry, so it must not leave the node first. If the host checks
-//! sources strictly (`rp_filter` 1, IPv4), `src_valid_mark` makes this check use the mark.
-//! Otherwise the check would take rule 980 for the return path, and drop translated packets of
-//! pods.
+//! **The mark.** nftables sets the mark on packets of connections whose destination was translated
+//! here, in both directions. These are connections to a NodePort or to a Service, even if the
+//! backend is the client itself. The reply must meet the connection's entry, so it must not leave
+//! the node first. If the host checks sources strictly (`rp_filter` 1, IPv4), `src_valid_mark`
+//! makes this check use the mark. Otherwise the check would take rule 980 for the return path, and
+//! drop translated packets of pods.
 
 use std::collections::BTreeSet;
 

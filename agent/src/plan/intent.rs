@@ -68,7 +68,7 @@ pub struct Intent {
     pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first existing link does. Empty: the link of the
+    /// Names of links that may carry VLANs: the first existing link is used. Empty: the link of the
     /// default route.
     pub vlan_interfaces: Vec<String>,
 }
@@ -129,7 +129,7 @@ impl Default for GuardSettings {
 pub struct ProbeSettings {
     /// Whether the agent sends probes.
     pub enabled: bool,
-    /// Addresses of other nodes that answer an echo request. If empty, the agent uses those of
-    /// NodeInfos.
+    /// Addresses of other nodes that answer an echo request. If empty, the agent uses the addresses
+    /// in NodeInfos.
     pub targets: BTreeSet<IpAddr>,
 }

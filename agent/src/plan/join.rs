@@ -63,15 +63,15 @@ pub enum JoinError {
         network: String,
     },
     /// An IPVLAN slave needs a VLAN.
-    #[error("Subnet {subnet}: it is in no VLAN, which `attachment: ipvlan` needs")]
+    #[error("Subnet {subnet}: no VLAN: `attachment: ipvlan` needs one")]
     NoVlan {
         /// The subnet.
         subnet: String,
     },
     /// All addresses of an IPVLAN slave need the same device.
     #[error(
-        "Subnet {subnet} is on {device}, and the pod's other address on {other}: with `attachment: ipvlan` both are in \
-         one VLAN"
+        "Subnet {subnet} is on {device}, and the pod's other address on {other}: with `attachment: \
+         ipvlan` both must be in one VLAN"
     )]
     TwoVlans {
         /// The subnet.

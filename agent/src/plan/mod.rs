@@ -181,7 +181,8 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     let alone =
         mode == Mode::GlobalBgp && underlay.is_none_or(|underlay| underlay.mode() != NetworkMode::BGP);
     let refused = alone.then(|| {
-        "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it uses: none selects this node"
+        "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it \
+         uses: no such Network selects this node"
             .to_owned()
     });
     let mut planned = NetworkPlan {
@@ -246,7 +247,7 @@ fn plan_subnets(plan: &mut Plan) {
     kernel.rules.extend(IpFamily::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
     // The kernel sends redirects if either this setting or the link's own is on. Every link keeps
-    // its own.
+    // its own value.
     kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));

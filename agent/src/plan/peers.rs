@@ -88,7 +88,7 @@ impl Peer<'_> {
         configured || (self.internal && !self.connected)
     }
 
-    /// Whether traffic can reach it over its own link, without another router between.
+    /// Whether traffic can reach the peer over its own link, without another router between.
     pub(super) fn is_adjacent_router(&self) -> bool {
         routes_traffic(self.spec) && self.connected
     }
@@ -199,7 +199,8 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// The network's peers, without those of refused prefixes. Errors report invalid addresses.
+/// The network's peers, without the neighbours of refused prefixes. Errors report invalid
+/// addresses.
 pub(super) fn read<'a>(
     network: &'a Network,
     host: &'a Host,
@@ -287,8 +288,8 @@ fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
         .map(|(_, link)| link)
 }
 
-/// The speaker's peers and prefixes. `graceful_shutdown` applies to the whole node, whatever the
-/// peers' settings.
+/// The speaker's peers and prefixes. `graceful_shutdown` applies to the whole node and overrides
+/// the peers' settings.
 pub(super) fn plan(
     peers: &[Peer<'_>],
     graceful_shutdown: bool,

@@ -12,8 +12,8 @@ use trunkline_bgp::policy::{
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use trunkline_bgp::wire::Origin;
 
-/// For a peer with a default route while another peer's routes are imported: its paths must lose
-/// against those.
+/// The policy for a peer with a default route while another peer's routes are imported. The first
+/// peer's paths must lose against the imported routes.
 pub(super) fn behind_others() -> Policy {
     let set = Actions { local_pref: Some(0), ..Actions::default() };
     let name = Some("behind the peers whose routes are imported".to_owned());
@@ -49,8 +49,8 @@ pub(super) fn import(policy: &written::Policy, sets: &Sets<'_>) -> Result<Policy
     Ok(Policy { rules: rules(policy, sets)?, default: policy.default.map_or(PolicyResult::Accept, verdict) })
 }
 
-/// The export policy, rule by rule. `ordinarily` applies to what it leaves undecided: a rule that
-/// only sets an attribute does not make the node a transit.
+/// The export policy, rule by rule. `ordinarily` decides about the paths that the operator's policy
+/// leaves undecided. So a rule that only sets an attribute does not make the node a transit.
 pub(super) fn export(
     policy: &written::Policy,
     ordinarily: Policy,
@@ -121,7 +121,7 @@ fn prefixes(entries: &[written::PrefixMatch]) -> Result<Vec<PrefixMatch>, ValueE
         .collect()
 }
 
-/// Any address of the prefixes.
+/// A set that matches any address of these prefixes.
 fn next_hops(texts: &[String]) -> Result<PrefixSet, ValueError> {
     let prefix = |text: &String| match text.parse::<IpNet>() {
         Ok(prefix) => Ok(PrefixMatch::or_longer(prefix.trunc())),

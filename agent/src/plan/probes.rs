@@ -53,8 +53,8 @@ fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
     routable.max_by_key(|prefix| prefix.contains(&gateway)).map(|prefix| prefix.addr())
 }
 
-/// Configured targets. Without any, the next nodes by name. Overlay addresses of NodeInfos belong
-/// to the host, so its kernel answers and no pod.
+/// The configured targets. If there are none, the next nodes by name. Overlay addresses of
+/// NodeInfos belong to the host, so the host's kernel answers, and not a pod.
 fn targets(plan: &Plan, intent: &Intent) -> BTreeSet<IpAddr> {
     if !intent.probes.targets.is_empty() {
         return intent.probes.targets.clone();

@@ -8,11 +8,11 @@ use trunkline_datapath::plan::Hop;
 /// State of the default routes that a peer offers, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerDefaultRoutes {
-    /// Families in which it offers one.
+    /// Families in which the peer offers a default route.
     pub now: FamilySet,
-    /// Families in which it offers one, or offered one since the agent's start.
+    /// Families in which the peer offers a default route, or offered one since the agent's start.
     pub ever: FamilySet,
-    /// Families in which it withdrew one during the current session.
+    /// Families in which the peer withdrew its default route during the current session.
     pub withdrawn: FamilySet,
     /// Families with End-of-RIB in the current session: the peer has no other routes.
     pub complete: FamilySet,
@@ -34,11 +34,11 @@ pub struct DefaultRouteSelection {
 /// Reasons for a selection of next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// They offer a default route.
+    /// The next hops are the peers that offer a default route.
     Offered,
-    /// They are configured, and no peer offers a default route.
+    /// The next hops are all configured peers, because no peer offers a default route.
     Configured,
-    /// They were next hops before the agent's restart, and the first route selection is not done
+    /// The next hops from before the agent's restart, because the first route selection is not done
     /// yet.
     Former,
 }

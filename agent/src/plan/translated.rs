@@ -4,8 +4,8 @@
 //! Two rules of this node are wrong for such packets. Rule 1030 drops packets from the fabric for
 //! pods of other nodes; after DNAT, the pod may be on another node. Rule 1100 sends a pod's packets
 //! to the pod's network. A pod's reply to a NodePort has the node's address as source, so it must
-//! leave through the link of the request: another router may not know the client, or may drop a
-//! source that it does not expect.
+//! leave through the link of the request. Another router may not have a route to the client, or may
+//! drop an unexpected source.
 //!
 //! nftables marks the packets after DNAT. It uses the state of the connection and not a mark of the
 //! service proxy, so it works with every proxy (`trunkline_datapath::nft::translated`).

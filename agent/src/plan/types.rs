@@ -1,4 +1,4 @@
-//! Input and output of the planner: the host as it is, and what the host should have.
+//! Input and output of the planner: the actual state of the host, and its wanted state.
 //!
 //! All collections are ordered (BTree). So equal intents give equal plans, and one pass finds the
 //! difference of two plans.
@@ -157,7 +157,7 @@ pub struct NetworkPlan {
     pub attachment: AttachmentKind,
     /// Whether packets between its pods leave through the switch.
     pub hairpin: bool,
-    /// Prefixes that its pods may use as source besides their addresses, if they request it.
+    /// Prefixes that its pods may use as source besides their addresses, if a pod requests them.
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Prefixes that pods with an IPVLAN slave reach through the host.
     pub by_host: BTreeSet<IpNet>,
@@ -165,15 +165,15 @@ pub struct NetworkPlan {
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Refused subnets, each with the reason.
     pub refused_subnets: BTreeMap<String, String>,
-    /// MTU of a pod's link: the minimum over the links to the peers, the MTU of the link with the
-    /// VLANs, or the MTU of the tunnel's link less the overhead.
+    /// MTU of a pod's link. By mode: the minimum over the links to the peers, the MTU of the link
+    /// with the VLANs, or the MTU of the tunnel's link less the overhead.
     pub mtu: Option<u32>,
     /// The reason for which this network is not served here, for the operator. None: it is served.
     pub refused: Option<String>,
 }
 
 impl NetworkPlan {
-    /// The table of all its subnets' rules, if it is the same for all.
+    /// The table of its subnets' rules, if all have the same table.
     pub fn table(&self) -> Option<u32> {
         let mut tables = self.subnets.values().map(|subnet| subnet.table);
         let first = tables.next()?;
@@ -202,7 +202,7 @@ impl NetworkPlan {
 /// One subnet on this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubnetPlan {
-    /// Its prefix. Subnets of one network may have the same.
+    /// Its prefix. Subnets of one network may have equal prefixes.
     pub prefix: IpNet,
     /// The block of the prefix that this node allocates from, if nodes have blocks.
     pub share: Option<IpNet>,
@@ -222,8 +222,8 @@ impl SubnetPlan {
         SubnetPlan { prefix, share: None, table: None, vlan: None, gateway: None, device: None }
     }
 
-    /// The first and the last address of the subnet that this node allocates. If there is none, the
-    /// first is above the last.
+    /// The first and the last address of the subnet that this node allocates. If this node
+    /// allocates no address, the first address is above the last.
     pub fn allocatable_range(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
         match self.share {
             Some(share) => (range.first.max(share.network()), range.last.min(share.broadcast())),
@@ -283,7 +283,8 @@ pub enum PlanError {
     /// An IPVLAN slave does not receive the host's proxy answers, nor the host the slave's. So pods
     /// of one VLAN on one node must have one attachment kind.
     #[error(
-        "Network {name}: spec.config.attachment: {} does not reach pods of this node that are joined by {}",
+        "Network {name}: spec.config.attachment: {} does not reach pods of this node that are \
+         attached as {}",
         attachment_name(*network), attachment_name(*pod)
     )]
     Attachment {
@@ -373,7 +374,7 @@ pub struct ProbedRouter {
     pub own: Option<IpAddr>,
 }
 
-/// What one pod needs on the host and in BGP.
+/// The kernel objects and the prefixes of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlannedPod {
     /// Kernel objects.

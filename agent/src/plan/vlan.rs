@@ -5,8 +5,8 @@
 //!                                                                           default via 10.10.0.1 dev eth0.10
 //! ```
 //!
-//! Each subnet has a VLAN device and a table T of its own: neighbours in the subnet are on the
-//! link, everything else goes to the subnet's router. The device has no address. The host answers
+//! Each subnet has its own VLAN device and its own table T. Neighbours in the subnet are on the
+//! link; all other packets go to the subnet's router. The device has no address. The host answers
 //! ARP requests and neighbour solicitations there only for its own pods
 //! ([`trunkline_datapath::plan::Proxy`]; not `proxy_arp`, which answers for every address that the
 //! host can route). Packets from the VLAN for an address that no local pod has are dropped, as on
@@ -57,13 +57,15 @@ pub(super) fn plan(
                 continue;
             }
         }
-        // Rules match prefixes, so subnets with equal prefixes share everything.
+        // Rules match prefixes, so subnets with equal prefixes share their device, table and
+        // routes.
         if let Some(same) = done.iter().find(|same| same.prefix == entry.prefix) {
             if (same.vlan, same.gateway) == (entry.vlan, entry.gateway) {
                 entry.clone_from(same);
             } else {
                 let reason = format!(
-                    "{} is the prefix of another subnet with another VLAN or gateway: give both the same",
+                    "{} is the prefix of another subnet with another VLAN or gateway: give both \
+                     subnets the same VLAN and gateway",
                     entry.prefix
                 );
                 planned.subnets.remove(subnet.name());

@@ -16,9 +16,9 @@
 //!
 //! So a pod of any network reaches an overlay pod through the tunnel (40000), and the reply uses
 //! the tunnel too (T, 40001). Neither is translated. Addresses that no pod can have (`excludeIPs`,
-//! gateways, addresses outside `start` and `end`) are carved out: they belong to machines outside
-//! the overlay, and are routed like any other outside address. (`start` and `end` count if
-//! NodeInfos have blocks of the subnet, because then all nodes share one manifest of it.)
+//! gateways, addresses outside `start` and `end`) are excluded. They belong to machines outside the
+//! overlay, and are routed like any other outside address. (`start` and `end` count if NodeInfos
+//! have blocks of the subnet, because then all nodes share one manifest of the subnet.)
 //!
 //! hybridnet identifies a node's packets and their replies by connection marks. Here the addresses
 //! in the NodeInfos identify them, which needs no connection tracking and selects the same routes.
@@ -160,8 +160,8 @@ fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum EndError {
     #[error(
-        "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of its addresses, or put it \
-         on a link"
+        "NodeInfo {node}: spec.vtepInfo.ip: {address} is on no link of this node: write one of the \
+         node's addresses, or add this one to a link"
     )]
     ForeignAddress { node: String, address: IpAddr },
     #[error(
@@ -169,7 +169,7 @@ enum EndError {
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
     DefaultRoute,
-    #[error("vxlanInterfaces: none of {} exists", .0.join(", "))]
+    #[error("vxlanInterfaces: no link of {} exists", .0.join(", "))]
     Interfaces(Vec<String>),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"

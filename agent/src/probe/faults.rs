@@ -86,7 +86,8 @@ pub(super) fn words(kind: ProbeFaultKind, about: &FaultSubject<'_>) -> ProbeFaul
                 "peer {peer} on {link} loses packets of {size} octets and passes small ones ({family}): an MTU on the path is smaller than the pods'"
             ),
             format!(
-                "set the MTU of the router's port to {size} or more, or that of {link} to the router's; `ping -M do -s {} {gateway}` shows the same",
+                "set the MTU of the router's port to {size} or more, or the MTU of {link} to the \
+                 router's; `ping -M do -s {} {gateway}` shows the limit",
                 size.saturating_sub(if gateway.is_ipv4() { 28 } else { 48 })
             ),
         ),
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(found(&all(Failing)), [ProbeFaultKind::Silent]);
         let (silent_cpu, mtu) = ([(Peer, Failing), (ToPods, Good)], [(ToPods, Good), (Size, Failing)]);
         assert!(found(&silent_cpu).is_empty(), "the router forwards and does not answer itself");
-        assert!(found(&[(Peer, Failing)]).is_empty(), "nor does it without a pod here");
+        assert!(found(&[(Peer, Failing)]).is_empty(), "the same without a pod on this node");
         assert_eq!(found(&mtu), [ProbeFaultKind::Size]);
         let filtered =
             [(Peer, Good), (ToPods, Failing), (FromPods, Good), (Size, Failing), (Target, Failing)];

@@ -1,6 +1,6 @@
 //! Finds BGP identifiers that two routers share, from the OPEN messages.
 //!
-//! RFC 6286 makes an identifier unique within an AS, and allows the same one in routers of
+//! RFC 6286 makes an identifier unique within an AS, and allows the same identifier in routers of
 //! different AS numbers. In a fabric the cause is always a copied configuration. A duplicate breaks
 //! route reflection, the selection between equal paths, and every table with identifiers as names
 //! of routers. A router with several sessions uses one identifier in all of them, so two peers of
@@ -20,7 +20,7 @@ struct SessionIdentifiers {
     identifier: Ipv4Addr,
 }
 
-/// The duplicates among this node's identifier and those of established peers.
+/// The duplicates among the identifiers of this node and of established peers.
 pub(crate) fn duplicates(own: Ipv4Addr, peers: &[PeerStatus]) -> Vec<DuplicateIdentifier> {
     let seen = peers.iter().filter_map(|peer| {
         Some(SessionIdentifiers {
@@ -42,13 +42,13 @@ fn find(own: Ipv4Addr, seen: impl Iterator<Item = SessionIdentifiers>) -> Vec<Du
         let named = named.join(", ");
         let text = match (identifier == own, numbers.len()) {
             (true, _) => format!(
-                "BGP identifier {identifier} is this node's and also that of peer {named}: routers refuse one of the two, or \
-                 drop routes as their own"
+                "this node and peer {named} both have BGP identifier {identifier}: routers refuse \
+                 one of the two, or drop routes as their own"
             ),
             (false, 1) => return None,
             (false, _) => format!(
-                "BGP identifier {identifier} is that of several peers: {named}. Route reflectors drop routes as their own, \
-                 and the choice between equal paths is undefined"
+                "several peers have BGP identifier {identifier}: {named}. Route reflectors drop \
+                 routes as their own, and the choice between equal paths is undefined"
             ),
         };
         Some(DuplicateIdentifier {

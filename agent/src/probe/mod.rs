@@ -1,11 +1,11 @@
-//! Probes: packets through each router that find faults which no session shows, such as an MTU
+//! Probes: packets through each router. They find faults that no session shows, such as an MTU
 //! hole, a router without the pods' routes, or loss in one direction. `docs/probes.md` has the
 //! reasons.
 //!
 //! ```text
-//!  reconcile task ──plan: routers, targets──►┌───────────────┐──frames──► packet sockets, one an uplink and family
-//!                 ──pods that are advertised►│ task, a round │◄─what comes back──┘ (filter: this run's cookie)
-//!                 ◄─peers to be left out─────│ each 5 s      │──events──► history
+//!  reconcile task ──plan: routers, targets──►┌───────────────┐──frames──► packet sockets, one per uplink and family
+//!                 ──pods that are advertised►│ task, a round │◄─returned probes──┘ (filter: this run's cookie)
+//!                 ◄─peers to be excluded─────│ each 5 s      │──events──► history
 //!                                            └───────────────┘──status──► observer, metrics
 //! ```
 //!

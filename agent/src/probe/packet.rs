@@ -164,7 +164,7 @@ pub(super) fn read(frame: &[u8]) -> Option<ProbeReply> {
     let word = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
     let ip = frame.get(ETHERNET..)?;
     let (source, destination, hops, protocol, content) = match ip.first()? {
-        // No options, and not a later fragment.
+        // The header must have no options, and the packet must not be a later fragment.
         0x45 if ip.get(6)? & 0x1f == 0 && *ip.get(7)? == 0 => {
             let address = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
             (address(12)?, address(16)?, ip[8], ip[9], CONTENT_V4)
@@ -252,7 +252,7 @@ mod tests {
             let back = packet(Kind::Echo, destination, source, 0);
             let mut frame = back.frame([1; 6], [2; 6]);
             let kind = if sent.source.is_ipv4() { CONTENT_V4 } else { CONTENT_V6 } - UPPER;
-            assert_eq!((frame[kind], read(&frame)), (request, None), "a request answers nothing");
+            assert_eq!((frame[kind], read(&frame)), (request, None), "a request is no answer");
             frame[kind] = reply;
             assert!(sent.is_answered_by(&read(&frame).unwrap()));
             assert!(!back.is_answered_by(&read(&frame).unwrap()), "from itself");

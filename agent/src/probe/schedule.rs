@@ -34,11 +34,11 @@ pub(super) enum CheckName {
     ToPods,
     /// The router accepts packets from a pod of this node.
     FromPods,
-    /// The same with packets of the maximum size of a pod's link.
+    /// The router accepts packets of the maximum size of a pod's link from a pod of this node.
     Size,
     /// Another node answers a pod of this node.
     Target,
-    /// The same with packets of the maximum size.
+    /// Another node answers packets of the maximum size from a pod of this node.
     TargetSize,
 }
 
@@ -251,8 +251,10 @@ impl ProbeSchedule {
             for kind in router.faults.keys().copied().collect::<Vec<_>>() {
                 if !kinds.contains(&kind) {
                     router.faults.remove(&kind);
-                    let text =
-                        format!("probes through peer {peer} ({family}): `{}` is good again", kind.name());
+                    let text = format!(
+                        "probes through peer {peer} ({family}): the check `{}` passes again",
+                        kind.name()
+                    );
                     changes.push(Change { peer: peer.clone(), begun: false, text });
                 }
             }
@@ -295,8 +297,7 @@ impl ProbeSchedule {
         }
         if self.targets.is_empty() && !self.routers.is_empty() {
             notes.push(
-                "no other node is known: nothing is probed beyond the routers; write `probes.targets`"
-                    .to_owned(),
+                "no other node is known: only the routers are probed; write `probes.targets`".to_owned(),
             );
         }
         let shown = |((peer, family), router): (&RouterKey, &Router)| Shown {

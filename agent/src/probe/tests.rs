@@ -94,7 +94,7 @@ fn an_mtu_hole_is_reported_within_three_rounds_and_cleared() {
     assert!(texts.len() == 1 && texts[0].contains("loses packets of 1500 octets"), "{texts:?}");
     assert!(fabric.faults(FIRST).is_empty() && fabric.left_out().is_empty());
     let (texts, _) = fabric.run(3, |_| true);
-    assert!(texts.len() == 1 && texts[0].contains("`size` is good again"), "{texts:?}");
+    assert!(texts.len() == 1 && texts[0].contains("the check `size` passes again"), "{texts:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Records changes of the default routes of BGP networks as events: routes that a plan removes or
-//! adds again, peers that become or stop being next hops, and the last peer that offers a default
-//! route. Learned default routes are in no plan; [`crate::history::History::learned`] records
-//! these.
+//! Records changes of the default routes of BGP networks as events. These are: routes that a plan
+//! removes or adds again, peers that become or stop being next hops, and the last peer that offers
+//! a default route. Learned default routes are in no plan; [`crate::history::History::learned`]
+//! records these.
 
 use std::collections::BTreeSet;
 

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn status(fault: Option<&str>) -> Arc<[ListenStatus]> {
-        #[expect(clippy::disallowed_methods, reason = "any time will do")]
+        #[expect(clippy::disallowed_methods, reason = "the event has no fixed time")]
         let since = Instant::now();
         let fault = fault.map(|reason| ListenFault {
             reason: reason.to_owned(),
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(
             shown.borrow()[0].fault.as_ref().unwrap().0,
             "taken: stop it",
-            "it is shown from the start"
+            "the fault is shown from the start"
         );
         let first = events.next().await.unwrap().events;
         assert_eq!((first.len(), first[0].kind), (1, EventKind::ListenFailed));

@@ -219,7 +219,7 @@ pub enum PodError {
 
 /// The error text for requests that a drained node cannot serve.
 pub const DRAINED: &str =
-    "this node is drained: `trunkline status` shows by whom, `trunkline undrain` ends the drain";
+    "this node is drained: `trunkline status` shows the cause, `trunkline undrain` ends the drain";
 
 /// The pods' addresses that this node advertises.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,8 @@
 //! Transfers learned routes from the speaker to the kernel.
 //!
-//! The pump requests a batch of changes from the speaker, sends it to the kernel owner, and
-//! requests the next batch after the kernel owner has applied it. So a slow kernel delays only the
-//! pump, and a prefix that changes meanwhile is installed once.
+//! The pump requests a batch of changes from the speaker and sends it to the kernel owner. It
+//! requests the next batch after the kernel owner has applied this one. So a slow kernel delays
+//! only the pump, and a prefix that changes meanwhile is installed once.
 //!
 //! The kernel owner knows no peers. The pump selects the paths of the imported peers
 //! ([`Learned::route`]). If these peers change, the pump requests every route again
@@ -59,7 +59,7 @@ pub enum PumpEvent {
     /// Every change from before [`PumpCommand::Drain`] is installed, and every next hop in these
     /// changes was reported.
     Drained(Family),
-    /// The same for [`PumpCommand::Settle`], with its time.
+    /// As [`PumpEvent::Drained`], for [`PumpCommand::Settle`] and with its time.
     Settled(Instant),
 }
 
@@ -149,7 +149,7 @@ pub async fn run(
 
 fn report(outcome: Result<(), KernelError>) {
     if let Err(error) = outcome {
-        tracing::error!(%error, "learned routes did not get into the kernel");
+        tracing::error!(%error, "learned routes were not installed in the kernel");
     }
 }
 

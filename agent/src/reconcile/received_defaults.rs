@@ -1,9 +1,9 @@
 //! The peers that offer a default route, from the speaker's events. [`crate::plan::selection`] uses
 //! this state.
 //!
-//! A speaker that replaces another one in this process has no paths at first. The previous state of
-//! a peer stays until the new speaker has the peer's End-of-RIB, or has converged. The same applies
-//! to the last run's routes in the kernel.
+//! A speaker that replaces another speaker in this process has no paths at first. The previous
+//! state of a peer stays until the new speaker has the peer's End-of-RIB, or has converged. The
+//! last run's routes in the kernel also stay that long.
 
 use std::collections::BTreeMap;
 
@@ -71,8 +71,8 @@ impl ReceivedDefaultRoutes {
         }
     }
 
-    /// Sets the default routes of the last run. `found`: those in the kernel that are not in a plan
-    /// yet.
+    /// Sets the default routes of the last run. `found`: default routes in the kernel that are not
+    /// in a plan yet.
     pub(super) fn former(
         &mut self,
         found: BTreeMap<RouteKey, RouteTarget>,
@@ -152,7 +152,7 @@ mod tests {
         };
         let mut offers = ended();
         offers.end_of_rib(&peer(), V4);
-        assert_eq!(known(&offers), (false, true, false), "it came without");
+        assert_eq!(known(&offers), (false, true, false), "the peer sent End-of-RIB without a default route");
         let mut offers = ended();
         offers.set(peer(), V4, true, true);
         offers.end_of_rib(&peer(), V4);
@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(known(&offers), (true, true, false));
         let mut offers = ended();
         offers.converged(V4);
-        assert_eq!(known(&offers), (false, true, false), "it did not come");
+        assert_eq!(known(&offers), (false, true, false), "the peer did not return before convergence");
     }
 }

@@ -1,8 +1,8 @@
 //! The drain stage, and its effect on a plan.
 //!
 //! The plan contains the wanted state of the manifests and does not change; a draining node only
-//! advertises less of it. So the stage is applied to the plan on its way to the speaker, and after
-//! an undrain everything is still in place.
+//! advertises a part of it. So the stage is applied to the plan on its way to the speaker, and
+//! after an undrain the plan is still complete.
 
 use trunkline_bgp::config::PeerConfig;
 

@@ -101,7 +101,7 @@ pub struct ReconcileDependencies {
 #[derive(Clone, Debug, Default)]
 struct SessionState {
     up: bool,
-    /// Whether it was up since this task began.
+    /// Whether the session was up since this task began.
     was_up: bool,
     local: Option<IpAddr>,
     /// The negotiated families.
@@ -363,9 +363,9 @@ impl Task {
                     }
                     SpeakerInput::Ended => self.speaker_ended().await,
                 },
-                // Last, and after all other tasks had a turn: removed stale paths and the new
-                // session are two events of one moment. A plan between them would remove a route
-                // and add it again.
+                // This is the last step, after all other tasks had a turn. Removed stale paths and
+                // the new session are two events of one moment. A plan between them would remove a
+                // route and add it again.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
             self.notifier.notify();
@@ -473,7 +473,7 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
-            // A derived identifier stays: another one would reset every session.
+            // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
@@ -491,7 +491,8 @@ impl Task {
             let describe = |(fault, addresses): (String, Vec<String>)| {
                 let (first, number) = (addresses.first().cloned().unwrap_or_default(), addresses.len());
                 format!(
-                    "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
+                    "{fault}: {number} attached pods, such as {first}, need it: delete them first, \
+                     or undo the change"
                 )
             };
             return Err(SnapshotRefusal { faults: homeless.into_iter().map(describe).collect() });
@@ -522,7 +523,7 @@ impl Task {
                     let _ = running.pump_commands.send(PumpCommand::Relearn);
                 }
             }
-            Err(error) => self.not_applied("the plan did not get into the kernel", &error),
+            Err(error) => self.not_applied("the plan was not applied to the kernel", &error),
         }
         let mut planned: BTreeMap<String, PlannedPod> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
@@ -542,7 +543,7 @@ impl Task {
                 Ok(faults) => {
                     self.populated = true;
                     for fault in faults {
-                        tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is not whole");
+                        tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is incomplete");
                         if fault.gone {
                             planned.remove(&fault.host_ifname);
                             self.broken.insert(fault.host_ifname);
@@ -581,8 +582,8 @@ impl Task {
         }
     }
 
-    /// Handles a missing answer: the kernel's state stays, and the plan is applied again after a
-    /// pause, because no event shows that the kernel owner would answer.
+    /// Handles a missing answer. The kernel's state stays. The plan is applied again after a pause,
+    /// because no event shows that the kernel owner would answer.
     fn not_applied(&mut self, what: &str, error: &KernelError) {
         let fault = format!("{what}: {error}");
         if !self.kernel_faults.contains(&fault) {
@@ -790,7 +791,10 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
         None => Ok(()),
         Some(address) => {
             let version = if address.is_ipv4() { 4 } else { 6 };
-            Err((format!("Network {}: no IPv{version} Subnet holds it here any more", pod.network), *address))
+            Err((
+                format!("Network {}: no IPv{version} Subnet of this node contains the address", pod.network),
+                *address,
+            ))
         }
     }
 }
@@ -803,7 +807,7 @@ fn record_refused(plan: &Plan, pod: &Pod) {
         tracing::warn!(
             device = pod.host_ifname,
             addresses = addresses.join(","),
-            "a pod may not send from a prefix that it names: {refused}"
+            "a pod may not send from a prefix that it requests: {refused}"
         );
     }
 }

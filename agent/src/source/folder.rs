@@ -62,7 +62,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                     match origin.get(&key) {
                         // Reported here, because only this function knows the files.
                         Some(other) => faults.push(format!(
-                            "{}: {} {}: metadata.name: {} has one of this name too: rename or remove one",
+                            "{}: {} {}: metadata.name: {} has a resource of this name too: rename or remove one",
                             file.display(),
                             key.0,
                             key.1,
@@ -111,10 +111,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                 if let Some(secret) = &peer.password_secret_ref {
                     refuse(
                         "passwordSecretRef",
-                        format!(
-                            "Secret {} is the API server's, and this folder has none: write passwordFile",
-                            secret.name
-                        ),
+                        format!("Secret {} can only be in an API server: write passwordFile", secret.name),
                     );
                 }
                 if let Err(error) = resolve_password(peer, &mut snapshot.files) {
@@ -158,7 +155,7 @@ enum FileError {
     Read(#[from] io::Error),
     #[error("is no file: remove it, or rename it without .yaml, .yml or .json")]
     NoFile,
-    #[error("has {0} octets, at most {MAX_FILE} are read: split it")]
+    #[error("has {0} octets, at most {MAX_FILE} are read: split the file")]
     TooLong(u64),
 }
 
@@ -188,7 +185,7 @@ enum PasswordError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is empty: write the key into it, or leave the field out", .0.display())]
     Empty(PathBuf),
-    #[error("{} holds {length} octets, TCP-MD5 takes at most {}", path.display(), BgpPeer::MAX_PASSWORD)]
+    #[error("{} holds {length} octets, TCP-MD5 allows at most {}", path.display(), BgpPeer::MAX_PASSWORD)]
     TooLong { path: PathBuf, length: usize },
 }
 
@@ -275,7 +272,7 @@ mod tests {
                 vec![("a.yaml", &*network), ("b.yaml", &*subnet("s", "10.1.1.7/24"))],
                 "b.yaml: Subnet s: spec.range.cidr",
             ),
-            (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has one of this name too"),
+            (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has a resource of this name too"),
             (vec![("b.yaml", &*subnet("s", "10.1.1.0/24"))], "b.yaml: Subnet s: spec.network"),
             (
                 vec![
@@ -290,7 +287,8 @@ mod tests {
             ),
             (
                 vec![("a.yaml", &*peer(", passwordSecretRef: {name: tor-keys, key: rack1}"))],
-                "bgpPeers[0].passwordSecretRef: Secret tor-keys is the API server's, and this folder has none: write passwordFile",
+                "bgpPeers[0].passwordSecretRef: Secret tor-keys can only be in an API server: \
+                 write passwordFile",
             ),
         ] {
             let error = Folder::new(&files).read().unwrap_err();
@@ -347,7 +345,7 @@ mod tests {
         assert_eq!(snapshot.networks[0].peers()[0].password().unwrap().expose(), "s3cret");
         assert_eq!(snapshot.files, [folder.0.path().join("key")]);
         assert!(!format!("{snapshot:?}").contains("s3cret"));
-        assert!(of("long").unwrap_err().contains("holds 81 octets, TCP-MD5 takes at most 80"));
+        assert!(of("long").unwrap_err().contains("holds 81 octets, TCP-MD5 allows at most 80"));
         assert!(of("empty").unwrap_err().contains("is empty"));
     }
 }

@@ -38,7 +38,7 @@ pub struct FolderSource {
 impl FolderSource {
     /// Watches the folder.
     pub fn new(folder: &Path) -> notify::Result<FolderSource> {
-        // Capacity 1: a pending event stands for all later events.
+        // Capacity 1: a pending event represents all later events.
         let (sender, events) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !matters(&event)) {
@@ -97,12 +97,12 @@ impl FolderSource {
             self.watched.remove(&gone);
         }
         for path in wanted {
-            // Also folders that are already watched: a folder that was removed and created again is
-            // another one.
+            // This includes folders that are already watched, because a folder that was removed and
+            // created again needs a new watch.
             match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(self.watched.insert(path)),
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "edits there are not noticed");
+                    tracing::warn!(path = %path.display(), %error, "changes in this folder are not detected");
                 }
             }
         }
@@ -149,6 +149,6 @@ mod tests {
         assert!(source.read(Context::default()).await.is_ok());
 
         let quiet = tokio::time::timeout(Duration::from_millis(300), source.changed()).await;
-        assert!(quiet.is_err(), "looking is no change");
+        assert!(quiet.is_err(), "a read is no change");
     }
 }

@@ -102,7 +102,7 @@ pub enum OtlpError {
     #[error("is no URL: {URL}")]
     NoUrl,
     /// The endpoint has no host, or another scheme.
-    #[error("is not where a collector listens: {URL}")]
+    #[error("is no address of a collector: {URL}")]
     NoCollector,
     /// The endpoint has a user or password.
     #[error("has a user or password: leave them out, and write headers with `authorization`")]
@@ -117,19 +117,22 @@ pub enum OtlpError {
     #[error("is empty: write a name, or leave the field out for `trunkline`")]
     NoServiceName,
     /// A path is relative.
-    #[error("{} is relative: write the whole path, from /", .0.display())]
+    #[error("{} is relative: write an absolute path", .0.display())]
     Relative(PathBuf),
     /// A text is no name of a header.
     #[error("{0:?} is no header's name")]
     HeaderName(String),
     /// The exporter sets the header itself.
-    #[error("{0} is the exporter's own: leave it out")]
+    #[error("the exporter sets {0} itself: leave it out")]
     HeaderReserved(String),
     /// A header has neither a file nor a variable.
-    #[error("{0}: write where its value is and not the value: {{file: /etc/trunkline/…}} or {{env: NAME}}")]
+    #[error(
+        "{0}: write a reference to the value, and not the value itself: {{file: \
+             /etc/trunkline/…}} or {{env: NAME}}"
+    )]
     HeaderValue(String),
     /// The file of a header is relative.
-    #[error("{header}: file {} is relative: write the whole path, from /", path.display())]
+    #[error("{header}: file {} is relative: write an absolute path", path.display())]
     HeaderFile {
         /// The header.
         header: String,

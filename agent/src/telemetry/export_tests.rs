@@ -206,7 +206,7 @@ async fn after_a_stop_there_is_only_one_more_attempt() {
     bed.counts("trunkline_otlp_dropped_total{reason=\"stop\",signal=\"logs\"}", 4).await;
     let Bed { batches, task, .. } = bed;
     drop(batches);
-    timeout(Duration::from_secs(5), task).await.expect("it has ended").unwrap();
+    timeout(Duration::from_secs(5), task).await.expect("the export has ended").unwrap();
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each signal is one task with at most one batch in transit, so a collector that accepts only one
-//! signal stalls only the other. The queues are bounded and no task waits for them: without an
-//! answer of the collector, events are kept up to the ring's length, and the rest is counted as
+//! signal stalls only the other. The queues are bounded and no task waits for them. Without an
+//! answer of the collector, the ring keeps the newest events, and the others are counted as
 //! dropped. Without `telemetry.otlp` there is no task, no queue and no reader.
 //!
 //! **Why not OpenTelemetry's SDK**: its exporter depends on reqwest or tonic, a second HTTP stack

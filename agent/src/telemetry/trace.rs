@@ -1,8 +1,8 @@
 //! One request of the plugin as a trace: the start, the duration and the result of each of its
 //! steps.
 //!
-//! The times are those of the flow's metrics; nothing is measured twice. Without a collector
-//! [`Steps`] is empty, and a step costs only this check.
+//! The flow's metrics have the same times; no step is measured twice. Without a collector [`Steps`]
+//! is empty, and a step costs only this check.
 //!
 //! A trace starts at the plugin's start time, if the plugin sends one: both use this node's clock.
 //! If the caller of the plugin passes W3C's `traceparent`, the trace is a child of it. If that
@@ -335,7 +335,7 @@ mod tests {
             })
             .await;
         assert!(done.is_ok());
-        let failure = Failure::new(Code::TryAgainLater, "nobody was told");
+        let failure = Failure::new(Code::TryAgainLater, "no peer received it");
         let said: Result<(), Failure> = steps
             .time("advertisement", async {
                 wait(20).await;
@@ -349,13 +349,16 @@ mod tests {
         let trace = finished.queue.try_recv().unwrap();
         assert_eq!((trace.id[0], trace.parent[7]), (0x4b, 0xb7));
         assert_eq!(trace.root.start, started);
-        assert_eq!(trace.root.error.as_deref(), Some("nobody was told"));
+        assert_eq!(trace.root.error.as_deref(), Some("no peer received it"));
         assert_eq!(trace.root.attributes.len(), 2);
         let [plugin, link, last_step] = trace.steps.as_slice() else { panic!("{trace:?}") };
         assert_eq!((plugin.name, plugin.start, plugin.end), ("plugin", started, link.start));
         assert_eq!((link.name, link.end - link.start, &link.error), ("link", 10_000_000, &None));
         assert_eq!((last_step.start, last_step.end), (link.end, trace.root.end));
-        assert_eq!((last_step.error.as_deref(), last_step.attributes.len()), (Some("nobody was told"), 1));
+        assert_eq!(
+            (last_step.error.as_deref(), last_step.attributes.len()),
+            (Some("no peer received it"), 1)
+        );
         let ids = [trace.root.id, plugin.id, link.id, last_step.id];
         assert!((0..4).all(|one| !ids[one + 1..].contains(&ids[one])), "{ids:?}");
     }

@@ -67,7 +67,7 @@ pub(super) fn collect<W: Write>(
                 advertised(&path, &peers, most, timeout, sink)
             })?;
         }
-        None => collection.skip("agent: advertised", "not requested: the peers are not known"),
+        None => collection.skip("agent: advertised", "not requested: the peers are unknown"),
     }
     Ok(Some(status))
 }
@@ -80,7 +80,7 @@ fn peers(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<Vec<Pe
         sink.text(format!("agent/peers/{}.txt", peer.name()), show::peer(peer))?;
     }
     if peers.len() > DETAILED {
-        let why = format!("there are {}: all of it is in peers.json", peers.len());
+        let why = format!("there are {}: peers.json has all of them", peers.len());
         sink.missing(format!("a text of each peer beyond {DETAILED}"), why)?;
     }
     Ok(peers)
@@ -135,7 +135,7 @@ fn advertised(
         if told > most {
             sink.missing(
                 format!("routes advertised to {name}"),
-                format!("there are {told}, more than {most} (--routes)"),
+                format!("there are {told} prefixes, more than {most} (--routes)"),
             )?;
             continue;
         }
@@ -205,7 +205,7 @@ fn scrape(mut served: SocketAddr, timeout: Duration) -> anyhow::Result<String> {
     let mut answer = Vec::new();
     stream.take(LARGEST as u64).read_to_end(&mut answer).with_context(|| within("reading"))?;
     let answer = String::from_utf8_lossy(&answer);
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!(within("no answer of HTTP")) };
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!(within("no HTTP answer")) };
     let first = head.lines().next().unwrap_or_default();
     ensure!(first.split(' ').nth(1) == Some("200"), within(first));
     Ok(body.to_owned())

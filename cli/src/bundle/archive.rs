@@ -117,7 +117,7 @@ mod tests {
         let mut secrets = Secrets::default();
         secrets.add("hunter2");
         archive.hide(secrets);
-        archive.put("a/hunter2.txt", Content::Text("it is hunter2\n".to_owned())).unwrap();
+        archive.put("a/hunter2.txt", Content::Text("the key is hunter2\n".to_owned())).unwrap();
         archive.put("b.json", Content::Json(json!({"password": 1, "text": "hunter2"}))).unwrap();
         let long = format!("{}/c.txt", "x".repeat(150));
         archive.put(&long, Content::Text("long name".to_owned())).unwrap();
@@ -134,7 +134,7 @@ mod tests {
         }
         let wanted = [
             ("bundle/".to_owned(), (0o700, String::new())),
-            ("bundle/a/_redacted_.txt".to_owned(), (0o600, "it is [redacted]\n".to_owned())),
+            ("bundle/a/_redacted_.txt".to_owned(), (0o600, "the key is [redacted]\n".to_owned())),
             (
                 "bundle/b.json".to_owned(),
                 (0o600, "{\n  \"password\": \"[redacted]\",\n  \"text\": \"[redacted]\"\n}\n".to_owned()),

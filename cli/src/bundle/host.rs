@@ -23,7 +23,8 @@ const MAX_OCTETS: u64 = 1 << 20;
 /// Maximum number of links with listed sysctls.
 const LINKS: usize = 64;
 
-/// Files of a namespace show this process's namespace: the host's, or that of the agent's pod.
+/// Files that depend on the namespace show the namespace of this process: the host's, or the
+/// agent's pod's.
 const FILES: &[(&str, &str)] = &[
     ("/etc/os-release", "host/os-release.txt"),
     ("/proc/uptime", "host/uptime.txt"),
@@ -91,7 +92,7 @@ pub(super) fn facts(sink: &Sink) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Collects the sysctls of routing and neighbours, including those of links.
+/// Collects the sysctls of routing and neighbours, including the links' sysctls.
 pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
     let mut text = String::new();
     let mut line = |path: &str| {
@@ -107,7 +108,8 @@ pub(super) fn sysctls(sink: &Sink) -> anyhow::Result<()> {
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    // `all` and `default` first, pods' links last, because these have equal settings.
+    // The order: `all` and `default` first, pods' links last, because all pods' links have equal
+    // settings.
     let is_pods = |name: &str| name.starts_with("tl") && name.len() == 14;
     links.sort_by_key(|name| (!matches!(name.as_str(), "all" | "default"), is_pods(name), name.clone()));
     let more = links.len().saturating_sub(LINKS);
@@ -155,7 +157,7 @@ pub(super) fn journal(lines: usize, sink: &Sink) -> anyhow::Result<()> {
         Ok(printed) if printed.succeeded && has_entries(&printed.text) => {
             return sink.text("log/journal.txt", shapes::hide_quoted_lines(&printed.text));
         }
-        Ok(printed) if printed.succeeded => format!("journald has nothing of {UNIT}"),
+        Ok(printed) if printed.succeeded => format!("journald has no entry of {UNIT}"),
         Ok(printed) => format!("journalctl: {}", printed.text.trim()),
         Err(why) => format!("{why:#}"),
     };

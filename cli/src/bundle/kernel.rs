@@ -86,7 +86,7 @@ fn addresses(connection: &mut Connection, links: &Links) -> anyhow::Result<Strin
     Ok(text)
 }
 
-/// The rules, and the tables of own rules.
+/// The rules, and the tables of Trunkline's rules.
 fn rules(connection: &mut Connection) -> anyhow::Result<(String, BTreeSet<u32>)> {
     let (mut text, mut tables) = (String::new(), BTreeSet::new());
     for family in IpFamily::ALL {
@@ -101,8 +101,8 @@ fn rules(connection: &mut Connection) -> anyhow::Result<(String, BTreeSet<u32>)>
     Ok((text, tables))
 }
 
-/// The routes of `tables` and all own routes. Other routes are only counted, so no full foreign
-/// table is kept in memory.
+/// The routes of `tables` and all of Trunkline's routes. Other routes are only counted, so no full
+/// foreign table is kept in memory.
 fn routes(
     connection: &mut Connection,
     links: &Links,

@@ -9,7 +9,7 @@
 //!   /proc, journal ──────────┘    reasons of gaps              manifest.json and README.md come last
 //! ```
 //!
-//! The command changes nothing and needs no agent; without one, the agent's answers are listed as
+//! The command changes nothing and needs no agent. Without an agent, its answers are listed as
 //! missing. A part that cannot be collected is listed as missing too. The exit code is 0 if the
 //! bundle was written.
 //!

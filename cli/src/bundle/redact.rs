@@ -2,11 +2,12 @@
 //!
 //! Three methods follow one another, because each one misses some secrets that the next one finds:
 //!
-//! 1. **By field.** Configuration and manifests are read as data. The value of a field with a name
-//!    like a secret is removed, even if the field is unknown: a key in a misspelt field is a key. A
-//!    file that does not parse is omitted as a whole, and comments are never included.
-//! 2. **By value.** Every value from method 1, the keys in files and in the agent's cache, and the
-//!    credentials of a kubeconfig are searched in all other parts.
+//! 1. **By field.** Configuration and manifests are read as data. If the name of a field suggests a
+//!    secret, the value is removed, even if the field is unknown. A key in a misspelt field is
+//!    still a key. A file that does not parse is omitted as a whole, and comments are never
+//!    included.
+//! 2. **By value.** All other parts are searched for the values from method 1, for the keys in
+//!    files and in the agent's cache, and for the credentials of a kubeconfig.
 //! 3. **By shape.** In texts: the value after `password:` or `token=`, private keys in PEM,
 //!    passwords in URLs, bearer tokens and JSON web tokens.
 //!
@@ -170,7 +171,7 @@ fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
 /// The part of a field that may be shown.
 enum Redaction {
     Nothing,
-    /// The whole text: it is not a secret, whatever the field's name is.
+    /// The whole text: it is not a secret, even if the field's name suggests one.
     Text,
     /// A reference to the place of a secret.
     Reference,
@@ -311,7 +312,7 @@ mod tests {
                 passwords += differences(&document, &clean);
             }
         }
-        assert!(passwords > 0, "no manifest has a password: this test looks at nothing");
+        assert!(passwords > 0, "no manifest has a password: this test has no input");
     }
 
     /// The number of different fields; each must be a password.
@@ -340,6 +341,6 @@ mod tests {
         let source = include_str!("../../../api/src/control.rs");
         let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
         let named: Vec<&str> = fields.map(|(name, _)| name).filter(|name| is_secret(name)).collect();
-        assert_eq!(named, [""; 0], "what support asks for first would be missing");
+        assert_eq!(named, [""; 0], "the fields that support needs first would be removed");
     }
 }

@@ -34,16 +34,17 @@ pub(super) struct Manifest<'a> {
 const CONTENTS: &[(&str, &str)] = &[
     (
         "manifest.json",
-        "this page for programs: versions, time, every step with its parts and what is missing",
+        "this page for programs: versions, time, every step with its parts and its missing data",
     ),
     (
         "agent/",
         "the running agent's answers, as tables (.txt) and as JSON: status, peers, events, pods, routes; its metrics",
     ),
-    ("doctor.txt, doctor.json", "what `trunkline doctor` finds on this host, and what to do"),
+    ("doctor.txt, doctor.json", "the findings of `trunkline doctor` on this host, and the actions"),
     (
         "config/",
-        "agent.yaml as it is written and with all defaults, the manifests, what is known of the cluster",
+        "agent.yaml as written, and with all defaults; the manifests, the cached state of the \
+         cluster",
     ),
     ("cni/", "the container runtime's folders, and Trunkline's configuration there"),
     ("kernel/", "links, addresses, rules, routes, neighbours, the agent's table of nftables, sysctls"),
@@ -68,14 +69,15 @@ pub(super) fn readme(manifest: &Manifest<'_>) -> String {
         let _ = writeln!(text, "| `{name}` | {what} |");
     }
     text.push_str(
-        "\nPasswords, keys and tokens were taken out: `[redacted]` stands in their place. Configuration and manifests are given as data, without \
-         their comments. What is in here all the same: names and addresses of nodes, routers and pods, AS numbers, routes.\n",
+        "\nPasswords, keys and tokens were replaced by `[redacted]`. Configuration and manifests \
+         are data, without their comments. The bundle still contains names and addresses of nodes, \
+         routers and pods, AS numbers, and routes.\n",
     );
     let missing: Vec<_> = manifest.steps.iter().flat_map(|step| &step.missing).collect();
     if missing.is_empty() {
-        text.push_str("\nNothing is missing.\n");
+        text.push_str("\nNo data is missing.\n");
     } else {
-        text.push_str("\n## What is missing, and why\n\n");
+        text.push_str("\n## Missing data, and the reasons\n\n");
         for part in missing {
             let _ = writeln!(text, "- {}: {}", part.what, part.why);
         }

@@ -1,10 +1,10 @@
 //! Detection of secrets by their shape in a text.
 //!
 //! The text is processed line by line, except for private keys, which have many lines. After a name
-//! like `password` and a `:` or `=`, the value is removed. It ends at the closing quote, or after
-//! `=` at the next blank, or after a bare `name:` at the end of the line, because it may be YAML
-//! text with blanks. A message such as `password: the key has 81 bytes` is removed too; this is
-//! acceptable.
+//! like `password` and a `:` or `=`, the value is removed. The value ends at the closing quote.
+//! Without quotes, it ends at the next blank after `=`. After a bare `name:` it ends at the end of
+//! the line, because it may be YAML text with blanks. A message such as `password: the key has 81
+//! bytes` is removed too; this is acceptable.
 
 use super::redact::REDACTED;
 

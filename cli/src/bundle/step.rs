@@ -80,7 +80,7 @@ impl Sink {
     }
 
     fn send(&self, piece: Piece) -> anyhow::Result<()> {
-        self.0.send(piece).map_err(|_| anyhow::anyhow!("its time is over"))
+        self.0.send(piece).map_err(|_| anyhow::anyhow!("the time limit was reached"))
     }
 }
 
@@ -142,7 +142,7 @@ impl<W: Write> Collection<W> {
                 None
             }
             Some(Err(_)) => {
-                fail("it ended with a panic of this program".to_owned());
+                fail("this program panicked".to_owned());
                 None
             }
             None => {
@@ -227,7 +227,7 @@ pub(super) fn json(value: &impl Serialize) -> io::Result<Value> {
     Ok(serde_json::to_value(value)?)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a command of the operator's, not the engine")]
+#[expect(clippy::disallowed_methods, reason = "an operator's command, not the engine")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
@@ -276,6 +276,6 @@ mod tests {
             .unwrap();
         collection.step::<()>("panics", Duration::from_secs(10), |_| panic!("on purpose")).unwrap();
         let why: Vec<&str> = collection.done().iter().map(|done| done.missing[0].why.as_str()).collect();
-        assert_eq!(why, ["a b [2J password: [redacted]", "it ended with a panic of this program"]);
+        assert_eq!(why, ["a b [2J password: [redacted]", "this program panicked"]);
     }
 }

@@ -205,7 +205,7 @@ fn bundle_contains_no_secret_from_any_place() {
     }
     assert!(
         !parts.contains_key("bundle/config/manifests/broken.yaml.json"),
-        "what cannot be read as data is left out"
+        "a file that cannot be read as data is omitted"
     );
 }
 

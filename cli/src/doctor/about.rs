@@ -21,7 +21,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
             let (why, back) = match status.drain.cause {
                 Some(DrainCause::Cordon) => {
-                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
+                    (", because it is cordoned in Kubernetes", "`kubectl uncordon` ends the drain")
                 }
                 _ => ("", "`trunkline undrain` ends the drain"),
             };
@@ -77,7 +77,7 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
                         "subnet {} has no free address: {} of {} are in use",
                         subnet.name, subnet.used, subnet.total
                     ),
-                    "add another Subnet to the network, or widen this one's range",
+                    "add another Subnet to the network, or widen the range of this Subnet",
                 ));
             }
         }
@@ -104,12 +104,13 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
         findings.push(Finding::warning(
             "records",
             format!("{} pods run without a record: the store was lost", status.unrecorded),
-            "no immediate action is necessary: they keep their addresses. Delete them at a suitable time; their controllers create them again",
+            "no immediate action is necessary: the pods keep their addresses. Delete the pods at a \
+             suitable time; their controllers create them again",
         ));
     }
     let reasons = status.reasons().into_iter().filter(|reason| !has_findings(reason.kind, status));
     findings.extend(reasons.map(|reason| {
-        let fix = "no pod can be attached before that: follow the text";
+        let fix = "no pod can be attached until this is corrected: follow the text";
         Finding::error("ready", reason.text, fix)
     }));
     findings
@@ -145,7 +146,7 @@ fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
         return Some(Finding::warning(
             "peers",
             format!("peer {name} is administratively down"),
-            "take `shutdown` out of the manifest when it is to come up",
+            "remove `shutdown` from the manifest when the session may come up",
         ));
     }
     let time = peer.down_seconds.map(|seconds| format!(" for {}", duration(seconds))).unwrap_or_default();
@@ -162,7 +163,7 @@ fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
 
 /// The cause, and the last loss of the session if its text differs.
 fn why(peer: &Peer) -> String {
-    let Some(cause) = &peer.cause else { return format!("{}, no attempt has ended yet", peer.state) };
+    let Some(cause) = &peer.cause else { return format!("{}, no attempt is complete yet", peer.state) };
     let loss = peer.last_loss.as_ref().filter(|loss| !loss.text.starts_with(&cause.text));
     let loss = loss
         .map(|loss| format!("; the last session was lost {} ago: {}", duration(loss.seconds_ago), loss.text));

@@ -53,14 +53,15 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (begins, network) in OTHERS {
         let Some(name) = names.iter().find(|name| name.starts_with(begins)) else { continue };
-        let text = format!("{network} is on this host, or was: link {name}");
+        let text = format!("{network} is or was on this host: link {name}");
         if findings.iter().any(|finding| finding.text.starts_with(network)) {
             continue;
         }
         findings.push(Finding::warning(
             "other-networks",
             text,
-            "two networks on one host undo each other's rules: uninstall the other one, or restart the host after it to be rid of its links and rules",
+            "two networks on one host undo each other's rules: uninstall the other network; if it \
+             is uninstalled already, restart the host, which removes its links and rules",
         ));
     }
     findings
@@ -71,7 +72,7 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);
-    let install = "`trunkline install-cni` puts both in place";
+    let install = "`trunkline install-cni` installs both";
     if !ours.exists() {
         if cluster {
             let text =
@@ -84,7 +85,8 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
         Ok(Some(first)) if first != ours => findings.push(Finding::error(
             "cni-configuration",
             format!("{} precedes {}: the runtime uses the first one", first.display(), ours.display()),
-            "remove the other one, or give this one an earlier name (`trunkline install-cni --conf-name`)",
+            "remove the other file, or give Trunkline's an earlier name (`trunkline install-cni \
+             --conf-name`)",
         )),
         Ok(_) => {}
         Err(error) => {
@@ -148,7 +150,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (bin_dir, conf_dir) = (folder.path().join("bin"), folder.path().join("net.d"));
         let place = InstallPaths { bin_dir, conf_dir, conf_name: "05-trunkline.conflist".to_owned() };
-        assert_eq!(names(&runtime(&place, false)), [""; 0], "no runtime goes by it");
+        assert_eq!(names(&runtime(&place, false)), [""; 0], "no runtime reads this folder");
         assert_eq!(names(&runtime(&place, true)), ["cni-configuration"]);
         fs::create_dir_all(&place.conf_dir).unwrap();
         fs::create_dir_all(&place.bin_dir).unwrap();
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(names(&runtime(&place, true)), ["cni-plugin"]);
         let plugin = place.bin_dir.join(install::PLUGIN);
         fs::write(&plugin, "").unwrap();
-        assert_eq!(names(&runtime(&place, true)), ["cni-plugin"], "it has no execute bit");
+        assert_eq!(names(&runtime(&place, true)), ["cni-plugin"], "the program has no execute bit");
         fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(names(&runtime(&place, true)), [""; 0]);
         fs::write(place.conf_dir.join("10-later.conflist"), "{}").unwrap();
@@ -170,7 +172,7 @@ mod tests {
         assert_eq!(names(&runtime(&place, true)), ["host-ports"], "hostPort has no effect");
         assert_eq!(names(&runtime(&place, false)), [""; 0]);
         list(&[install::PLUGIN, install::PORTMAP]);
-        assert_eq!(names(&runtime(&place, false)), ["host-ports"], "the program is not there");
+        assert_eq!(names(&runtime(&place, false)), ["host-ports"], "the program does not exist");
         fs::write(place.conf_dir.join("05-trunkline.conflist"), "{}").unwrap();
         fs::write(place.conf_dir.join("00-earlier.conf"), "{}").unwrap();
         assert_eq!(names(&runtime(&place, true)), ["cni-configuration"]);
@@ -183,10 +185,7 @@ mod tests {
         let texts: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();
         assert_eq!(
             texts,
-            [
-                "Calico is on this host, or was: link cali0a",
-                "Cilium is on this host, or was: link cilium_host"
-            ]
+            ["Calico is or was on this host: link cali0a", "Cilium is or was on this host: link cilium_host"]
         );
         assert_eq!(leftovers(&["lo", "eth0", "docker0"].map(str::to_owned)), []);
     }

@@ -66,7 +66,7 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
 fn forward(what: &str) -> Finding {
     Finding::warning(
         "firewall",
-        format!("{what} drops forwarded packets that no rule accepts, and pods' packets are forwarded"),
+        format!("{what} drops forwarded packets that no rule accepts, such as pods' packets"),
         "add a rule that accepts packets from and to the pods' subnets (`trunkline status` lists them), or set the chain's policy to accept",
     )
 }

@@ -16,7 +16,7 @@ use crate::clock::is_synchronised;
 
 /// Minimum MTU of IPv6 (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
-/// Neighbour entries besides those of pods: routers and other hosts.
+/// Number of neighbour entries besides pods' entries: for routers and other hosts.
 const OTHER_NEIGHBOURS: usize = 256;
 
 /// All findings about the host.
@@ -57,10 +57,10 @@ fn version(release: &str) -> Option<Finding> {
     let found = (numbers.next()??, numbers.next()??);
     (found < OLDEST).then(|| {
         let (major, minor) = OLDEST;
-        let fix = format!("update the kernel, to {major}.{minor} at least");
+        let fix = format!("update the kernel to {major}.{minor} or later");
         Finding::error(
             "kernel",
-            format!("the kernel is {release}, which is older than Trunkline is tested with"),
+            format!("the kernel is {release}, older than the oldest kernel that Trunkline is tested with"),
             fix,
         )
     })
@@ -157,9 +157,10 @@ fn uplinks(peers: &[Peer]) -> Result<Uplinks, Box<dyn std::error::Error>> {
             None => {
                 let text = match known {
                     Some(name) => format!("peer {}: there is no link {name}", peer.name()),
-                    None => format!("peer {}: no route leads there", peer.name()),
+                    None => format!("peer {}: there is no route to it", peer.name()),
                 };
-                let fix = "give the link towards it an address of its subnet, or add a route: `ip route get` shows what the kernel has";
+                let fix = "give the link towards the peer an address of the peer's subnet, or add \
+                           a route: `ip route get` shows the kernel's route";
                 unreachable.push(Finding::error("route-to-peer", text, fix));
             }
         }
@@ -213,7 +214,7 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     })
 }
 
-/// The kernel uses the greater of the link's value and that of `all`; 1 is strict.
+/// The kernel uses the greater of two values: the link's, and the value of `all`. 1 is strict.
 fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
     let all = read("net/ipv4/conf/all/rp_filter").unwrap_or_default();
     let strict = links.iter().filter(|link| {
@@ -283,7 +284,7 @@ fn neighbours(pods: usize) -> Option<Finding> {
             "neighbours",
             format!("net.ipv4.neigh.default.gc_thresh3 is {most}, and {pods} pods are attached"),
             format!(
-                "sysctl -w net.ipv4.neigh.default.gc_thresh3={}, and the same for IPv6",
+                "sysctl -w net.ipv4.neigh.default.gc_thresh3={}, and the same value for IPv6",
                 4 * (pods + OTHER_NEIGHBOURS)
             ),
         )
@@ -299,7 +300,8 @@ fn clock() -> Option<Finding> {
         return Some(Finding::error(
             "clock",
             format!("this host's clock shows {now}"),
-            "set the clock, and run chrony or systemd-timesyncd: certificates of the API server are not valid at that time",
+            "set the clock, and run chrony or systemd-timesyncd: certificates of the API server \
+             are not valid at the shown time",
         ));
     }
     (is_synchronised() == Some(false)).then(|| {

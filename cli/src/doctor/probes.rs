@@ -7,7 +7,7 @@ use super::Finding;
 /// One finding for each fault.
 pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
     let faults = status.probes.iter().flat_map(|probes| &probes.routers).flat_map(|router| {
-        let left_out = if router.left_out { ". Pods send by the other routers meanwhile" } else { "" };
+        let left_out = if router.left_out { ". Until then, pods' packets use the other routers" } else { "" };
         let finding = move |fault: &trunkline_api::control::ProbeFault| {
             Finding::error("probes", fault.text.clone(), format!("{}{left_out}", fault.fix))
         };
@@ -17,7 +17,8 @@ pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
         Finding::warning(
             "router-id",
             duplicate.text.clone(),
-            "give each router and each node a BGP identifier of its own: `bgp router-id` on routers, `routerID` in agent.yaml",
+            "give each router and each node its own BGP identifier: `bgp router-id` on routers, \
+             `routerID` in agent.yaml",
         )
     });
     faults.chain(duplicates).collect()

@@ -1,5 +1,6 @@
-//! The effect of a stopped agent on this node's pods, and its deadline: without the agent, the
-//! routers retain the node's routes for the graceful restart time (RFC 4724) and then remove them.
+//! The effect of a stopped agent on this node's pods, and the deadline. Without the agent, the
+//! routers retain the node's routes for the graceful restart time (RFC 4724). Then they remove
+//! them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,8 +10,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use trunkline_agent::history::last_run::{self, LastRun, Retention};
 use trunkline_api::resources::BgpPeer;
 
-const START: &str = "Start the agent, and look into its log for why it ended: systemctl status trunkline, or kubectl logs of its pod. \
-                     No pod can be attached or detached meanwhile";
+const START: &str = "Start the agent, and read the reason for its end in its log: systemctl status \
+                     trunkline, or kubectl logs of its pod. Until then, no pod can be attached or \
+                     detached";
 /// The unit of the Debian package.
 const UNIT: &str = "trunkline.service";
 

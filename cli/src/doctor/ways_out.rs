@@ -29,12 +29,13 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
         Finding::warning(
             "way-out",
             format!(
-                "pods' {} packets do not go by peer {peer}: it {reason}; they go by {}",
+                "pods' {} packets do not use peer {peer}: it {reason}; they use {}",
                 way.family,
                 others()
             ),
             format!(
-                "check the uplinks of that router and its default route: `trunkline routes --received {peer}` lists what it advertises"
+                "check the uplinks of that router and its default route: `trunkline routes \
+                 --received {peer}` lists its routes"
             ),
         )
     };
@@ -49,7 +50,7 @@ fn differs(way: &DefaultRouteStatus, there: &[IpAddr]) -> Option<Finding> {
         Finding::error(
             "way-out",
             format!(
-                "the kernel's {} default route in table {} uses {}, the agent wants {}",
+                "the kernel's {} default route in table {} uses {}, the plan has {}",
                 way.family,
                 way.table,
                 next_hops_in_words(there),
@@ -101,14 +102,16 @@ mod tests {
         let found = left_out(&way(ExclusionCause::Withdrawn));
         assert_eq!(
             found[0].text,
-            "pods' ipv4-unicast packets do not go by peer 10.12.0.1: it withdrew its default route; they go by 10.11.0.1"
+            "pods' ipv4-unicast packets do not use peer 10.12.0.1: it withdrew its default route; \
+             they use 10.11.0.1"
         );
         let way = way(ExclusionCause::Withdrawn);
         assert_eq!(differs(&way, &way.wanted), None);
         let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
         assert_eq!(
             differs(&way, &both).unwrap().text,
-            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
+            "the kernel's ipv4-unicast default route in table 10000 uses 10.11.0.1, 10.12.0.1, the \
+             plan has 10.11.0.1"
         );
     }
 }

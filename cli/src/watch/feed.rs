@@ -35,7 +35,7 @@ const UNWATCHED: Duration = Duration::from_secs(5);
 pub(super) fn permitted(socket: &Path) -> anyhow::Result<()> {
     match UnixStream::connect(socket) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            anyhow::bail!("the agent's socket {} is for root only: run this as root", socket.display())
+            anyhow::bail!("only root may use the agent's socket {}: run this as root", socket.display())
         }
         _ => Ok(()),
     }
@@ -77,7 +77,7 @@ fn why(error: &anyhow::Error) -> String {
     match kind {
         Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             format!(
-                "it listens, but did not answer for {} s: it hangs, or this host is overloaded",
+                "the agent listens, but did not answer for {} s: it hangs, or this host is overloaded",
                 TIMEOUT.as_secs()
             )
         }
@@ -160,7 +160,7 @@ mod tests {
             let _listener = UnixListener::bind(&socket).unwrap();
             // The agent does the same after it listens.
             std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-            ended.recv_timeout(Duration::from_secs(60)).expect("the folder tells of it");
+            ended.recv_timeout(Duration::from_secs(60)).expect("the folder reports the new socket");
         }
     }
 }

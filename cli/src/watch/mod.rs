@@ -58,8 +58,9 @@ pub fn watch(socket: &Path) -> anyhow::Result<()> {
     for (name, terminal) in [("input", io::stdin().is_terminal()), ("output", io::stdout().is_terminal())] {
         if !terminal {
             anyhow::bail!(
-                "standard {name} is no terminal, and `trunkline watch` draws on one: `trunkline peers` and `trunkline status` print once, \
-                 `trunkline events --follow` prints what happens, each with -o json for programs (over ssh, `ssh -t` gives a terminal)"
+                "standard {name} is no terminal, and `trunkline watch` needs one (over ssh: `ssh \
+                 -t`). `trunkline peers` and `trunkline status` print once, and `trunkline events \
+                 --follow` prints new events; -o json is for programs"
             )
         }
     }

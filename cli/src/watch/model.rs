@@ -177,7 +177,7 @@ impl Model {
             AgentUpdate::Events(events) => {
                 if self.run.is_some_and(|run| run != events.run) {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
-                    self.note(at, false, "from here on, events of another run of the agent".to_owned());
+                    self.note(at, false, "the next events of another run of the agent follow".to_owned());
                 }
                 self.run = Some(events.run);
                 if events.missed > 0 {

@@ -148,7 +148,7 @@ fn screen(model: &Model, columns: u16, rows: u16) -> String {
 
 fn assert_screen(model: &Model, columns: u16, rows: u16, name: &str) {
     let shown = screen(model, columns, rows);
-    assert!(shown == kept(name), "screens/{name}.txt is not what is shown:\n{shown}");
+    assert!(shown == kept(name), "screens/{name}.txt differs from the screen:\n{shown}");
 }
 
 /// A stored, reviewed screen.
@@ -181,7 +181,7 @@ fn peer_that_is_down_is_the_first_row() {
 #[test]
 fn docs_show_one_of_the_stored_screens() {
     let picture = format!("```text\n{}```\n", kept("down"));
-    assert!(read("../docs/commands.md").contains(&picture), "docs/commands.md has not:\n{picture}");
+    assert!(read("../docs/commands.md").contains(&picture), "docs/commands.md lacks:\n{picture}");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn reason_is_shown_before_the_first_answer() {
 }
 
 #[test]
-fn a_row_stays_chosen_when_others_move() {
+fn a_row_stays_selected_when_others_move() {
     let many = |state: &str| {
         let peers = (1..=30).map(|number| {
             let state = if number == 20 { state } else { "Established" };
@@ -367,7 +367,7 @@ fn filter_leaves_only_matching_rows() {
 }
 
 #[test]
-fn newest_event_is_selected_until_another_is_chosen() {
+fn newest_event_is_selected_until_another_is_selected() {
     let mut model = night();
     act(&mut model, &[Action::Go(Tab::Events)]);
     let newest = |model: &Model| model.entries().nth(model.chosen()).map(|entry| entry.text.clone()).unwrap();
@@ -396,7 +396,10 @@ fn colours_repeat_marks_and_can_be_disabled() {
         });
         let cell = &buffer[(2, row.unwrap())];
         assert_eq!(cell.fg, red);
-        assert!(cell.modifier.contains(Modifier::BOLD | Modifier::REVERSED), "it is chosen, and down");
+        assert!(
+            cell.modifier.contains(Modifier::BOLD | Modifier::REVERSED),
+            "the row is selected, and its peer is down"
+        );
         let colours = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
         assert_eq!(colours, red != Color::Reset);
     }
@@ -441,7 +444,7 @@ fn no_text_of_a_peer_or_a_pod_controls_the_terminal() {
     model.handle_update(events(7, vec![event(1, 1, "sessionDown", "warning", Some(HOSTILE), HOSTILE)]));
     for tab in Tab::ALL {
         act(&mut model, &[Action::Go(tab)]);
-        assert!(draw(&model).contains("end"), "it is shown, as what it is");
+        assert!(draw(&model).contains("end"), "the control characters are shown as text");
         act(&mut model, &[Action::Open]);
         assert!(draw(&model).contains("end"));
     }

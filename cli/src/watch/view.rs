@@ -277,7 +277,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         );
     }
     let keys = match model.popup {
-        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
+        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter details  / filter",
         _ => "q quit  ? help  Esc back  j k ↑ ↓ scroll",
     };
     match model.filter.as_str() {
@@ -328,7 +328,7 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         network_lines.truncate(3);
         network_lines.push((format!("  and {more} more among the pods: press 2"), palette.faint));
     }
-    // With an empty line in between.
+    // There is an empty line between the table and these lines.
     let networks = match network_lines.len() + 2 {
         _ if network_lines.is_empty() => 0,
         needed if needed > spare => 0,
@@ -427,7 +427,7 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
     grid.lines(columns)
 }
 
-/// A line each subnet.
+/// One line per subnet.
 fn network_lines(
     networks: &[NetworkStatus],
     columns: usize,
@@ -527,7 +527,7 @@ fn pods(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     table(model, palette, page, &head, lines.into_iter().zip(styles).collect(), "no pod is attached");
 }
 
-/// A container's ID is long, and its beginning is what people know it by.
+/// A container's ID is long, and people use its beginning as its name.
 fn title(pod: &PodStatus) -> String {
     if pod.name.is_empty() { pod.container_id.chars().take(12).collect() } else { pod.title() }
 }

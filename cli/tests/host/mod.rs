@@ -212,6 +212,6 @@ pub(crate) fn link_exists(container_id: &str) -> bool {
 }
 
 pub(crate) fn pod_routes() -> usize {
-    // From the list of all tables, because an empty table does not exist.
+    // The list has all tables, because a request for an empty table fails.
     ip("route show table all").lines().filter(|line| line.contains("table 39999")).count()
 }

@@ -9,7 +9,7 @@
 //! `LEAST_BURST`. With less, TCP cannot fill a fast link. The queue holds the burst and the rate
 //! times `WAIT`, as with the reference plugin.
 //!
-//! The agent repairs limits that other programs remove: the kernel sends notifications about qdiscs
+//! The agent repairs limits that other programs remove. The kernel sends notifications about qdiscs
 //! and filters, and the attach flow (`Pods::keep_limits` of the agent) checks the pair of the
 //! notification. Changes of an ADD cause notifications too, and the check finds no fault.
 //!
@@ -47,7 +47,7 @@ fn bucket(limit: &RateLimit, mtu: u32) -> TokenBucket {
     TokenBucket { rate, burst: narrow(burst), limit: narrow(burst.saturating_add(carried(WAIT))) }
 }
 
-/// Installs the limits of a pair; `alias` is the pair's. A repeated call changes nothing.
+/// Installs the limits of a pair; `alias`: the alias of the pair. A repeated call changes nothing.
 pub(super) fn limit(
     host: &mut Connection,
     link: &LinkInfo,
@@ -93,7 +93,7 @@ pub(super) fn limit(
 fn missing(refusal: Refusal, module: &str) -> Refusal {
     match refusal.errno {
         libc::ENOENT | libc::EOPNOTSUPP => {
-            Refusal { note: Some(format!("it lacks the driver: modprobe {module}")), ..refusal }
+            Refusal { note: Some(format!("the kernel lacks the driver: modprobe {module}")), ..refusal }
         }
         _ => refusal,
     }
@@ -162,7 +162,11 @@ mod tests {
     fn missing_module_is_named() {
         let refused = |errno| missing(Refusal { index: 0, errno, note: None }, "ifb").to_string();
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
-            assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));
+            assert!(
+                refused(errno).contains("the kernel lacks the driver: modprobe ifb"),
+                "{}",
+                refused(errno)
+            );
         }
         assert!(!refused(libc::EPERM).contains("modprobe"), "{}", refused(libc::EPERM));
     }

@@ -114,8 +114,10 @@ fn check_inside(
             let table =
                 if route.table == MAIN_TABLE { String::new() } else { format!(" in table {}", route.table) };
             faults.push(match route.destination.prefix_len() {
-                0 => format!("the pod has no default route by {}{table}", route.gateway),
-                _ => format!("the pod has no route to {} by {}{table}", route.destination, route.gateway),
+                0 => format!("the pod has no default route through {}{table}", route.gateway),
+                _ => {
+                    format!("the pod has no route to {} through {}{table}", route.destination, route.gateway)
+                }
             });
         }
     }
@@ -143,7 +145,7 @@ fn check_host(
             faults.push(format!("the host has no permanent neighbour entry for {address}"));
         }
         if route(host, *address)?.is_none_or(|(table, target)| table != POD_TABLE || target != wanted) {
-            faults.push(format!("table {POD_TABLE} has no route to {address} by {}", link.name));
+            faults.push(format!("table {POD_TABLE} has no route to {address} through {}", link.name));
         }
     }
     Ok(())

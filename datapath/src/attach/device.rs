@@ -28,7 +28,7 @@ pub struct DeviceSpec {
     /// The pod's addresses: at least one.
     pub addresses: Vec<IpAddr>,
     /// MAC address of the pair's pod interface; derived from container ID and interface name if
-    /// none. (A slave has its parent's.)
+    /// none. (A slave has its parent's MAC address.)
     pub mac: Option<[u8; 6]>,
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
@@ -100,7 +100,8 @@ pub enum DeviceError {
     },
     /// A link that has a Trunkline name and that another program created.
     #[error(
-        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: it is not changed: rename or delete it"
+        "interface {ifname} of the host has Trunkline's name but alias {alias:?}: Trunkline does \
+         not change it: rename or delete it"
     )]
     Foreign {
         /// The name.
@@ -126,7 +127,7 @@ pub enum DeviceError {
         ifname: String,
     },
     /// The slave cannot be created on its parent.
-    #[error("{ifname} cannot be created on {parent}: {}", .error.as_ref().map_or("it disappeared at once".to_owned(), ToString::to_string))]
+    #[error("{ifname} cannot be created on {parent}: {}", .error.as_ref().map_or("the slave disappeared at once".to_owned(), ToString::to_string))]
     Parent {
         /// The interface.
         ifname: String,

@@ -1,18 +1,20 @@
-//! A pod's IPVLAN slave: created or found again, checked, deleted; always through the veth pair
-//! beside it.
+//! A pod's IPVLAN slave: created or found again, checked, deleted. Each slave has a veth pair to
+//! the host, which identifies it.
 //!
-//! **Reason for the pair.** A slave and its parent device do not receive each other's packets: a
-//! slave's packets go to the wire, even to an address of its own host. So packets to the host, to
-//! pods of the host with other attachments, and to Services use the pair, and so do packets of the
-//! host to the pod. For the rest of the agent such a pod is a pod with a pair like any other: a
-//! route in table 39999 uses the pair, and its host interface leads to its pod interface.
+//! **Reason for the pair.** A slave and its parent device do not receive each other's packets. A
+//! slave's packets go to the wire, even to an address of its own host. So the pair carries the
+//! pod's packets to the host, to pods of the host with other attachments, and to Services. It also
+//! carries packets of the host to the pod. For the rest of the agent such a pod is like any pod
+//! with a pair: a route in table 39999 uses the pair, and the host interface leads to the pod
+//! interface.
 //!
-//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address, the address
-//! with the subnet's prefix length, and a default route through the real gateway. The pod interface
-//! of the pair has the same name as on the host, and no address: packets leave by it with the
-//! slave's address. The host's neighbour entry is permanent, because the pod would not answer
-//! solicitations for an IPv6 address of another link. Both links have a loose `rp_filter`, and the
-//! slave accepts no router advertisement: the Subnet defines addresses and gateway.
+//! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address. It has the
+//! pod's address with the subnet's prefix length, and a default route through the real gateway. The
+//! pod interface of the pair has the same name as on the host, and no address: packets leave by the
+//! pod interface with the slave's address. The host's neighbour entry is permanent, because the pod
+//! would not answer solicitations for an IPv6 address of another link. Both links have a loose
+//! `rp_filter`, and the slave accepts no router advertisement: the Subnet defines addresses and
+//! gateway.
 //!
 //! **Found by the pair.** A slave has no name on the host. DEL may come without a namespace. So DEL
 //! reads the ID of the pod's namespace from the pair, and finds and deletes the slave in that
@@ -34,7 +36,7 @@ use crate::plan::Ipvlan;
 use crate::sysctl;
 
 /// Creates the slave, or finds the slave of an earlier attempt, which may still have its
-/// [`first_name`]. `pair`: the host interface of the pair beside it.
+/// [`first_name`]. `pair`: the host interface of the slave's veth pair.
 pub(super) fn create(
     host: &mut Connection,
     netns: BorrowedFd<'_>,
@@ -88,12 +90,12 @@ fn find(
     let mut batch = Batch::new();
     batch.get_link_in(netns_id, ifname);
     batch.get_link_in(netns_id, &first_name(pair));
-    // EINVAL: the namespace with this ID does not exist any more.
+    // EINVAL: the namespace with this ID no longer exists.
     let outcome = host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV, libc::EINVAL]).step(STEP)?;
     Ok(links(&outcome).collect())
 }
 
-/// Adds the requests that delete the slave beside `pair`, if it exists.
+/// Adds the requests that delete the slave of the veth pair `pair`, if it exists.
 pub(super) fn delete(
     host: &mut Connection,
     pair: &LinkInfo,
@@ -107,7 +109,7 @@ pub(super) fn delete(
     Ok(())
 }
 
-/// Whether a pod's interface is an own slave.
+/// Whether a pod's interface is a slave of Trunkline.
 pub(super) fn is_own(link: &LinkInfo) -> bool {
     let half_made = link.alias.is_none() && !link.is_up();
     let alias = link.alias.as_deref().unwrap_or_default();

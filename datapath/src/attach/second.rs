@@ -16,8 +16,8 @@
 //! deleted too, and no other interface replaces it: connections would change their source.
 //!
 //! **The kernel is the only record.** An interface is a second one if another interface has the
-//! default route, and as long as its rule exists; ADD and CHECK test the same condition. A new pair
-//! cannot have a rule or a route yet, so its ADD lists only the main table of the pod's namespace,
+//! default route, and as long as its rule exists. ADD and CHECK test the same condition. A new pair
+//! cannot have a rule or a route yet. So its ADD lists only the main table of the pod's namespace,
 //! which is empty for the first interface.
 //!
 //! Only the rule is not deleted with the interface. The mark `:second` in the pair's alias is
@@ -92,7 +92,7 @@ pub(super) fn delete_rules(pod: &mut Connection, pair: u32) -> Result<(), Device
     Ok(())
 }
 
-/// Own rules that refer to a table.
+/// Trunkline's rules that refer to a table.
 pub(super) fn rules(pod: &mut Connection, family: IpFamily, table: u32) -> Result<Vec<Rule>, DeviceError> {
     let own = |body: &[u8]| {
         let info = objects::read_rule(body)?;

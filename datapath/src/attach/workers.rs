@@ -11,9 +11,9 @@
 //! kernel goes through every IPv6 route of the namespace. So ADD first requests the link (the
 //! kernel then processes the pending event that the link has no carrier) and changes its settings.
 //! Then it sets the link up without carrier. One pass remains, when the pod interface gives the
-//! link carrier. (Two measures gave no gain: `disable_ipv6` on the link of a pod without IPv6 costs
-//! a pass of its own; deleting the ff00::/8 route that the kernel adds for each link costs one more
-//! request.)
+//! link carrier. (Two measures gave no gain. `disable_ipv6` on the link of a pod without IPv6 costs
+//! one more pass. The deletion of the ff00::/8 route, which the kernel adds for each link, costs
+//! one more request.)
 
 use std::io;
 use std::net::IpAddr;
@@ -156,7 +156,7 @@ impl DeviceWorkers {
                     shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(host);
                     result
                 });
-                let _ = reply.send(result); // if the caller does not wait any more, GC deletes the device
+                let _ = reply.send(result); // if the caller no longer waits, GC deletes the device
             })
             .map_err(DeviceError::Thread)?;
         answer.await.map_err(|_| gone())?

@@ -9,9 +9,10 @@
 //! - notifications caused by the owner's own requests: 100,000 learned routes cause 100,000
 //!   notifications;
 //! - routes of other programs (a routing daemon's full table), except replacements, which may
-//!   replace an own route, and default routes, because the default route's link carries the VLANs;
-//! - neighbour entries of other programs, except deletions, which may be of an own entry, and FDB
-//!   entries.
+//!   replace a Trunkline route, and default routes, because the default route's link carries the
+//!   VLANs;
+//! - neighbour entries of other programs, except deletions, which may be of a Trunkline entry, and
+//!   FDB entries.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -117,9 +118,9 @@ impl AsRawFd for Events {
     }
 }
 
-/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12),
-/// of `rtmsg` (destination length 16 + 1, protocol 16 + 5), and of `ndmsg` (family 16). BPF loads
-/// in network byte order, so constants in host byte order are swapped here.
+/// The socket filter, in classic BPF. Offsets are in `nlmsghdr` (type 4, flags 6, port 12), in
+/// `rtmsg` (destination length 16 + 1, protocol 16 + 5), and in `ndmsg` (family 16). BPF loads in
+/// network byte order, so constants in host byte order are swapped here.
 fn filter(own_port: u32) -> [SockFilter; 16] {
     let half = |value: u16| u32::from(value.to_be());
     [

@@ -13,10 +13,11 @@
 //!
 //! One thread owns the record of installed objects. It scans once at start, and changes nothing
 //! before it has a plan. From then on it records its own changes, and notifications report the
-//! changes of other programs. Objects with the own protocol number that no source wants are swept,
-//! but only after all sources have sent their state: pods' routes after [`KernelHandle::set_pods`],
-//! a family's network tables after [`KernelHandle::release`]. So a restart of the agent loses no
-//! route. Objects without the number are never deleted.
+//! changes of other programs. The thread deletes objects with Trunkline's protocol number that no
+//! source wants, but only after all sources have sent their state. It deletes pods' routes after
+//! [`KernelHandle::set_pods`], and a family's routes in network tables after
+//! [`KernelHandle::release`]. So a restart of the agent loses no route. Objects without the number
+//! are never deleted.
 //!
 //! The thread blocks in netlink calls, and no other task runs on it. Requests for pods overtake
 //! large tables between two batches.
@@ -94,12 +95,11 @@ pub struct PodFault {
     pub host_ifname: String,
     /// The error.
     pub error: KernelError,
-    /// The link does not exist any more, and so the pod has no routes. Otherwise the pod keeps its
-    /// routes.
+    /// The link no longer exists, so the pod has no routes. Otherwise the pod keeps its routes.
     pub gone: bool,
 }
 
-/// An own device that the scan found.
+/// A Trunkline device that the scan found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnDevice {
     /// Name of the host interface.
@@ -108,7 +108,7 @@ pub struct OwnDevice {
     pub ifindex: u32,
     /// Alias of the host interface.
     pub alias: String,
-    /// Addresses with a route of the last run to the device that no source has claimed yet.
+    /// Addresses that the last run routed to the device, and that no source has claimed yet.
     pub addresses: Vec<IpAddr>,
     /// Permanent neighbour entries on the device.
     pub neighbours: BTreeSet<Neighbour>,
@@ -121,9 +121,9 @@ pub struct KernelStatus {
     pub repairs: u64,
     /// Scans after the first one.
     pub rescans: u64,
-    /// Wanted own routes.
+    /// Trunkline's wanted routes.
     pub routes: usize,
-    /// Installed own routes.
+    /// Trunkline's installed routes.
     pub installed: usize,
     /// Refused changes since the start, by reason: the name of the error number, or the part of the
     /// kernel.
@@ -161,7 +161,7 @@ pub struct GuardStatus {
     pub fault: Option<String>,
 }
 
-/// The state of the FDB entries of own VXLAN devices, after the last change of them.
+/// The state of the FDB entries of Trunkline's VXLAN devices, after the last change of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
     /// Entries in the plan.
@@ -194,7 +194,7 @@ pub struct KernelEvents {
 
 impl KernelEvents {
     /// The channel with the host interfaces of pods whose qdiscs, filters or `ifb` devices have
-    /// changed, by own ADDs too. The attach flow takes it once.
+    /// changed, also through an ADD of this agent. The attach flow takes it once.
     pub fn take_limits(&mut self) -> Option<mpsc::UnboundedReceiver<String>> {
         self.limits.take()
     }
@@ -315,7 +315,7 @@ impl KernelHandle {
         self.request(|reply| Command::Release(family, reply)).await?
     }
 
-    /// Own devices, identified by their alias.
+    /// Trunkline's devices, identified by their alias.
     pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
         self.request(Command::Devices).await
     }

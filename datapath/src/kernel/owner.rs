@@ -304,7 +304,7 @@ impl Owner {
         }
     }
 
-    // A command is executed even if its caller does not wait any more; the reply is then dropped.
+    // A command is executed even if its caller no longer waits; the reply is then dropped.
     fn handle_command(&mut self, command: Command, urgent: &mut mpsc::UnboundedReceiver<Urgent>) {
         match command {
             Command::Host(reply) => {
@@ -565,7 +565,7 @@ impl Owner {
         let installed = self.routes.take_installed(&key);
         let installed = match (resolved, installed) {
             // No usable next hop: the installed route is deleted. Otherwise packets would use a
-            // next hop that does not exist any more.
+            // next hop that no longer exists.
             (None, Some(_)) => {
                 self.batch.delete_route(&key, 0);
                 self.requests.push(Request::DeleteRoute);

@@ -10,17 +10,17 @@ use crate::netlink::objects::{self, LinkInfo, NeighbourEntry, NeighbourInfo, PRO
 use crate::netlink::{Batch, Connection, NetlinkError};
 use crate::plan::{Hop, MAIN_TABLE, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
-/// Own routes with target and metric (0: the family's default).
+/// Trunkline's routes with target and metric (0: the family's default).
 pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
 
 /// Neighbour entries.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    /// Permanent entries, of other programs too.
+    /// Permanent entries, also of other programs.
     pub(super) permanent: HashSet<Neighbour>,
-    /// Own permanent entries.
+    /// Trunkline's permanent entries.
     pub(super) own: HashSet<Neighbour>,
-    /// Own proxy entries.
+    /// Trunkline's proxy entries.
     pub(super) proxies: HashSet<Proxy>,
 }
 
@@ -41,7 +41,7 @@ impl Neighbours {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) topology: Topology,
-    /// Own routes in all tables.
+    /// Trunkline's routes in all tables.
     pub(super) routes: Routes,
     /// Own rules.
     pub(super) rules: BTreeSet<Rule>,
@@ -107,7 +107,8 @@ fn routes(
     foreign: bool,
     scan: &mut Scan,
 ) -> Result<(), NetlinkError> {
-    // Not with `list`: a full foreign table must not be kept in memory for its number only.
+    // This code does not use `list`: only the number of foreign routes is needed, and a full table
+    // would fill the memory.
     let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new(), BTreeSet::new()));
     let mut batch = Batch::new();
     batch.dump_routes(family, !foreign);

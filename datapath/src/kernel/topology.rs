@@ -20,7 +20,8 @@ pub(super) struct LinkState {
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     pub(super) links: BTreeMap<u32, LinkState>,
-    /// Indices of the links of a plan. They stay own if another program removes their alias.
+    /// Indices of the links of a plan. They stay Trunkline's if another program removes their
+    /// alias.
     pub(super) planned: BTreeSet<u32>,
 }
 
@@ -63,7 +64,7 @@ impl LinkState {
 }
 
 impl Topology {
-    /// The links for the planner: without those of pods.
+    /// The links for the planner, without the links of pods.
     pub(super) fn links(&self) -> Vec<Link> {
         self.links.keys().filter_map(|index| self.link(*index)).collect()
     }
@@ -169,10 +170,10 @@ mod tests {
         assert_eq!(via(&["192.0.2.130"]), Some(vec![3]));
         assert_eq!(via(&["192.0.2.9", "2001:db8::9"]), Some(vec![2, 3]));
         assert_eq!(via(&["198.51.100.9"]), None, "the link is down");
-        assert_eq!(via(&["203.0.113.7"]), None, "a host address connects nobody else");
-        assert_eq!(via(&["198.51.100.9", "192.0.2.9"]), Some(vec![2]), "what is left");
+        assert_eq!(via(&["203.0.113.7"]), None, "a host address connects no other host");
+        assert_eq!(via(&["198.51.100.9", "192.0.2.9"]), Some(vec![2]), "only the usable router is left");
         let on_link = |index| topology.resolve(&RouteTarget::via(vec![Hop::link(index)]), |_| None).is_some();
-        assert!(on_link(2) && on_link(99), "99 is a pod's, not heard of yet");
+        assert!(on_link(2) && on_link(99), "link 99 is a new pod's, without a notification yet");
         assert!(!on_link(4), "down");
         assert_eq!(topology.resolve(&RouteTarget::Blackhole, |_| None), Some(RouteTarget::Blackhole));
     }
@@ -198,7 +199,7 @@ mod tests {
         let topology = Topology { planned: [8].into(), ..Topology::default() };
         let marked = vlan(7, Some("trunkline:vlan:rack"));
         assert!(topology.is_planned(&marked) && !is_pods(&marked));
-        assert!(topology.is_planned(&vlan(8, None)), "its alias was taken away");
+        assert!(topology.is_planned(&vlan(8, None)), "its alias was removed");
         assert!(!topology.is_planned(&vlan(9, None)), "somebody else's");
     }
 }

@@ -21,9 +21,9 @@
 //! address is free.
 //!
 //! **Two kinds of holders.** A host that has the address answers a probe from 0.0.0.0. A Linux host
-//! that answers as a proxy (proxy ARP: a pod on another node, of Trunkline or hybridnet) does not:
-//! it takes the probe for duplicate address detection and ignores it. So each probe is followed by
-//! a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
+//! that answers as a proxy (proxy ARP: for a pod on another node, of Trunkline or hybridnet) does
+//! not. It treats the probe as duplicate address detection and ignores it. So each probe is
+//! followed by a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -139,7 +139,7 @@ impl Check {
             }
             self.send_at = if free { now + RETRY_INTERVAL } else { (now + self.half).min(self.free_at) };
         }
-        // Before `free_at`, the next probe is never after `free_at`.
+        // As long as `free_at` is in the future, the next probe is not later than `free_at`.
         let until = if self.router_answered { self.send_at } else { self.send_at.min(self.ends_at) };
         CheckStep::Wait { send, until }
     }
@@ -217,7 +217,7 @@ mod tests {
                     if !send.is_empty() {
                         sent.push((since(now), send));
                     }
-                    assert!(until > now, "it would spin");
+                    assert!(until > now, "the next time must be later than now");
                     let at = |(at, _): &&(u64, AddressClaim)| start + Duration::from_millis(*at);
                     match claims.next_if(|next| at(next) <= until) {
                         Some(next) => {
@@ -313,9 +313,9 @@ mod tests {
         let no_wait = CheckTimeouts { duplicate_wait: Duration::ZERO, ..TIMES };
         let (sent, took, outcome) = run(asks, no_wait, &answer);
         assert_eq!((took, outcome), (1, Ok(())));
-        assert_eq!(senders(&sent[0].1), ["10.10.0.7"], "nobody is asked who has it");
+        assert_eq!(senders(&sent[0].1), ["10.10.0.7"], "no probe is sent");
         let short = CheckTimeouts { gateway_timeout: Duration::from_millis(50), ..TIMES };
-        assert_eq!(run(asks, short, &answer).1, 200, "the address has its whole wait");
+        assert_eq!(run(asks, short, &answer).1, 200, "the wait for a claim has its full length");
         let (_, took, outcome) = run(asks, short, &[]);
         assert_eq!((took, outcome), (50, Err(Fault::NoAnswer)));
     }

@@ -141,7 +141,7 @@ mod tests {
             ("10.10.0.7", "10.10.0.9", true),
             ("10.10.0.1", "10.10.0.9", true),
             ("0.0.0.0", "10.10.0.7", true),
-            ("10.10.0.9", "10.10.0.1", false), // normal traffic: a request for the router
+            ("10.10.0.9", "10.10.0.1", false), // normal traffic: an ARP request for the router's address
             ("0.0.0.0", "10.10.0.9", false),
             ("169.254.0.1", "10.10.0.7", false),
         ] {

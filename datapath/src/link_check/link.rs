@@ -1,9 +1,9 @@
 //! The socket of one link and one family. All checks on the link share it.
 //!
-//! A packet socket ([`crate::sockets`]) on one interface. Its filter passes only one protocol. The
-//! first check opens the socket, and it is closed after the last check. Each check registers its
-//! addresses in the socket's filter ([`super::filter`]), and receives only the claims about these
-//! addresses.
+//! It is a packet socket ([`crate::sockets`]) on one interface, and its filter passes only one
+//! protocol. The first check opens the socket, and the last check closes it. Each check registers
+//! its addresses in the socket's filter ([`super::filter`]), and receives only the claims about
+//! these addresses.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -19,8 +19,8 @@
 //! then replace the entry of the previous holder at once.
 //!
 //! The order matters: the kernel answers for the address as soon as it has the pod's route and
-//! proxy entry. So the check comes before both. It costs no more than its wait, and the pod's
-//! device is created during that wait.
+//! proxy entry. So the check comes before both. The check takes only the time of its wait, and the
+//! pod's device is created during this wait.
 //!
 //! - `check`: when requests are sent, and the meaning of the answers.
 //! - `arp`, `nd`: the packets (RFC 826 with RFC 5227, RFC 4861 with RFC 4862).
@@ -28,8 +28,8 @@
 //!   socket.
 //!
 //! **Times.** RFC 5227 waits four to seven seconds for a conflicting claim, and RFC 4862 waits one
-//! second, because they cannot know the link. In a data centre's VLAN, the kernel of a holder
-//! answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
+//! second, because these RFCs apply to any kind of link. In a data centre's VLAN, the kernel of a
+//! holder answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
 //! setting. The node sends an announcement once, in every form, and does not repeat it after 2 s
 //! (RFC 5227 §2.3). By then the pod may be gone, and the announcement would take the address from
 //! its next holder.

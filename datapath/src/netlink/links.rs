@@ -3,7 +3,7 @@
 //! A device is created with a temporary name that no other program uses. The request for its alias
 //! is in the same `send`, and the kernel processes the whole `send` even if this process is killed
 //! meanwhile. So no device without an alias remains. A device that another program has just created
-//! with the wanted name is never taken for an own one. The next request sets the wanted name
+//! with the wanted name is never treated as Trunkline's. The next request sets the wanted name
 //! ([`Batch::name_link`]). If the kernel refuses it, the device is deleted.
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};

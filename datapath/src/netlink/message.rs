@@ -86,7 +86,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// The attributes in `octets` of the `wanted` kinds, as `read` parses them. An attribute that
-/// `read` cannot parse (of a kernel that is newer than the crate) is skipped; the others are still
+/// `read` cannot parse is skipped, because a newer kernel may have changed it; the others are still
 /// returned.
 pub fn attributes<'a, A>(
     octets: &'a [u8],

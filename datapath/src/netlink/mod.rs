@@ -1,6 +1,6 @@
 //! Rtnetlink, limited to Trunkline's needs: blocking requests, dumps, and pipelined batches.
 //!
-//! The messages are those of `netlink-packet-route`, which `rtnetlink` uses too. This module does
+//! The message types come from `netlink-packet-route`, which `rtnetlink` uses too. This module does
 //! not use `rtnetlink`. An ADD needs a few messages per namespace. The fast way is to send all of
 //! them with one `send` and then to read all answers. The connection task of `rtnetlink` sends one
 //! request at a time. A table of 100,000 routes is written from one reused buffer. Each request is

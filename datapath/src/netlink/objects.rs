@@ -6,8 +6,8 @@
 //! so the kernel refuses to delete objects of other programs.
 //!
 //! This module reads messages attribute by attribute ([`attributes`]) and not with the crate's
-//! functions for whole messages. Those functions reject a message because of one unknown attribute.
-//! A link that is not read is a router that cannot be reached.
+//! functions for whole messages. The crate's functions reject a message because of one unknown
+//! attribute. A link that is not read is a router that cannot be reached.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -81,7 +81,7 @@ pub struct LinkInfo {
     /// Index of the other end (veth) or of the lower link (VLAN, IPVLAN), in the namespace of that
     /// link.
     pub peer: Option<u32>,
-    /// The ID by which this namespace knows the namespace of `peer`, if it is another one.
+    /// The ID of the namespace of `peer` in this namespace, if `peer` is in another namespace.
     pub peer_netns: Option<i32>,
     /// The kind, such as `veth`.
     pub kind: Option<String>,
@@ -436,7 +436,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Deletes an own route, whatever its target is.
+    /// Deletes a Trunkline route with any target.
     pub fn delete_route(&mut self, key: &RouteKey, metric: u32) {
         let mut message = own_route(key);
         message.header.scope = RouteScope::NoWhere;
@@ -489,7 +489,7 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRule(own_rule(rule)));
     }
 
-    /// Deletes an own rule.
+    /// Deletes a Trunkline rule.
     pub fn delete_rule(&mut self, rule: &Rule) {
         self.push(0, RouteNetlinkMessage::DelRule(own_rule(rule)));
     }

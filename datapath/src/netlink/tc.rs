@@ -1,5 +1,5 @@
-//! Traffic control: a token bucket limits the packets that leave by a link. An `ifb` device applies
-//! the same to received packets.
+//! Traffic control: a token bucket limits the packets that leave by a link. Received packets pass
+//! an `ifb` device with another token bucket.
 //!
 //! The kernel queues only sent packets. So packets that a link receives are redirected to an `ifb`
 //! device. It has its own token bucket, and returns the packets to the link's receive path. The
@@ -30,7 +30,7 @@ const TCA_TBF_BURST: u16 = 6;
 /// `struct tc_tbf_qopt`: two rate specifications of 12 octets, limit, buffer, MTU.
 const TBF_PARMS_OCTETS: usize = 36;
 
-/// Handle of own qdiscs. With the fixed handle `1:`, a new request replaces the old qdisc.
+/// Handle of Trunkline's qdiscs. With the fixed handle `1:`, a new request replaces the old qdisc.
 const OWN_HANDLE: TcHandle = TcHandle { major: 1, minor: 0 };
 const INGRESS: TcHandle = TcHandle { major: TcHandle::CLSACT.major, minor: TcHandle::MIN_INGRESS };
 /// `u32` numbers filters by hash table (the first), bucket and entry. With a fixed number, a new

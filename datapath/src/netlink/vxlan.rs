@@ -7,8 +7,8 @@
 //! The device is not tied to a link (IFLA_VXLAN_LINK). Its local address is the source of its
 //! packets, and the host's routes select the link. So a node with two uplinks uses both.
 //!
-//! The kernel stores no protocol number for forwarding entries. All entries of an own device count
-//! as own.
+//! The kernel stores no protocol number for forwarding entries. All entries of a Trunkline device
+//! count as Trunkline's.
 
 use std::net::IpAddr;
 
@@ -124,8 +124,8 @@ pub fn read_fdb(body: &[u8]) -> Option<FdbEntry> {
     for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(address) => mac = address.try_into().ok(),
-            // The header's family is not that of the address. The length of the address shows its
-            // family.
+            // The header's family can differ from the family of the address. The length of the
+            // address shows its family.
             NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => {
                 let v4 = <[u8; 4]>::try_from(octets.as_slice()).map(IpAddr::from);
                 vtep = v4.or_else(|_| <[u8; 16]>::try_from(octets.as_slice()).map(IpAddr::from)).ok();

@@ -1,8 +1,8 @@
 //! Elements of sets in the agent's nftables tables, and the values of named counters, over netlink.
 //!
 //! nf_tables applies the changes between two batch messages as one transaction. This module only
-//! adds, deletes and lists elements, and reads counters. The layouts are those of
-//! `linux/netfilter/nf_tables.h`.
+//! adds, deletes and lists elements, and reads counters. `linux/netfilter/nf_tables.h` defines the
+//! layouts.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -10,8 +10,8 @@
 //!
 //! A pod's device is in its group before it is up, so the rules see every packet of a pod. Sets
 //! contain the addresses of each pod with its device. If a source is in no set, the kernel looks it
-//! up in the routing table: the route to the source must use the same device, which only table
-//! 39999 provides. The look-up in a set takes a third of the time. Both families have the same
+//! up in the routing table. The route to the source must use the same device, and only table 39999
+//! has such routes. The look-up in a set takes a third of the time. Both families have the same
 //! rules. There are two tables because nf_tables separates ARP from IP.
 //!
 //! Prefixes that a pod may use besides its addresses are in the sets `sources4` and `sources6`, and

@@ -113,7 +113,7 @@ pub enum Attachment {
     /// One veth pair: all packets pass the host.
     #[default]
     Veth,
-    /// An IPVLAN slave on the VLAN device, and a veth pair beside it.
+    /// An IPVLAN slave on the VLAN device, and a veth pair to the host.
     Ipvlan(Ipvlan),
 }
 

@@ -21,14 +21,14 @@ pub use routes::*;
 
 use crate::family::IpFamily;
 
-/// The wanted kernel objects, except those of pods.
+/// The wanted kernel objects, except pods' objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelPlan {
     /// Sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
-    /// Permanent neighbour entries, except those of pods.
+    /// Permanent neighbour entries, except pods' entries.
     pub neighbours: BTreeSet<Neighbour>,
     /// All FDB entries of the plan's VXLAN devices.
     pub fdb: BTreeSet<FdbEntry>,
@@ -57,8 +57,8 @@ pub struct KernelPlan {
 }
 
 impl KernelPlan {
-    /// Adds the settings of an own device that connects pods: no router of this host is behind it.
-    /// The kernel sends redirects if the setting of the link or of `all` enables them.
+    /// Adds the settings of a Trunkline device that connects pods: no router of this host is behind
+    /// it. The kernel sends redirects if the setting of the link or of `all` enables them.
     pub fn add_device_sysctls(&mut self, name: &str) {
         for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
             let path = format!("net/{}", setting.replace("{}", name));
@@ -77,7 +77,7 @@ pub enum Sysctl {
     Exactly(&'static str),
     /// This value, if the kernel has the setting. A kernel without IPv6 lacks the IPv6 settings.
     IfThere(&'static str),
-    /// For an interface's `rp_filter`: a strict check, by its own setting or by that of `all`,
+    /// For an interface's `rp_filter`: a strict check, by the interface's setting or by `all`,
     /// becomes loose. Off stays off.
     LooseReversePath,
     /// For `rp_filter` of an interface without an address: off. On such an interface, a loose check
@@ -134,7 +134,7 @@ pub struct LearnedHop {
 /// The state of the host as the kernel owner found it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelHost {
-    /// Links of this network namespace, without those of pods, but with those of a plan.
+    /// Links of this network namespace: without pods' links, but with the links of a plan.
     pub links: Vec<Link>,
     /// Faults of the links of the current plan, as text, by name of the link.
     pub link_faults: BTreeMap<String, String>,

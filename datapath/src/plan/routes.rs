@@ -23,7 +23,7 @@ impl Mark {
     }
 }
 
-/// A policy rule for one table. Its family is that of `from`; without `from` it is `family`.
+/// A policy rule for one table. It has the family of `from`; without `from`, it has `family`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// Address family.

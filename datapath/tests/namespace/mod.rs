@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![allow(unsafe_code, reason = "unshare could unshare file descriptors; that is not asked for here")]
+#![allow(
+    unsafe_code,
+    reason = "unshare could also unshare file descriptors, which this code does not request"
+)]
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,9 +6,9 @@
 //! thousand.
 //!
 //! The time until the ToR has the route is read from the kernels of two ToRs. The bound applies to
-//! BIRD's figure. FRR 8.4's bgpd leaves every route in its queue for 50 ms, and zebra for 10 ms
-//! more, whichever peer sent it (`spec.hold` of their work queues). So its figure depends little on
-//! the sender. Both are printed.
+//! BIRD's figure. FRR 8.4's bgpd keeps every route of any peer in its queue for 50 ms, and zebra
+//! keeps it for 10 ms more (`spec.hold` of their work queues). So its figure depends little on the
+//! sender. Both figures are printed.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ pub(crate) struct Figures {
     pub tor_p50_ms: f64,
     pub tor_p99_ms: f64,
     pub tor_max_ms: f64,
-    /// The same for the ToR with FRR, which itself waits 60 ms.
+    /// The same time for the ToR with FRR, which itself waits 60 ms.
     pub tor_frr_p50_ms: f64,
     pub tor_frr_p99_ms: f64,
     pub bounds: Vec<Bound>,
@@ -83,7 +83,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2", "containernetworking-plugins"]))?;
     let product = product::build(place, product::Profile::Release)?;
     warn_if_busy();
-    let fabric = step("bringing it up", || Fabric::up(place, "attach", &product))?;
+    let fabric = step("starting the topology", || Fabric::up(place, "attach", &product))?;
     let (result, tor_times) = fabric.watched(measure)?;
     let words = words(&result, &tor_times);
     report(json, &result, &words, &result.bounds)
@@ -114,7 +114,7 @@ fn words(r: &Figures, tor_times: &[f64]) -> String {
         histogram(tor_times, "ms")
     ));
     text.push_str(&format!(
-        "  in the ToR that runs FRR, of which 60 ms are its own queues': p50 {:.1} ms, p99 {:.1} ms\n",
+        "  in the ToR with FRR, including 60 ms in FRR's queues: p50 {:.1} ms, p99 {:.1} ms\n",
         r.tor_frr_p50_ms, r.tor_frr_p99_ms
     ));
     text
@@ -185,7 +185,7 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
 
     let mut us = Side { plugin: "trunkline-cni", ..Side::default() };
     let mut them = Side { plugin: "ptp + host-local", ..Side::default() };
-    let (our_adds, their_adds, started_adds) = step("ADD, one at a time, taking turns", || {
+    let (our_adds, their_adds, started_adds) = step("ADD, one at a time, alternating", || {
         let (mut our_adds, mut their_adds, mut started_adds) = (Vec::new(), Vec::new(), Vec::new());
         for (i, (our_pod, their_pod)) in our_pods.iter().zip(&their_pods).enumerate() {
             crate::interrupt::check()?;
@@ -275,7 +275,7 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
 }
 
 /// p50 of ADD on a node with [`FEW`] and on one with [`MANY`] pods, alternating. Each measured pod
-/// is detached again, so that the numbers stay the same.
+/// is detached again, so the numbers of pods stay the same.
 fn few_and_many(
     fabric: &Fabric,
     ours: &Contender<'_>,
@@ -291,7 +291,7 @@ fn few_and_many(
     })?;
     let measured_there = sandboxes(fabric, "node2", MANY, SAMPLES)?;
     let (mut few, mut many) = (Vec::new(), Vec::new());
-    step(&format!("ADD with {FEW} and with {MANY} pods there, taking turns"), || {
+    step(&format!("ADD with {FEW} and with {MANY} existing pods, alternating"), || {
         for (pod, pod_there) in measured.iter().zip(&measured_there) {
             crate::interrupt::check()?;
             for (times, side, pod) in [(&mut few, ours, pod), (&mut many, crowded, pod_there)] {
@@ -301,7 +301,7 @@ fn few_and_many(
         }
         Ok(())
     })?;
-    step("taking them away", || {
+    step("detaching the pods", || {
         crowded.all("DEL", &crowd, AT_ONCE)?;
         Ok(())
     })?;

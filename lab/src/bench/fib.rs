@@ -1,7 +1,7 @@
 //! Time to install 100,000 routes from a peer in the kernel. BIRD advertises them to the agent,
 //! whose Network has `import`; the reference is `ip -batch` with the same routes. A route monitor
 //! listens in both namespaces, so that both pay for its notifications. The agent additionally runs
-//! BGP, the reference only reads a file.
+//! BGP; the reference only reads a file.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
         client::wait_established(node, PATIENCE)
     })?;
     let lines = fabric.folder.join("routes.batch");
-    step(&format!("{ROUTES} routes into the feeder, not announced yet"), || {
+    step(&format!("{ROUTES} routes into the feeder, not advertised yet"), || {
         let (mut bird, mut ip) = (String::new(), String::new());
         for i in 0..ROUTES {
             writeln!(bird, "route {} blackhole;", prefix(i))?;

@@ -1,6 +1,6 @@
-//! The cost of the guard and of the marks of translated connections: a node of this commit against
-//! a node of an earlier commit (`--before`, a folder with its programs), or against a node with the
-//! guard switched off.
+//! The cost of the guard and of the marks of translated connections. A node of this commit runs
+//! against a node of an earlier commit (`--before`, a folder with its programs), or against a node
+//! with the guard switched off.
 //!
 //! Both nodes run at the same time, each between its own routers, and measurements alternate
 //! between them. Traffic passes between pods of the same node: no wire hides the cost of a packet.
@@ -47,7 +47,7 @@ pub(crate) struct With {
     pub pods: usize,
     pub before: Node,
     pub now: Node,
-    /// Now through before.
+    /// The current value divided by the earlier one.
     pub ratio_add_p50: f64,
     pub ratio_mbit: f64,
     pub ratio_connections: f64,
@@ -73,7 +73,7 @@ pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<
         ..place.clone()
     };
     let programs: PathBuf = before.map_or_else(|| product.clone(), Path::to_owned);
-    let (former, present) = step("bringing both up", || {
+    let (former, present) = step("starting both topologies", || {
         Ok((Fabric::up(&tagged("b"), TOPOLOGY, &programs)?, Fabric::up(&tagged("n"), TOPOLOGY, &product)?))
     })?;
     let figures = former.watched(|former| {
@@ -147,7 +147,7 @@ impl<'a> Loaded<'a> {
         Traffic::between(&self.from.ns, &self.to.ns, self.address)
     }
 
-    /// ADD's time; the pod is taken away again.
+    /// ADD's time; the pod is detached afterwards.
     fn add(&self, pod: &Sandbox) -> Result<f64> {
         let run = |verb| self.contender.host.within(|| self.contender.run(verb, pod));
         let took = ms(run("ADD")?.took);
@@ -175,14 +175,14 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
     }
     let worst = |ratio: fn(&With) -> f64| with.iter().map(ratio).fold(0.0, f64::max);
     let bounds = vec![
-        Bound::at_most("ADD p50 against before", worst(|with| with.ratio_add_p50), 1.03),
+        Bound::at_most("ADD p50 against the earlier one", worst(|with| with.ratio_add_p50), 1.03),
         Bound::at_most(
-            "before's throughput against ours (0.98 of it)",
+            "the earlier throughput against the current one (0.98 of it)",
             worst(|with| 1.0 / with.ratio_mbit),
             1.0 / 0.98,
         ),
         Bound::at_most(
-            "before's connections per second against ours (0.97 of them)",
+            "the earlier connections per second against the current ones (0.97 of them)",
             worst(|with| 1.0 / with.ratio_connections),
             1.0 / 0.97,
         ),
@@ -193,7 +193,7 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
 /// Both nodes with so many pods, in turns.
 fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<With> {
     let mut times = [Vec::new(), Vec::new()];
-    step(&format!("ADD with {pods} pods, taking turns"), || {
+    step(&format!("ADD with {pods} pods, alternating"), || {
         let name = |number: usize| format!("add{pods}-{number}");
         for number in 0..SAMPLES {
             crate::interrupt::check()?;
@@ -206,7 +206,7 @@ fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Resu
         }
         Ok(())
     })?;
-    let (mbit, connections) = step("throughput and connections, taking turns", || {
+    let (mbit, connections) = step("throughput and connections, alternating", || {
         let [former, present] = nodes.each_ref().map(Loaded::traffic);
         let (former, present) = (former?, present?);
         Ok((

@@ -84,7 +84,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
 /// The part of `bench` inside the kernel.
 pub(crate) fn inside(place: &Place, json: bool) -> Result<bool> {
     let product = product::folder(place);
-    let fabric = step("bringing it up", || Fabric::up(place, "l2-bench", &product))?;
+    let fabric = step("starting the topology", || Fabric::up(place, "l2-bench", &product))?;
     let figures = fabric.watched(measure)?;
     let side = |s: &Side| {
         let add = format!("{:.2} / {:.2} ms", s.add_p50_ms, s.add_p99_ms);
@@ -136,7 +136,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     let mut sides = ["trunkline veth", "bridge + host-local", "trunkline ipvlan", "ipvlan + host-local"]
         .map(|name| Side { name, add_p50_ms: 0.0, add_p99_ms: 0.0, del_p50_ms: 0.0 });
     for verb in ["ADD", "DEL"] {
-        let times = step(&format!("{verb}, taking turns"), || turns(&contenders, &pods, verb))?;
+        let times = step(&format!("{verb}, alternating"), || turns(&contenders, &pods, verb))?;
         for (side, times) in sides.iter_mut().zip(&times) {
             if verb == "ADD" {
                 side.add_p50_ms = percentile(times, 50.0);
@@ -153,7 +153,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
             .map(|pod| Ok(ms(waiting.host.within(|| waiting.run("ADD", pod))?.took)))
             .collect::<Result<Vec<_>>>()
     })?;
-    let (pods_mbit, hosts_mbit) = step("iperf3, taking turns", || wire(fabric))?;
+    let (pods_mbit, hosts_mbit) = step("iperf3, alternating", || wire(fabric))?;
     let [veth, bridge, ipvlan, reference_ipvlan] = sides;
     let ratio_veth = round(veth.add_p50_ms / bridge.add_p50_ms);
     let ratio_ipvlan = round(ipvlan.add_p50_ms / reference_ipvlan.add_p50_ms);
@@ -175,7 +175,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
             Bound::at_most("ADD p50 by veth against bridge + host-local", ratio_veth, 0.5),
             Bound::at_most("ADD p50 by ipvlan against ipvlan + host-local", ratio_ipvlan, 0.5),
             Bound::at_most(
-                "plain hosts' iperf3 against ipvlan pods' (0.9 of their speed)",
+                "iperf3 between plain hosts against ipvlan pods (0.9 of the hosts' speed)",
                 1.0 / ratio_pods_to_hosts,
                 1.0 / 0.9,
             ),

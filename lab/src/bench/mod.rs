@@ -1,5 +1,5 @@
-//! `cargo lab bench`: Trunkline's figures next to those of existing software, measured in the same
-//! run on the same machine. On an unknown machine only the ratio has a meaning.
+//! `cargo lab bench`: Trunkline's figures next to the figures of existing software, measured in the
+//! same run on the same machine. On an unknown machine only the ratio has a meaning.
 
 pub(crate) mod attach;
 pub(crate) mod codec;
@@ -33,8 +33,8 @@ impl Bound {
     }
 }
 
-/// Warns if the machine has other load. It affects programs that often wait for a processor most,
-/// and no ratio corrects that.
+/// Warns if the machine has other load. Such load affects most the programs that often wait for a
+/// processor, and no ratio corrects this.
 pub(crate) fn warn_if_busy() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load.split_whitespace().next().and_then(|l| l.parse().ok()).unwrap_or_default();

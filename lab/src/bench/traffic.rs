@@ -97,7 +97,7 @@ impl<'a> Traffic<'a> {
 /// Results of two nodes in alternation.
 pub(super) struct Paired {
     pub(super) medians: [f64; 2],
-    /// The median of the second's through the first's, pair by pair.
+    /// The median of the second node's result divided by the first node's, pair by pair.
     pub(super) ratio: f64,
 }
 
@@ -127,7 +127,7 @@ enum Processor {
     Last,
 }
 
-/// Keeps the calling thread on one processor of those that it may use.
+/// Keeps the calling thread on one of its permitted processors.
 fn stay_on(processor: Processor) -> Result<()> {
     let may_use = sched_getaffinity(None)?;
     let mut all = (0..CpuSet::MAX_CPU).filter(|&number| may_use.is_set(number));

@@ -1,7 +1,7 @@
-//! Docker for containerlab: the machine's daemon where one answers, otherwise one of the lab's own.
+//! Docker for containerlab: the machine's daemon where one answers, otherwise the lab's own daemon.
 //!
-//! The own daemon has its data in `target/lab/docker`, its socket and state in a folder of /run, and
-//! its mounts in a mount namespace of its own. It makes no bridge and no firewall rule. It ends with
+//! The lab's daemon has its data in `target/lab/docker`, its socket and state in a folder of /run,
+//! and its mounts in its own mount namespace. It makes no bridge and no firewall rule. It ends with
 //! this process in every case. Containers that a killed lab left are removed by the next one.
 
 use std::ffi::OsStr;
@@ -25,12 +25,13 @@ use crate::shell::{Seen, cmd, giving_way, run, wait_for};
 const RUN: &str = "/run/trunkline-lab-docker";
 /// The parent of the containers' cgroups.
 const CGROUP: &str = "trunkline-lab";
-/// Hides the settings of the machine's daemon, and the key that a daemon writes beside them.
+/// Hides the settings of the machine's daemon, and the key that a daemon writes into the same
+/// folder.
 const HIDE: &str = "mkdir -p /etc/docker; mount -t tmpfs lab /etc/docker; exec \"$@\"";
 const PACKAGE: &str = "docker.io";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The socket of the own daemon, once it answers; then all commands go to it.
+/// The socket of the lab's daemon, once it answers. From then on, all commands use this socket.
 static OWN: Mutex<Option<String>> = Mutex::new(None);
 
 fn own() -> MutexGuard<'static, Option<String>> {
@@ -80,7 +81,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Finds the machine's daemon or starts the own one. The inner error is the reason for which
+    /// Finds the machine's daemon or starts the lab's. The inner error is the reason for which
     /// there is none.
     pub(crate) fn find_or_start(place: &Place) -> Result<Result<Self, String>> {
         let Some(silent) = missing() else { return Ok(Ok(Self { _own: None })) };
@@ -212,7 +213,7 @@ fn stop(child: &Mutex<Child>, folders: &Folders) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         && matches!(child.try_wait(), Ok(None))
     {
-        // It ends its containerd; a killed one would leave it behind.
+        // dockerd ends its containerd; a killed dockerd would leave it running.
         let _gone = kill_process(pid, Signal::TERM);
         // Not `wait_for`: that ends at once after a termination signal.
         let deadline = Instant::now() + PATIENCE;

@@ -49,8 +49,8 @@ pub(crate) fn build<'a>(
     }
     for (image, name) in &wanted {
         step(&format!("image {name}"), || {
-            // Packages are installed over the machine's own network: no other one may reach a
-            // mirror.
+            // Packages are installed over the machine's own network, because any other network may
+            // not reach a mirror.
             let mut build = docker(["build", "--quiet", "--network", "host", "--target", image.stage()]);
             build.args(["--build-arg", &format!("BASE={base}"), "--tag", name, "--file"]);
             run(build.arg(context.join("Containerfile")).arg(&context)).map(drop)
@@ -129,7 +129,7 @@ fn release(text: &str) -> Result<(String, String)> {
     match (value("ID"), value("VERSION_CODENAME")) {
         (Some(system), Some(suite)) if system == "debian" || system == "ubuntu" => Ok((system, suite)),
         (system, _) => bail!(
-            "images are built on Debian and Ubuntu, of the machine's own release, and this is {}",
+            "images have the release of the machine, which must be Debian or Ubuntu, and this is {}",
             system.unwrap_or_else(|| "neither".to_owned())
         ),
     }

@@ -79,7 +79,7 @@ fn containers_of(place: &Place, topology: &Topology) -> Result<Vec<String>> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// A separate place: its files and its pods are kept apart from those of the same topology in
+/// A separate place: the files and pods do not mix with the files and pods of the same topology in
 /// namespaces.
 fn tagged(place: &Place) -> Place {
     Place { tag: Some(format!("clab{}", place.tag.as_deref().unwrap_or_default())), ..place.clone() }
@@ -95,7 +95,7 @@ fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
             pid.trim().parse().with_context(|| format!("the first process of {container}: {pid:?}"))?;
         ensure!(
             pid != 0 && Path::new(&format!("/proc/{pid}/ns/net")).exists(),
-            "{container} does not run on this machine: `docker logs {container}` may say why"
+            "{container} does not run on this machine: `docker logs {container}` may show the reason"
         );
         let ns = Namespace::named(&container);
         ensure!(ns.exists(), "containerlab has not named the network namespace of {container}");
@@ -113,8 +113,8 @@ fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
     Ok(hosts)
 }
 
-/// Destroys the lab, whichever process deployed it, and removes the names of its pods on the
-/// machine.
+/// Destroys the lab, and removes the names of its pods on the machine. Any process may have
+/// deployed it.
 fn destroy(place: &Place, topology: &Topology) {
     if let Err(e) = run(containerlab(place, topology, "destroy").arg("--cleanup")) {
         say(&format!("could not destroy {}: {e:#}", lab_name(place, topology)));

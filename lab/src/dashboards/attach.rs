@@ -24,7 +24,8 @@ pub(super) fn dashboard() -> Dashboard {
                         "From the plugin's first octet to the agent's answer; milliseconds are usual.").bad(Bounds::Above(2.0)).alert("TrunklineAttachSlow"),
                     Panel::new(Series, "Attach by network, 99 %", "s", "addresses",
                         &[("histogram_quantile(0.99, sum by (network, le) (rate(trunkline_request_duration_seconds_bucket{command=\"attach\",outcome=\"ok\",instance=~\"$node\"}[$__rate_interval])))", "{{network}}")],
-                        "The same by network: if one network is slow, look at its gateway or peers; if all are slow, at the node.").bad(Bounds::Above(2.0)).alert("TrunklineAttachSlow"),
+                        "The attach time by network: if one network is slow, look at its gateway \
+                         or peers; if all are slow, at the node.").bad(Bounds::Above(2.0)).alert("TrunklineAttachSlow"),
                     Panel::new(Series, "Detach, duration", "s", "node",
                         &[("histogram_quantile(0.99, sum by (le) (rate(trunkline_request_duration_seconds_bucket{command=\"detach\",outcome=\"ok\",instance=~\"$node\"}[$__rate_interval])))", "99 %")],
                         "Detaches; they wait for the kernel only."),

@@ -178,7 +178,7 @@ pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
             continue;
         }
         if check {
-            say(&format!("{name} is not what lab/src/dashboards makes of it: run `cargo lab docs`"));
+            say(&format!("{name} is not current: run `cargo lab docs`"));
             current = false;
         } else {
             std::fs::create_dir_all(place.repository.join("dashboards"))?;
@@ -223,7 +223,7 @@ mod tests {
                     let named = named(expr);
                     assert!(names_series(expr) && !legend.is_empty(), "{of}: {title}: {expr}");
                     let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
-                    assert!(unknown.is_empty(), "{of}: {title} shows {unknown:?}, which nobody exports");
+                    assert!(unknown.is_empty(), "{of}: {title} shows {unknown:?}, which no program exports");
                 }
             }
         }

@@ -30,8 +30,9 @@ pub(super) fn page() -> String {
     let about = trunkline_cni::about();
     let _ = write!(
         text,
-        "\n## trunkline-cni\n\nA container runtime runs it, with the command in the environment and the configuration on standard input: \
-         [cni.md](cni.md). Run by hand it says of itself:\n\n```text\n{about}\n```\n"
+        "\n## trunkline-cni\n\nA container runtime runs it, with the command in the environment \
+         and the configuration on standard input: [cni.md](cni.md). Run by hand, it \
+         prints:\n\n```text\n{about}\n```\n"
     );
     text
 }

@@ -88,7 +88,7 @@ impl Cell<'_> {
         let us = self.both(&session)?;
         let status = us.peer(session.way.router())?.session.context("no session")?;
         let found = status.capabilities_received.iter().find(|it| it.contains(capability));
-        ensure!(found.is_none(), "it has a feature that the row declares missing: {found:?}");
+        ensure!(found.is_none(), "the router has a feature that the row declares missing: {found:?}");
         us.stop(goodbye());
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Cell<'_> {
     pub(super) fn lost(&self, session: &Session) -> Result<()> {
         wait_for("the router to lose the session", PATIENCE, || {
             let up = self.router.is_established(self.host, session.way.us())?;
-            Ok(Seen::when(!up, || "it is established".to_owned()))
+            Ok(Seen::when(!up, || "the session is established".to_owned()))
         })
     }
 

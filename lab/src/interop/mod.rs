@@ -4,9 +4,9 @@
 //! A column is a router, a row a feature, a cell a session made for both. The router's daemons
 //! start with a configuration for the row; this side uses the library's own speaker ([`us`]). A
 //! cell passes, fails, or is not run because the router does not have the feature. The table then
-//! names the router's version. Columns run in parallel, each in namespaces of its own.
+//! names the router's version. Columns run in parallel, each in its own namespaces.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `rows` | configuration, steps and expectations of each row |
 //! | `cell` | their environment |
@@ -53,7 +53,7 @@ pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<Strin
         .collect();
     if chosen.is_empty() {
         bail!(
-            "no row is named so; there are: {}",
+            "no row has this name; the rows are: {}",
             ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
         );
     }
@@ -72,7 +72,7 @@ pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<Strin
         for (outcome, row) in column.iter().zip(&chosen) {
             let word = match outcome {
                 CellResult::Passed => "passed",
-                CellResult::Lacks(_) => "not there to be tested",
+                CellResult::Lacks(_) => "not available for the test",
                 CellResult::Failed(why) => {
                     failures.push(format!("{}, {}: {why}", router.name(), row.name));
                     "failed"

@@ -135,7 +135,7 @@ pub(crate) trait Router: Sync {
     /// The node that it runs on, and the column's name.
     fn node(&self) -> &'static str;
     fn name(&self) -> &'static str;
-    /// As the daemon reports it.
+    /// The version, as the daemon reports it.
     fn version(&self) -> Result<String>;
     /// Starts the daemons. `again`: after a crash; they must recover their tables.
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()>;

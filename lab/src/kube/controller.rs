@@ -32,7 +32,7 @@ pub(crate) struct Replicas {
     program: PathBuf,
     /// Kubeconfigs for the replicas, used in turns.
     kubeconfigs: Vec<PathBuf>,
-    /// Flags in addition to those of all tests.
+    /// Flags in addition to the flags of all tests.
     flags: Vec<String>,
     all: Vec<Replica>,
     /// The last holder that was killed, stopped or paused: the Lease may name it until another
@@ -87,7 +87,7 @@ impl Replicas {
         Self::standing_by_as(cluster, &cluster.kubeconfig(), program, count, flags)
     }
 
-    /// As [`Self::standing_by`], but with the rights of this kubeconfig.
+    /// Like [`Self::standing_by`], but with the rights of this kubeconfig.
     pub(crate) fn standing_by_as(
         cluster: &Cluster,
         kubeconfig: &Path,

@@ -12,8 +12,8 @@ use tokio::runtime::Runtime;
 
 use crate::netns::Namespace;
 
-/// One port on 127.0.0.1 of a namespace answers like that of the machine, until this value is
-/// dropped.
+/// Until this value is dropped, one port on 127.0.0.1 of a namespace leads to a port of the
+/// machine.
 pub(crate) struct Doorway {
     task: tokio::task::JoinHandle<()>,
 }

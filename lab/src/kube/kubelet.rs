@@ -94,7 +94,7 @@ enum State {
     },
     /// A stand-in for a program that the lab does not have, with the socket of hybridnet's daemon.
     StandIn(
-        #[expect(dead_code, reason = "it is there to be listened on, as long as the pod runs")]
+        #[expect(dead_code, reason = "the value keeps the socket open as long as the pod runs")]
         Option<UnixListener>,
     ),
 }
@@ -109,7 +109,7 @@ struct Started {
 }
 
 impl<'a> Kubelet<'a> {
-    /// Registers the node, with these labels and those of every node.
+    /// Registers the node, with these labels and the labels that every node has.
     pub(crate) fn register(
         cluster: &'a Cluster,
         fabric: &'a Fabric,
@@ -259,7 +259,7 @@ impl<'a> Kubelet<'a> {
         ]
         .map(str::to_owned)
         .to_vec();
-        // podman would raise these limits, maybe beyond those of this process.
+        // podman would raise these limits, maybe beyond the limits of this process.
         args.extend(["--ulimit=nofile=1024:4096", "--ulimit=nproc=1000:1000"].map(str::to_owned));
 
         let context = container.security_context.clone().unwrap_or_default();
@@ -351,7 +351,7 @@ impl<'a> Kubelet<'a> {
         let listener = self.host.within(|| {
             std::fs::create_dir_all("/run/cni")?;
             let _left = std::fs::remove_file("/run/cni/hybridnet.sock");
-            // As its init container does.
+            // hybridnet's init container does the same.
             std::fs::create_dir_all("/etc/cni/net.d")?;
             std::fs::write("/etc/cni/net.d/06-hybridnet.conflist", HYBRIDNET)?;
             Ok(UnixListener::bind("/run/cni/hybridnet.sock")?)
@@ -422,7 +422,7 @@ impl<'a> Kubelet<'a> {
         found.into_iter().map(address).collect()
     }
 
-    /// Ends everything of a pod.
+    /// Ends the containers and the attachment of a pod.
     fn end(&mut self, uid: &str) -> Result<()> {
         match self.pods.remove(uid).map(|running| running.state) {
             Some(State::Container { mut started, .. }) => {

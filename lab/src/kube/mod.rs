@@ -5,17 +5,17 @@
 //!
 //! ```text
 //! assets   kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or built once by Go; etcd is Debian's
-//! ports    two numbers for etcd and one for the API server, which no other lab takes meanwhile
+//! ports    two numbers for etcd and one for the API server, which no other lab uses meanwhile
 //! pki      a CA, the server's certificate, the administrator's, the key that signs service accounts' tokens
 //! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
-//! controller  Trunkline's own, as many replicas as a test wants
-//! auditor  an auditor of addresses, which sees any that is given twice
+//! controller  Trunkline's controller, with any number of replicas
+//! auditor  an auditor of addresses, which finds each duplicate address
 //! nodes    a fabric's nodes with their agents, joined to the cluster
-//! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
-//! rights   the programs' accounts with the chart's rights, and whether these are as few as can be
-//! proxy    kube-proxy on a node, the real one
+//! pods     the simulated parts of a cluster: nodes, namespaces, pods
+//! rights   the programs' accounts with the chart's rights, and a check that these are minimal
+//! proxy    the real kube-proxy on a node
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
-//! egress   the other way round: from the API server to Services, whose pods are in such namespaces
+//! egress   the other direction: from the API server to Services with pods in such namespaces
 //! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
 //! ```
 //!
@@ -452,7 +452,7 @@ impl Cluster {
         self.doorway_at(into, ([127, 0, 0, 1], self.port()).into())
     }
 
-    /// Likewise at another address of the namespace.
+    /// Like [`Self::doorway`], at another address of the namespace.
     pub(crate) fn doorway_at(
         &self,
         into: &crate::netns::Namespace,

@@ -1,6 +1,6 @@
-//! Certificates and keys of one cluster, generated for it and deleted with its folder: a CA, the
-//! API server's certificate for loopback, the administrator's (group system:masters), and the key
-//! that signs the tokens of service accounts.
+//! Certificates and keys of one cluster, generated for it and deleted with its folder. There are a
+//! CA, the API server's certificate for loopback, the administrator's (group system:masters), and
+//! the key that signs the tokens of service accounts.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};

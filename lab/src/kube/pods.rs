@@ -30,8 +30,8 @@ impl Plan {
             api_version: "apps/v1".to_owned(),
             kind: "StatefulSet".to_owned(),
             name: name.to_owned(),
-            // No code looks up the set; this UID distinguishes its pods from those of another set
-            // of that name.
+            // No code looks up the set; this UID distinguishes its pods from the pods of another
+            // set of that name.
             uid: format!("uid-of-{}-{name}", self.namespace),
             controller: Some(true),
             block_owner_deletion: Some(true),

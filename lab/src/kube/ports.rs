@@ -2,9 +2,9 @@
 //! restart.
 //!
 //! A free port from the kernel, released again, guarantees neither: it comes from the range of
-//! outgoing connections, and a second lab may get the same. So the numbers are below that range. A
-//! claim is a socket with an abstract name, which only one process can hold, and which ends with
-//! the process in every case.
+//! outgoing connections, and a second lab may get the same port. So the numbers are below that
+//! range. A claim is a socket with an abstract name, which only one process can hold, and which
+//! ends with the process in every case.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
@@ -63,7 +63,7 @@ mod tests {
         let probe = Port::claim().expect("a port");
         let number = probe.number();
         drop(probe);
-        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("it was free");
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("the port was free");
         assert!((0..3).all(|_| Port::claim().expect("a port").number() != number));
         drop(listening);
     }

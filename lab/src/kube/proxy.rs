@@ -1,5 +1,5 @@
 //! The real kube-proxy on a node, in the node's namespaces. From the cluster it only needs
-//! Services, EndpointSlices and its own Node, whichever program writes these.
+//! Services, EndpointSlices and its own Node. Any program may write these.
 
 use std::path::Path;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(crate) fn start(
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--hostname-override={}", host.name),
             format!("--proxy-mode={}", mode.name()),
-            // Pods are behind these links, whatever their addresses.
+            // Pods are behind these links, with any addresses.
             "--detect-local-mode=InterfaceNamePrefix".to_owned(),
             "--pod-interface-name-prefix=tl".to_owned(),
             // These are sysctls of the machine, not of the namespace.

@@ -178,7 +178,7 @@ impl Accounts {
             })
             .collect();
         if let Some(stale) = unseen.keys().find(|right| !granted.contains(right)) {
-            bail!("the test's table names {stale}, which the chart does not grant: take it out");
+            bail!("the test's table names {stale}, which the chart does not grant: remove it");
         }
         let mut report = String::new();
         for right in &granted {

@@ -48,7 +48,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/chain",
-        about: "chained with portmap and tuning behind, and with a plugin before",
+        about: "in a chain before portmap and tuning, and after another plugin",
         run: chain,
     },
     Test {
@@ -127,7 +127,7 @@ fn pool_exhausted(context: &Context) -> Result<Verdict> {
         let conf = cni::trunkline(Some("global"));
         let error = cni::run(bed.fabric, "ADD", &conf, &one_more)?.error()?;
         for word in ["global-v4".to_owned(), total.to_string()] {
-            ensure!(error.text.contains(&word), "the error does not say {word}: {error}");
+            ensure!(error.text.contains(&word), "the error lacks {word}: {error}");
         }
         cni::del(bed.fabric, &conf, &pods[0])?;
         cni::add(bed.fabric, &conf, &one_more).context("after an address came back")?;
@@ -196,7 +196,7 @@ fn versions(context: &Context) -> Result<Verdict> {
         let versions = cni::run(bed.fabric, "VERSION", &cni::trunkline(None), &probe)?.result()?;
         let supported = versions["supportedVersions"].as_array().cloned().unwrap_or_default();
         for version in ["0.4.0", "1.0.0", "1.1.0"] {
-            ensure!(supported.contains(&json!(version)), "VERSION says {versions}");
+            ensure!(supported.contains(&json!(version)), "VERSION returns {versions}");
             let mut conf = cni::trunkline(Some("rack1"));
             conf["cniVersion"] = json!(version);
             let pod = bed.pod(&format!("v{}", version.replace('.', "")))?;
@@ -271,7 +271,7 @@ fn no_agent(context: &Context) -> Result<Verdict> {
         let other = bed.pod("meanwhile")?;
         let error = cni::run(bed.fabric, "ADD", &conf, &other)?.error()?;
         for word in ["agent", "/run/trunkline/agent.sock"] {
-            ensure!(error.text.contains(word), "the error does not say {word:?}: {error}");
+            ensure!(error.text.contains(word), "the error lacks {word:?}: {error}");
         }
         let flows = attached.addresses.iter().map(|a| Flow {
             name: format!("outside to {a}"),
@@ -301,7 +301,7 @@ fn second_agent(context: &Context) -> Result<Verdict> {
             !second.status.success() && second.status.code() != Some(124),
             "the second agent ran: {said}"
         );
-        ensure!(said.contains("already") || said.contains("another"), "it has no reason: {said}");
+        ensure!(said.contains("already") || said.contains("another"), "the message has no reason: {said}");
         ensure!(client::agent(node)? == first, "the first agent was replaced");
         let peers = client::peers(node)?;
         ensure!(peers.iter().all(|p| p.is_established() && p.flaps == 0), "{peers:?}");

@@ -83,7 +83,7 @@ impl Bed<'_> {
         self.manifest_of("node1", file)
     }
 
-    /// The same for another node.
+    /// A manifest of another node for edits.
     pub(super) fn manifest_of(&self, node: &str, file: &str) -> Manifest {
         Manifest::at(self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name)))
     }
@@ -97,7 +97,7 @@ impl Bed<'_> {
 
     /// Waits until a peer's last error has one of these words, in any case; returns the error.
     pub(super) fn wait_peer_error(&self, address: &str, words: &[&str]) -> Result<String> {
-        wait_for(&format!("{address}'s last error to say {words:?}"), PATIENCE, || {
+        wait_for(&format!("{address}'s last error to contain {words:?}"), PATIENCE, || {
             let peer = self.peer(address)?;
             let text = peer.last_error.map(|e| e.text).unwrap_or_default();
             let says = words.iter().any(|w| text.to_lowercase().contains(&w.to_lowercase()));
@@ -125,10 +125,10 @@ impl Bed<'_> {
         Ok(text.lines().filter(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()).collect())
     }
 
-    /// Fails unless nothing is left of any pod except `kept`: no record, link or route on the node,
-    /// no route in the ToRs.
+    /// Fails if anything is left of a pod that is not in `kept`: no record, link or route on the
+    /// node, no route in the ToRs.
     pub(super) fn nothing_but(&self, kept: &[&Sandbox], addresses: &[IpAddr]) -> Result<()> {
-        wait_for("nothing to be left of the pods that went", PATIENCE, || {
+        wait_for("the removal of all leftovers of detached pods", PATIENCE, || {
             let pods = self.pods()?;
             let strangers: Vec<&PodStatus> =
                 pods.iter().filter(|p| !kept.iter().any(|k| k.container_id == p.container_id)).collect();
@@ -151,10 +151,10 @@ impl Bed<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is left of any pod on a node.
+    /// Waits until a node has no leftovers of pods.
     pub(super) fn nothing_left(&self, node: &str) -> Result<()> {
         let host = self.host(node)?;
-        wait_for(&format!("nothing to be left of pods on {node}"), PATIENCE, || {
+        wait_for(&format!("the removal of all leftovers of pods on {node}"), PATIENCE, || {
             let pods = client::pods(host)?;
             let left = host
                 .sh("ip -o link | grep ': t[lb]' || :; ip route show table 39999 2>/dev/null || :; \
@@ -169,7 +169,7 @@ impl Bed<'_> {
         if self.fabric.topology.nodes[tor].image != Image::Frr {
             return Ok(());
         }
-        wait_for(&format!("{tor}'s host routes to be the pods'"), PATIENCE, || {
+        wait_for(&format!("{tor}'s host routes to equal the pods' addresses"), PATIENCE, || {
             let table = routers::kernel_routes(host)?;
             let full = |p: &&IpNet| p.prefix_len() == p.max_prefix_len();
             let there: Vec<IpAddr> = table.iter().filter(full).map(IpNet::addr).collect();

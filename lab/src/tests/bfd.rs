@@ -26,7 +26,8 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "bfd/routers",
-        about: "FRR and BIRD, one hop and two, IPv4 and IPv6: each that falls silent loses its sessions, and gets them back",
+        about: "FRR and BIRD, over one hop and two, IPv4 and IPv6: the sessions of a silent router \
+                go down, and come up when it returns",
         run: routers_fall_silent,
     },
     Test {
@@ -41,7 +42,8 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "bfd/load",
-        about: "busy processors, 100,000 routes that come and go, and a storm of ADDs take no BFD session of 10 ms x 3 down",
+        about: "busy processors, 100,000 routes that are added and removed, and a storm of ADDs \
+                end no BFD session of 10 ms x 3",
         run: load,
     },
     Test {
@@ -145,7 +147,7 @@ fn falls_silent(bed: &Bed<'_>, router: &str) -> Result<()> {
         let (before, bfd_before) = &before[address];
         ensure!(
             (bfd.downs, peer.flaps) == (bfd_before.downs, before.flaps),
-            "{address} has nothing to do with {router}: {bfd:?}"
+            "the session with {address} does not depend on {router}: {bfd:?}"
         );
     }
     bed.host(router)?.end_silence()?;
@@ -170,7 +172,7 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         ensure!(peer.is_established() && peer.flaps == before.flaps, "{peer:?}");
         vtysh(host, &["configure", "bfd", "profile FAST", "no shutdown"])?;
         ready(bed)?;
-        // FRR receives nothing any more, and reports that.
+        // FRR no longer receives packets, and reports this.
         host.sh("nft 'add table inet deaf; add chain inet deaf in { type filter hook input priority 0; }; \
                  add rule inet deaf in udp dport 3784 drop'")?;
         wait_for("FRR's Down to end the session", PATIENCE, || {
@@ -193,7 +195,7 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         );
         host.sh("nft delete table inet deaf")?;
         ready(bed)?;
-        passed(format!("{} times down in the end, none of them noticed by silence", bfd.downs))
+        passed(format!("{} losses in all, none by the detection time", bfd.downs))
     })
 }
 
@@ -226,7 +228,7 @@ fn restart(context: &Context) -> Result<Verdict> {
         let neighbours = NEIGHBOURS.map(|n| format!("neighbor {n} bfd check-control-plane-failure"));
         vtysh(bed.host("frr")?, &["configure", "router bgp 65001", &neighbours[0], &neighbours[1]])?;
         ready(bed)?;
-        through(Signal::KILL).context("SIGKILL, and FRR looks at the C bit")?;
+        through(Signal::KILL).context("SIGKILL; FRR checks the C bit")?;
         passed(format!("{pings} pings through three restarts, none lost"))
     })
 }
@@ -259,17 +261,17 @@ fn load(context: &Context) -> Result<Verdict> {
         for _ in 0..LOADS {
             let (seen, stood_still) = stillness::longest_while(|| under_load(bed, &pods))?;
             if seen.lost.is_empty() {
-                return passed(format!("{seen}; the machine stood still for {stood_still:.1?} at most"));
+                return passed(format!("{seen}; the machine was suspended for {stood_still:.1?} at most"));
             }
             // A longer interruption leaves too little of the session's 30 ms: the session could not
             // have been kept.
             ensure!(
                 stood_still > TOLERABLE,
-                "lost: {}; {seen}, and the machine stood still for {stood_still:.1?} at most",
+                "lost: {}; {seen}, and the machine was suspended for {stood_still:.1?} at most",
                 seen.lost.join("; ")
             );
             say(&format!(
-                "  the machine stood still for {stood_still:.1?}, and {} were lost: once more",
+                "  the machine was suspended for {stood_still:.1?}, and {} were lost: once more",
                 seen.lost.len()
             ));
             ready(bed)?;

@@ -1,5 +1,5 @@
-//! The pages of docs/ as a book (mdBook's layout): every page is a chapter, every chapter is a
-//! page, and every relative link leads to an existing target, down to the heading. Links in the
+//! The pages of docs/ as a book (mdBook's layout). Every page is a chapter, and every chapter is a
+//! page. Every relative link leads to an existing target, down to the heading. Links in the
 //! repository's other pages are checked too.
 
 use std::collections::{BTreeMap, BTreeSet};

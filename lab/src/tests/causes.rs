@@ -16,7 +16,8 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "causes/session-loss",
-        about: "cable, silence, password, prefix limit, AS, process, neighbour: the cause of a lost session shows with its advice and stays",
+        about: "cable, silence, password, prefix limit, AS, process, neighbour: the cause of a \
+                lost session is shown with its advice, and stays",
         run: session_loss,
     },
     Test {
@@ -283,7 +284,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     shell(bed, session, fault.begin)?;
     let fault = wait_for("the cause to be shown", PATIENCE, || {
         if peer(node, session)?.flaps == flaps {
-            return Ok(Seen::NotYet("the session stands".to_owned()));
+            return Ok(Seen::NotYet("the session is still up".to_owned()));
         }
         let Err(error) = shown(node, session, fault) else { return Ok(Seen::Yes(fault)) };
         match fault.or {
@@ -339,7 +340,7 @@ fn row(node: &Host, session: &Session) -> Result<String> {
     line.map(str::to_owned).with_context(|| format!("no line of {} in\n{table}", session.peer.0))
 }
 
-/// Every view has the cause's words, and those that advise the same advice.
+/// Every view has the cause's words. Views with advice have the same advice.
 fn shown(node: &Host, session: &Session, fault: &Fault) -> Result<()> {
     let (kind, address) = (fault.kind, session.peer.0);
     let (words, advice) = (session.fill(fault.words), session.fill(fault.advice));

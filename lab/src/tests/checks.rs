@@ -16,7 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     Test { name: "check/docs", about: "the documentation builds without a warning", run: docs },
     Test {
         name: "check/book",
-        about: "every page of docs/ is a chapter of the book, and every relative link leads somewhere",
+        about: "every page of docs/ is a chapter of the book, and every relative link has a target",
         run: super::book::book,
     },
     Test { name: "check/deny", about: "licences, sources and duplicates of dependencies", run: deny },

@@ -1,5 +1,5 @@
 //! containerlab with Docker deploys the same topology from the same file as the runner, with the
-//! same behaviour. Where no Docker daemon answers, the lab starts one of its own.
+//! same behaviour. If no Docker daemon answers, the lab starts its own daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::topology::Topology;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "containerlab/two-racks",
-        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo holds among containers, and nothing is left",
+        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo \
+                is kept in containers, and nothing is left",
         run: two_racks,
     },
     Test {

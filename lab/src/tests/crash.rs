@@ -17,17 +17,17 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "crash/add-storm",
-        about: "SIGKILL at any point of ADD leaves nothing that start and GC do not clean",
+        about: "start and GC remove all leftovers after SIGKILL at any point of ADD",
         run: add_storm,
     },
     Test {
         name: "crash/del-storm",
-        about: "SIGKILL at any point of DEL leaves nothing that start and GC do not clean",
+        about: "start and GC remove all leftovers after SIGKILL at any point of DEL",
         run: del_storm,
     },
     Test {
         name: "crash/repair",
-        about: "deleted routes, rules and links come back or are reported",
+        about: "deleted routes, rules and links are restored or reported",
         run: repair,
     },
     Test {
@@ -89,9 +89,9 @@ fn add_storm(context: &Context) -> Result<Verdict> {
             let pods: Vec<Sandbox> =
                 (0..AT_ONCE).map(|i| bed.pod(&format!("r{round}p{i}"))).collect::<Result<_>>()?;
             answered += storm(bed, "ADD", &pods, ADD_STEP * u32::try_from(round)?)?;
-            // The start has removed the state of unfinished ADDs; the runtime must collect that of
-            // finished ones.
-            wait_for("records half made to be gone", PATIENCE, || {
+            // The start has removed the state of unfinished ADDs; the runtime must collect the
+            // state of finished ADDs.
+            wait_for("the removal of incomplete records", PATIENCE, || {
                 let half: Vec<_> =
                     bed.pods()?.into_iter().filter(|p| p.state != PodState::Attached).collect();
                 Ok(Seen::when(half.is_empty(), || format!("{half:?}")))
@@ -185,9 +185,13 @@ fn repair(context: &Context) -> Result<Verdict> {
             })?;
         }
         let repairs = client::status(node)?.kernel.repairs;
-        ensure!(repairs >= harms.len() as u64, "{repairs} repairs were counted after {} harms", harms.len());
+        ensure!(
+            repairs >= harms.len() as u64,
+            "{repairs} repairs were counted after {} deletions",
+            harms.len()
+        );
 
-        // Other programs' routes are left alone.
+        // Other programs' routes do not change.
         node.sh(
             "ip route add 198.51.100.0/24 dev eth1; ip rule add from 198.51.100.0/24 lookup 77 pref 900",
         )?;
@@ -207,7 +211,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         })?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
         bed.nothing_but(&[], &[])?;
-        passed(format!("{} harms repaired; with its link lost the pod shows as {reported}", harms.len()))
+        passed(format!("{} deletions repaired; without its link the pod is shown as {reported}", harms.len()))
     })
 }
 

@@ -17,7 +17,8 @@ use crate::{client, packages};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "attach/bandwidth",
-        about: "limits of the bandwidth capability hold both ways, over a restart of the agent too, and go with the pod",
+        about: "bandwidth limits apply in both directions, also after a restart of the agent, and \
+                end with the pod",
         run: bandwidth,
     },
     Test {
@@ -108,15 +109,15 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
             "{limit:?}"
         );
 
-        // Another program removes the limits: they are restored, or by the next start if no agent
-        // runs meanwhile.
+        // Another program removes the limits: the agent restores them. If no agent runs at that
+        // time, the next start restores them.
         let mut check = conf.clone();
         check["prevResult"] = attached.result.clone();
         cni::run(bed.fabric, "CHECK", &check, &pod)?.result()?;
         let link = attached.result["interfaces"][0]["name"].as_str().context("no link")?;
         let taken = format!("tc qdisc del dev {link} root; tc qdisc del dev {link} clsact");
         bed.node()?.sh(&taken)?;
-        wait_for("the limits to be back", PATIENCE, || {
+        wait_for("the limits to be restored", PATIENCE, || {
             let said = cni::run(bed.fabric, "CHECK", &check, &pod)?.outcome;
             Ok(Seen::when(said.is_ok(), || format!("{said:?}")))
         })?;
@@ -133,7 +134,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         cni::del(bed.fabric, &conf, &free)?;
         bed.nothing_but(&[], &[])?;
         let left = bed.node()?.run("ip", ["-o", "link", "show", "type", "ifb"])?;
-        // The agent's own is for packets that no pod here has the address of.
+        // The agent's own `ifb` device drops packets for addresses that no pod here has.
         let left: Vec<&str> = left.lines().filter(|line| !line.contains("trunkline-drop")).collect();
         ensure!(left.is_empty(), "still there: {left:?}");
         let mbit = |rates: [f64; 2]| format!("{:.1} in, {:.1} out", rates[0] / 1e6, rates[1] / 1e6);
@@ -166,10 +167,10 @@ fn path(context: &Context) -> Result<Verdict> {
         for words in
             ["in the pod", "lookup 39999", "no route", "decides", "the return path", "is advertised to"]
         {
-            ensure!(text.contains(words), "it does not say {words:?}: {text}");
+            ensure!(text.contains(words), "the output lacks {words:?}: {text}");
         }
         let unknown = bed.node()?.run("trunkline", ["pods", "nobody", "--path", "192.0.2.10"]);
-        let error = format!("{:#}", unknown.err().context("a pod that is not there has a path")?);
+        let error = format!("{:#}", unknown.err().context("a missing pod has a path")?);
         ensure!(error.contains("no pod nobody"), "{error}");
         passed(inside.end)
     })
@@ -196,7 +197,7 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         ensure!(routes(&first.result).iter().any(is_default), "{}", first.result);
         ensure!(
             !routes(&second.result).iter().any(is_default) && !routes(&second.result).is_empty(),
-            "the second interface took the default route, or has none of its own: {}",
+            "the second interface has a default route, or no routes at all: {}",
             second.result
         );
 
@@ -236,7 +237,7 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         let conf0 = conf_of("rack1");
         check(&conf0, &eth0, &first.result)?;
         check(&conf, &net1, &second.result)?;
-        // Also after a restart.
+        // The same checks pass after a restart.
         client::end_agent(bed.node()?, Signal::KILL)?;
         client::start_agent(bed.node()?)?;
         bed.established()?;

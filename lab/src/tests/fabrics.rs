@@ -18,13 +18,14 @@ use crate::{client, demo, pods, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "lab/up-and-down",
-        about: "a topology comes up with pods attached by hand, and leaves nothing behind when it goes down",
+        about: "a topology starts, gets pods by hand, and leaves nothing after its removal",
         run: up_and_down,
     },
-    Test { name: "fabric/demo", about: "every promise of the demo holds", run: the_demo },
+    Test { name: "fabric/demo", about: "every promise of the demo is kept", run: the_demo },
     Test {
         name: "fabric/no-export",
-        about: "a rack's pods are in its ToRs, its subnet in the spines, its pods not",
+        about: "a rack's ToRs have routes to its pods; the spines have a route to its subnet, and \
+                none to its pods",
         run: no_export,
     },
     Test {

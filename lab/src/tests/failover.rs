@@ -36,12 +36,14 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "failover/two-links",
-        about: "two nodes lose their sessions at different ToRs at once: pods of both kinds are reached while that lasts",
+        about: "two nodes lose their sessions at different ToRs at once: pods of both kinds stay reachable",
         run: two_links,
     },
     Test {
         name: "failover/uplinks",
-        about: "a ToR loses both uplinks and withdraws its default route: the nodes stop using it, in both families, also over a SIGKILL of the agent; with the last ToR's uplinks gone the configured next hops stay",
+        about: "a ToR loses both uplinks and withdraws its default route: the nodes stop using it, \
+                in both families, also over a SIGKILL of the agent; when the last ToR loses its \
+                uplinks too, the configured next hops stay",
         run: uplinks::uplinks,
     },
 ];

@@ -15,21 +15,25 @@ use crate::shell::{Seen, wait_for};
 use crate::{daemons, routers};
 
 pub(super) const TESTS: &[Test] = &[
-    Test { name: "faults/password", about: "a peer with another TCP-MD5 key shows as such", run: password },
-    Test { name: "faults/asn", about: "a peer with another AS number shows as such", run: asn },
+    Test {
+        name: "faults/password",
+        about: "a peer with another TCP-MD5 key has an error that names it",
+        run: password,
+    },
+    Test { name: "faults/asn", about: "a peer with another AS number has an error that names it", run: asn },
     Test {
         name: "faults/garbage",
-        about: "a peer that sends garbage gets its NOTIFICATION and shows",
+        about: "a peer that sends garbage gets a NOTIFICATION, and its error is shown",
         run: garbage,
     },
     Test {
         name: "faults/prefix-limit",
-        about: "a peer with too many prefixes is cut off and shows",
+        about: "the session with a peer with too many prefixes ends, and the error is shown",
         run: prefix_limit,
     },
     Test {
         name: "faults/hold-timer",
-        about: "a peer that falls silent is noticed in its hold time",
+        about: "a silent peer is detected within its hold time",
         run: hold_timer,
     },
     Test { name: "faults/stranger", about: "an address that is no peer gets no session", run: stranger },
@@ -162,7 +166,7 @@ fn stranger(context: &Context) -> Result<Verdict> {
                 "neighbor 10.1.0.11 update-source 10.1.0.66",
             ],
         )?;
-        wait_for("the stranger to be turned away", PATIENCE, || {
+        wait_for("the connection of the unknown address to be refused", PATIENCE, || {
             let tried = routers::neighbour(good, "10.1.0.11")?;
             let dropped = tried["connectionsDropped"].as_u64().unwrap_or_default();
             let reset = tried["lastResetDueTo"].to_string();

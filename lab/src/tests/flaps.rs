@@ -30,8 +30,8 @@ const FLAPPING: u8 = 200;
 const STEADY: u8 = 4;
 const PREFIXES: u8 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Flapping before the measurement. It compares two quiet states after flapping: the first quiet
-/// state is that of a process that has never freed memory.
+/// Flapping before the measurement. The measurement compares two quiet states after flapping,
+/// because a process that has never freed memory is not comparable.
 const WARM_UP: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
@@ -79,7 +79,7 @@ fn two_hundred(context: &Context) -> Result<Verdict> {
         let (sessions, flaps) = ns.within(|| flap_all(sessions, MINUTE))?;
         let (took, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds(agent)? - cpu_before);
         all_up(bed)?;
-        wait_for("the agent's memory to come back", PATIENCE, || {
+        wait_for("the agent's memory to be freed", PATIENCE, || {
             let now = pss()?;
             Ok(Seen::when(now <= before + SLACK_MB, || format!("{now:.1} MB, before {before:.1} MB")))
         })?;
@@ -89,7 +89,7 @@ fn two_hundred(context: &Context) -> Result<Verdict> {
         {
             ensure!(
                 peer.flaps == 0,
-                "{} stood still and lost its session {} times",
+                "the stable peer {} lost its session {} times",
                 peer.address,
                 peer.flaps
             );
@@ -157,8 +157,7 @@ impl Session {
         match turn % 3 {
             0 => {
                 const CEASE_ADMINISTRATIVE_RESET: [u8; 2] = [6, 4];
-                // The agent may have closed for a reason of its own; then the next attempt shows
-                // it.
+                // The agent itself may have closed the session; then the next attempt shows this.
                 let _ = self.stream.write_all(&header(NOTIFICATION, &CEASE_ADMINISTRATIVE_RESET));
             }
             1 => {}

@@ -13,12 +13,13 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "fabric/reflector",
-        about: "nodes and a router of one AS know each other by a reflector alone, whom no packet passes",
+        about: "nodes and a router of one AS get each other's routes only from a reflector, and no \
+                packet passes it",
         run: reflector,
     },
     Test {
         name: "fabric/twenty-nodes",
-        about: "a pod on each of twenty nodes reaches those of all others, both families",
+        about: "a pod on each of twenty nodes reaches the pods of all others, in both families",
         run: twenty_nodes,
     },
 ];
@@ -72,6 +73,6 @@ fn twenty_nodes(context: &Context) -> Result<Verdict> {
         let flows = all_pairs(&pods);
         let ways = flows.len();
         reachable(flows)?;
-        passed(format!("{} pods, {ways} ways", pods.len()))
+        passed(format!("{} pods, {ways} pairs of addresses", pods.len()))
     })
 }

@@ -2,8 +2,8 @@
 //! CAP_NET_RAW.
 //!
 //! A marker proves that a packet did not arrive: an allowed packet that was sent later on the same
-//! path arrives. Each attack also runs once with the guard switched off, and then arrives: so the
-//! guard is what stops it.
+//! path arrives. Each attack also runs once with the guard switched off, and then arrives. So it is
+//! the guard that drops the packets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -30,7 +30,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "guard/router-pod",
-        about: "a pod with extra prefixes sends from them, from nothing else, and only while its Network allows it",
+        about: "a pod sends from its extra prefixes and no others, and only while its Network allows them",
         run: router_pod,
     },
     Test {
@@ -358,7 +358,7 @@ fn tunnel(context: &Context) -> Result<Verdict> {
         let far = Party::attach(bed, "node3", "overlay", "overlay", None)?;
         let pod = Party::attach(bed, "node1", "rack1", "rack1", None)?;
         let with = tunnelled(bed, &victim, &far, &pod)?;
-        ensure!(with.is_empty(), "with the guard it came out of the tunnel: {with:?}");
+        ensure!(with.is_empty(), "with the guard, forged packets came out of the tunnel: {with:?}");
         let dropped = client::status(bed.node()?)?.guard.dropped;
         for reason in ["vtep", "vxlan_from_pod"] {
             ensure!(dropped.get(reason).is_some_and(|packets| *packets > 0), "{reason}: {dropped:?}");
@@ -366,8 +366,11 @@ fn tunnel(context: &Context) -> Result<Verdict> {
         switch(bed, "hybrid", false)?;
         hybrid::ready(bed)?;
         let without = tunnelled(bed, &victim, &far, &pod)?;
-        ensure!(without.len() == 2, "without the guard only this came out of the tunnel: {without:?}");
-        passed("neither with the guard, both without")
+        ensure!(
+            without.len() == 2,
+            "without the guard, only these packets came out of the tunnel: {without:?}"
+        );
+        passed("with the guard neither packet arrives, without it both do")
     })
 }
 

@@ -1,8 +1,8 @@
 //! `hairpin` with real routers and a real switch: traffic between pods of one node appears outside,
 //! and no other local traffic does.
 //!
-//! Captures at the ToRs and at the switch's port show the traffic. That a capture has no packet is
-//! asserted only after it has shown a packet that was sent later.
+//! Captures at the ToRs and at the switch's port show the traffic. The test asserts that a capture
+//! has no packet only after the capture has shown a packet that was sent later.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,7 +28,8 @@ pub(super) const TESTS: &[Test] = &[Test {
 /// In the user-mode kernel.
 pub(super) const VLAN_TESTS: &[Test] = &[Test {
     name: "l2/hairpin",
-    about: "hairpin in a VLAN: pods of one node by the switch's port, the router and back; the node and Services directly",
+    about: "hairpin in a VLAN: packets between pods of one node pass the switch's port and the \
+            router; packets to the node and to Services do not",
     run: in_a_vlan,
 }];
 
@@ -174,7 +175,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
                 ask(&host, service, None).context("a Service, from the node")?;
             }
             for service in ["10.96.0.4:80", "[fd00:96::4]:80"] {
-                ask(&a, service, None).context("a Service that is the pod itself")?;
+                ask(&a, service, None).context("a Service with the client itself as backend")?;
             }
             for (port, v4) in [("10.1.0.11:30080", true), ("[fd00:1::11]:30080", false)] {
                 ask(&a, port, Some(a.address(v4)?)).context("NodePort, from a pod")?;
@@ -200,7 +201,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         })?;
         ensure!(
             outside.nothing_of_pods(&without, "").is_err(),
-            "nothing passed outside without rule 960 either"
+            "without rule 960, no packet passed outside either"
         );
         client::start_agent(node)?;
         bed.established()?;
@@ -256,7 +257,7 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
                 ensure!(seen == a.address(v4)?, "the Service's backend saw {seen}");
             }
             for service in ["10.96.0.4:80", "[fd00:96::4]:80"] {
-                greeted(&a.ns, service.parse()?).context("a Service that is the pod itself")?;
+                greeted(&a.ns, service.parse()?).context("a Service with the client itself as backend")?;
             }
             Ok(())
         })?;

@@ -20,17 +20,20 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "hybrid/all-pairs",
-        about: "BGP, GlobalBGP and VXLAN pods on three nodes: all pairs both ways, sources unchanged, full-size packets",
+        about: "BGP, GlobalBGP and VXLAN pods on three nodes: all pairs in both directions, \
+                sources unchanged, full-size packets",
         run: all_pairs,
     },
     Test {
         name: "hybrid/nat",
-        about: "packets of overlay pods are translated as configured and nowhere else; nodes are reached and answer through the tunnel",
+        about: "packets of overlay pods are translated only as configured; nodes are reached and \
+                answer through the tunnel",
         run: nat,
     },
     Test {
         name: "hybrid/nodes",
-        about: "the routes to other nodes are exact after a node leaves and after foreign changes; restarts lose nothing",
+        about: "the routes to other nodes are exact after a node leaves and after foreign changes; \
+                restarts lose no packet",
         run: nodes,
     },
     Test {
@@ -97,7 +100,10 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
         })?;
         let seen = flooded.seen();
         ensure!(seen.is_empty(), "broadcast or multicast was tunnelled: {seen:?}");
-        passed(format!("{ways} ways v4 and v6, sources as they were, full-size packets, {} pods", pods.len()))
+        passed(format!(
+            "{ways} pairs of IPv4 and IPv6 addresses, sources unchanged, full-size packets, {} pods",
+            pods.len()
+        ))
     })
 }
 
@@ -145,10 +151,10 @@ fn nat(context: &Context) -> Result<Verdict> {
             capture.only(machine, source, PATIENCE)?;
         }
 
-        // Not where it is not configured. (The external host has no route back.)
+        // No translation without the setting. (The external host has no route back.)
         let capture = Senders::of_requests(&outside.ns)?;
         let target = to("10.90.0.2")?;
-        wait_for("a request without an answer to come", PATIENCE, || {
+        wait_for("a request that gets no answer", PATIENCE, || {
             let said = run(cmd("ip", ["netns", "exec", plain.ns.name()]).args([
                 "sh",
                 "-c",
@@ -205,7 +211,7 @@ fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     ))
 }
 
-/// Waits until node1's tunnel entries are exactly those for these nodes.
+/// Waits until node1 has tunnel entries for exactly these nodes.
 fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
     wait_for(&format!("node1's tunnels to lead to {others:?}"), PATIENCE, || {
         let seen = leads(bed.node()?)?;
@@ -232,7 +238,7 @@ fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
 /// Waits until node1's status reports a fault of a subnet's device with these words; returns the
 /// whole report.
 fn device_fault(bed: &Bed<'_>, words: &str) -> Result<String> {
-    wait_for(&format!("the status to say {words:?}"), PATIENCE, || {
+    wait_for(&format!("the status to contain {words:?}"), PATIENCE, || {
         let networks = client::status(bed.node()?)?.networks;
         let subnets = networks.into_iter().flat_map(|network| network.subnets);
         let faults: Vec<String> = subnets.filter_map(|subnet| subnet.device_fault).collect();
@@ -342,7 +348,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         let stranger = "ip link add other type vxlan id 70 local 10.51.0.11 dev eth1 dstport 8472";
         bed.node()?.sh(&format!("ip link del {DEVICE}; {stranger}"))?;
         client::start_agent(bed.node()?)?;
-        let taken = device_fault(bed, "VNI 70 on UDP port 8472 is taken by other")?;
+        let taken = device_fault(bed, "VNI 70 on UDP port 8472 is used by other")?;
         bed.node()?.sh("ip -d link show other && ip link del other")?;
         ready(bed)?;
         reached("the VNI is free again")?;
@@ -389,7 +395,8 @@ fn underlay6(context: &Context) -> Result<Verdict> {
             tunnelled.wait(&way, PATIENCE)?;
         }
         passed(format!(
-            "{ways} ways v4 and v6, {sizes} sizes, by tunnels between fd00:51::11 and fd00:51::12 alone"
+            "{ways} pairs of IPv4 and IPv6 addresses, {sizes} sizes, by tunnels between \
+             fd00:51::11 and fd00:51::12 alone"
         ))
     })
 }

@@ -20,8 +20,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: kinds,
 }];
 
-/// Pods: node, name, network, and the addresses of those whose node has no block of the subnet for
-/// allocation.
+/// Pods: node, name, network, and the addresses of the pods on nodes without a block of the subnet.
 const PODS: [(&str, &str, &str, Option<&str>); 19] = [
     ("node1", "bgp", "rack1", None),
     ("node1", "bgp2", "rack1", None),
@@ -78,7 +77,7 @@ fn kinds(context: &Context) -> Result<Verdict> {
         let ways = matrix(&pods)?;
         let sizes = full_size(&pods)?;
 
-        // The external host sees the underlays' pods by their own addresses, and nothing of the
+        // The external host sees the underlays' pods by their own addresses, and no packets of the
         // overlay.
         let outside = bed.host("outside")?;
         let seen = Senders::of_requests(&outside.ns)?;
@@ -92,7 +91,7 @@ fn kinds(context: &Context) -> Result<Verdict> {
             reachable(flows(outside, &to)?)?;
         }
         passed(format!(
-            "{ways} ways v4 and v6 between {} pods, sources as they were; {sizes} sizes",
+            "{ways} pairs of IPv4 and IPv6 addresses of {} pods, sources unchanged; {sizes} sizes",
             pods.len()
         ))
     })

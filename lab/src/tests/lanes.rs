@@ -7,8 +7,8 @@
 //!   a time, then those with a cluster;
 //! - **behind** them: pure computation, that is compilers, fuzzers and container images. Programs
 //!   of this lane have the scheduler's idle policy: they only use free processor time, so no lab
-//!   waits for a processor because of them. When everything runs, this lane first builds the programs for the
-//!   labs, in the order of their use; a lab that comes too early waits.
+//!   waits for a processor because of them. When everything runs, this lane first builds the
+//!   programs for the labs, in the order of their use; a lab that starts too early waits.
 //!
 //! A test in [`ALONE`] keeps the processors busy itself, so the other lane of labs waits for it.
 

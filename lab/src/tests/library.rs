@@ -1,6 +1,6 @@
-//! The speaker as other programs use it: the library's example peers with FRR as described at its
-//! top, exchanges a route, and ends the session with a message. Tools for MRT read its tables, and
-//! a BMP collector receives its sessions and routes.
+//! The speaker as other programs use it. The library's example peers with FRR as its first comment
+//! describes, exchanges a route, and ends the session with a message. Tools for MRT read its
+//! tables, and a BMP collector receives its sessions and routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -159,7 +159,7 @@ fn bmp(context: &Context) -> Result<Verdict> {
         ))?;
         client::start_agent(node)?;
         bed.established()?;
-        let refused = wait_for("the station to be reported as not there", PATIENCE, || {
+        let refused = wait_for("the station to be reported as unreachable", PATIENCE, || {
             let stations = client::status(node)?.bgp.map(|bgp| bgp.stations).unwrap_or_default();
             let error = stations.iter().find_map(|station| station.last_error.clone());
             Ok(error.map_or(Seen::NotYet(format!("{stations:?}")), Seen::Yes))

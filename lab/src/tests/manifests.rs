@@ -205,7 +205,7 @@ fn refused(context: &Context) -> Result<Verdict> {
                 })
             })?;
             for word in [bad.file].iter().chain(bad.says) {
-                ensure!(refusal.contains(word), "{}: the refusal does not say {word:?}: {refusal}", bad.what);
+                ensure!(refusal.contains(word), "{}: the refusal lacks {word:?}: {refusal}", bad.what);
             }
             let secret = "aaaaaaaaaa";
             ensure!(!refusal.contains(secret), "a password is in the refusal: {refusal}");
@@ -258,11 +258,11 @@ fn peer_edit(context: &Context) -> Result<Verdict> {
         );
         manifest.write(&added)?;
         wait_for("the new peer", PATIENCE, || {
-            Ok(Seen::when(sessions(bed)?.len() == 3, || "it is not there".into()))
+            Ok(Seen::when(sessions(bed)?.len() == 3, || "the peer is not there".into()))
         })?;
         manifest.write(&original)?;
         wait_for("the removal of the new peer", PATIENCE, || {
-            Ok(Seen::when(sessions(bed)?.len() == 2, || "it is still there".into()))
+            Ok(Seen::when(sessions(bed)?.len() == 2, || "the peer is still there".into()))
         })?;
         ensure!(sessions(bed)? == before, "sessions changed: {before:?} became {:?}", sessions(bed)?);
         let tor = bed.host("tor1")?;
@@ -318,7 +318,7 @@ fn policy(context: &Context) -> Result<Verdict> {
         wait_peer(bed, &pod, "10.2.0.1", &["advertised"])?;
         wait_for("the ToR to have lost the pod", PATIENCE, || {
             let has = routers::has_path(bed.fabric, "tor1", &pod)?;
-            Ok(Seen::when(!has, || "it is still there".into()))
+            Ok(Seen::when(!has, || "the route is still there".into()))
         })?;
         write_and_settle(bed, &manifest, &original, 3)?;
         wait_peer(bed, &pod, "10.1.0.1", &["advertised"])?;

@@ -134,7 +134,7 @@ pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
             capture.wait(*address, &wanted, PATIENCE).with_context(|| to.name.clone())?;
             let seen = capture.to(*address);
             let strangers: Vec<&IpAddr> = seen.difference(&wanted).collect();
-            ensure!(hosts || strangers.is_empty(), "{} was sent to by {strangers:?}", to.name);
+            ensure!(hosts || strangers.is_empty(), "packets to {} came from {strangers:?}", to.name);
         }
     }
     Ok(count)

@@ -96,7 +96,7 @@ impl Context {
         Self { place: place.clone(), handed: None, long: false, built: Arc::new(built) }
     }
 
-    /// The same for another lane: its labs have other names, with one more tag.
+    /// A context for another lane: its labs have other names, with one more tag.
     fn tagged(&self, more: Option<&str>) -> Self {
         let mut place = self.place.clone();
         if let Some(more) = more {
@@ -149,7 +149,7 @@ impl Once {
         if built.is_none() {
             *built = Some(build()?);
         }
-        built.clone().context("what was built")
+        built.clone().context("the built program")
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<PathBuf>> {

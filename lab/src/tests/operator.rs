@@ -81,7 +81,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
         let refused = node.run("trunkline", ["peers", "reset", "192.0.2.99"]).err().map(|e| format!("{e:#}"));
         ensure!(
             refused.as_ref().is_some_and(|e| e.contains("no peer 192.0.2.99 is configured")),
-            "a stranger was reset: {refused:?}"
+            "an unknown peer was reset: {refused:?}"
         );
 
         client::end_agent(node, Signal::TERM)?;
@@ -189,8 +189,8 @@ spec:
 ";
 const DRAINED: &str = "node1a";
 /// In the same rack: its ToRs have both paths available. Over a spine they would first have to
-/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost
-/// whichever node is drained.
+/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost, with
+/// either node drained.
 const OTHER: &str = "node1b";
 
 fn drain_status(node: &Host) -> Result<DrainStatus> {
@@ -222,7 +222,7 @@ fn drain(context: &Context) -> Result<Verdict> {
         let hops = |tor: &str| -> Result<String> { bed.host(tor)?.sh(&format!("ip route show {prefix}")) };
         let lead_to = |addresses: [&str; 2], wanted: bool| {
             for (tor, address) in ["tor1a", "tor1b"].into_iter().zip(addresses) {
-                wait_for(&format!("{tor}'s way by {address}: {wanted}"), PATIENCE, || {
+                wait_for(&format!("{tor}'s route through {address}: {wanted}"), PATIENCE, || {
                     let hops = hops(tor)?;
                     Ok(Seen::when(hops.contains(&format!("via {address} ")) == wanted, || hops))
                 })?;

@@ -68,7 +68,7 @@ fn contents(file: &Path) -> Result<()> {
 /// systemd's own assessment of the unit: its exposure, from 0 to 10.
 fn unit(place: &Place, file: &Path) -> Result<String> {
     if !Path::new("/usr/bin/systemd-analyze").exists() {
-        return Ok("not looked at, as systemd is not here".to_owned());
+        return Ok("unknown, because systemd is not installed".to_owned());
     }
     let root = scratch(place, "deb-files")?;
     run(cmd("dpkg-deb", ["--extract"]).arg(file).arg(&root))?;
@@ -125,17 +125,14 @@ fn installed(place: &Place, file: &Path) -> Result<()> {
     std::fs::write(root.join("etc/trunkline/manifests/rack.yaml"), "")?;
     inside(&["dpkg", "--install", "/trunkline.deb"])?;
     let kept = std::fs::read_to_string(root.join("etc/trunkline/agent.yaml"))?;
-    ensure!(kept == own, "a second installation wrote over agent.yaml: {kept}");
+    ensure!(kept == own, "a second installation overwrote agent.yaml: {kept}");
 
     inside(&["dpkg", "--remove", "trunkline"])?;
     ensure!(!there("usr/bin/trunkline") && there("etc/trunkline/agent.yaml"), "after dpkg --remove");
     std::fs::create_dir_all(root.join("var/lib/trunkline"))?;
     inside(&["dpkg", "--purge", "trunkline"])?;
     ensure!(!there("etc/trunkline/agent.yaml") && !there("var/lib/trunkline"), "after dpkg --purge");
-    ensure!(
-        there("etc/trunkline/manifests/rack.yaml"),
-        "the administrator's manifests went with dpkg --purge"
-    );
+    ensure!(there("etc/trunkline/manifests/rack.yaml"), "dpkg --purge deleted the administrator's manifests");
     std::fs::remove_dir_all(&root)?;
     Ok(())
 }

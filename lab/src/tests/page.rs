@@ -74,7 +74,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.look("window.notReloaded = true")?;
         page.picture(&folder.join("overview.png"))?;
 
-        // Typed as a person types: the key that comes to the search, then the words.
+        // Input as from a person: the key for the search, then the words.
         page.look("dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true })); location.hash = '#/routes'")?;
         page.wait_text(".summary", &["prefixes"])?;
         page.look("document.querySelector('input[type=search]').focus()")?;
@@ -97,7 +97,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.wait_text("main", &["3 pods", "attached", "10.201.0."])?;
         page.picture(&folder.join("pods.png"))?;
 
-        // The other side ends the session, with words.
+        // The other side ends the session, with a message.
         page.look("location.hash = '#/'")?;
         page.wait_text(".verdict", &["All 2 peers"])?;
         let shutdown = format!("neighbor 10.1.0.11 shutdown message {HOSTILE}");
@@ -132,7 +132,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.picture(&folder.join("events.png"))?;
         let hit =
             page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
-        ensure!(hit == "undefined0", "a peer's words became part of the page: {hit}");
+        ensure!(hit == "undefined0", "a peer's text became part of the page: {hit}");
 
         // The agent stops and returns: the page continues without a reload.
         page.look("location.hash = '#/'")?;
@@ -166,7 +166,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         bed.established()?;
         networks(bed)?;
         let agent = client::agent(bed.node()?)?;
-        // A descriptor for each client, whatever a process may have unless it asks.
+        // Each client needs a descriptor, so the limit of this process is raised.
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
         let before = megabytes(agent, "status", "VmRSS")?;
@@ -188,7 +188,7 @@ fn clients(context: &Context) -> Result<Verdict> {
                 let _ = write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 open.push((path, stream));
             }
-            // All are there; a probe of another source comes through between them.
+            // All clients are connected; a probe of another source is still answered.
             let healthy = probe().context("the probe among the clients")?;
             let mut tally = Tally::default();
             for (path, stream) in &mut open {
@@ -234,8 +234,8 @@ const WATCHERS: usize = 80;
 /// The agent's limit of streams.
 const STREAMS: usize = 64;
 
-/// Opens more streams than the agent serves. Returns the numbers of streams that it served and of
-/// those that it turned away; every one is answered.
+/// Opens more streams than the agent serves. Returns the numbers of served and of refused streams;
+/// every stream is answered.
 fn streams() -> Result<(usize, usize)> {
     let open = || -> Result<TcpStream> {
         let mut stream = crate::tests::hostile::connect("127.0.0.1:9473".parse()?)?;
@@ -265,7 +265,7 @@ fn streams() -> Result<(usize, usize)> {
     Ok((served, refused))
 }
 
-/// Asks `/healthz` until it is answered, as a kubelet does; how long that took.
+/// Requests `/healthz` until it is answered, as a kubelet does. Returns the time until the answer.
 fn probe() -> Result<Duration> {
     let began = Instant::now();
     wait_for("/healthz to answer", PATIENCE, || {

@@ -26,8 +26,8 @@ fn bgp_and_vxlan(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Containers of each place ping all those of the other, and podman removes them; returns the
-/// number of pairs of addresses.
+/// Containers of each place ping all containers of the other place, and podman removes them.
+/// Returns the number of pairs of addresses.
 pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
     let [near, far] = [places[0], places[1]].map(|(node, networks)| Podman::on(bed.host(node)?, networks));
     let (near, far) = (near?, far?);
@@ -69,8 +69,8 @@ pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
     let (_, networks) = places[0];
     for network in networks {
         let answerer = there.first().and_then(|to| to.addresses.first()).context("an address")?.to_string();
-        // A pod is ready when its own rack's routers have its route; those of the other rack may
-        // need a moment more.
+        // A pod is ready when its own rack's routers have its route; the routers of the other rack
+        // may need a moment more.
         let until_answered = format!(
             "for try in 1 2 3 4 5 6 7 8 9 10; do /bin/busybox ping -c 1 -W 3 {answerer} && exit; done; exit 1"
         );

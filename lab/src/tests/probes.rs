@@ -1,4 +1,5 @@
-//! Faults between a node and a ToR that no session shows: probes name each one, and with failover traffic goes by the other ToR.
+//! Faults between a node and a ToR that no session shows: probes name each one, and with failover,
+//! traffic uses the other ToR.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,9 @@ use crate::shell::{Seen, cmd, run, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "probes/faults",
-        about: "an MTU that is too small, refused pods' routes and a copied BGP identifier on one ToR: status, doctor, events and metrics name each; with failover large packets pass",
+        about: "an MTU that is too small, rejected pods' routes and a copied BGP identifier on one \
+                ToR: status, doctor, events and metrics name each fault; with failover, large \
+                packets pass",
         run: faults,
     },
     Test {
@@ -109,7 +112,8 @@ fn events(node: &Host) -> Result<Vec<Event>> {
     Ok(client::ask::<Events>(node, &["events"])?.events)
 }
 
-/// Breaks the ToR; waits until everything that an operator may look at has the fault's name. Returns how long that took, and the words.
+/// Breaks the ToR, and waits until all outputs for operators have the fault's name. Returns the
+/// duration, and the words.
 fn named(bed: &Bed<'_>, what: &str, command: &str, kind: ProbeFaultKind) -> Result<String> {
     named_when(bed, what, || bed.host(TOR)?.sh(command).map(drop), kind)
 }
@@ -157,7 +161,7 @@ fn named_when(
     Ok(format!("{what}: detected after {} ms: {text}", took.as_millis()))
 }
 
-/// Mends the ToR, and waits until no fault is left.
+/// Repairs the ToR, and waits until no fault is left.
 fn ended(bed: &Bed<'_>, command: &str) -> Result<String> {
     ended_when(bed, || bed.host(TOR)?.sh(command).map(drop))
 }
@@ -192,11 +196,11 @@ fn duplicate(bed: &Bed<'_>) -> Result<String> {
         let recorded = events(node)?.iter().any(|event| event.kind == EventKind::DuplicateIdentifier);
         Ok(Seen::when(recorded, || "none".to_owned()))
     })?;
-    ensure!(node.sh("trunkline doctor || true")?.contains(&text), "doctor does not say: {text}");
+    ensure!(node.sh("trunkline doctor || true")?.contains(&text), "doctor does not print: {text}");
     let metrics = client::metrics(node)?;
     ensure!(metrics.lines().any(|line| line == "trunkline_bgp_duplicate_identifiers 1"), "no metric");
     identify("10.0.0.12")?;
-    wait_for("the identifier to be one router's", PATIENCE, || {
+    wait_for("the end of the duplicate identifier", PATIENCE, || {
         Ok(Seen::when(duplicates()?.is_empty(), || "not yet".to_owned()))
     })?;
     client::wait_established(node, PATIENCE)?;
@@ -221,7 +225,7 @@ fn lost(here: &[(Sandbox, Attached)], there: &[(Sandbox, Attached)]) -> Vec<Stri
         let ping = |(pod, to): (&Sandbox, String)| {
             let ns = pod.ns.clone();
             scope.spawn(move || {
-                // Routers and senders learn the MTU of the way back by the first ones.
+                // The first packets give routers and senders the MTU of the return path.
                 let args = ["-M", "do", "-s", LARGE, "-c", "4", "-i", "0.2", "-W", "1", "-q", to.as_str()];
                 let answered = ns.within(|| run(&mut cmd("ping", args)));
                 answered.is_err().then(|| format!("{} to {to}", ns.name()))
@@ -232,7 +236,7 @@ fn lost(here: &[(Sandbox, Attached)], there: &[(Sandbox, Attached)]) -> Vec<Stri
     })
 }
 
-/// Starts the agent again with one line more in its configuration.
+/// Starts the agent again with one more line in its configuration.
 fn configure(node: &Host, line: &str) -> Result<()> {
     node.sh(&format!(
         "sed -i '/^probes:/d' /etc/trunkline/agent.yaml; echo '{line}' >>/etc/trunkline/agent.yaml"
@@ -242,7 +246,7 @@ fn configure(node: &Host, line: &str) -> Result<()> {
     client::wait_established(node, PATIENCE)
 }
 
-/// How long the costs are counted.
+/// The duration of the measurement.
 const COUNTED: Duration = Duration::from_secs(20);
 
 fn cost(context: &Context) -> Result<Verdict> {
@@ -267,7 +271,7 @@ fn cost(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Hundredths of a second of processor time that the agent uses while it is counted.
+/// Hundredths of a second of processor time that the agent uses during the measurement.
 fn used(node: &Host) -> Result<u64> {
     let pid = client::agent(node)?;
     let ticks = || -> Result<u64> {

@@ -20,12 +20,13 @@ use crate::{client, daemons};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "start/bgp-port",
-        about: "port 179 is taken at the start: sessions run, no packet is lost, and the port is bound when free",
+        about: "port 179 is in use at the start: sessions run, no packet is lost, and the port is \
+                bound when free",
         run: bgp_port,
     },
     Test {
         name: "start/manifests",
-        about: "manifests are refused at the start: no packet is lost, and the corrected ones run",
+        about: "manifests are refused at the start: no packet is lost, and the corrected ones apply",
         run: manifests,
     },
     Test {
@@ -35,12 +36,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "start/no-start",
-        about: "configuration, router ID or socket path let no agent start: no packet is lost",
+        about: "a bad configuration, router ID or socket path prevents the start: no packet is lost",
         run: no_start,
     },
     Test {
         name: "start/guard",
-        about: "neither the guard nor the port of /metrics can be had at the start: no packet is lost",
+        about: "neither the guard nor the port of /metrics is available at the start: no packet is lost",
         run: guard,
     },
 ];
@@ -80,7 +81,7 @@ impl Traffic {
 
 /// Waits until `trunkline status` shows this, and returns the line.
 fn says(bed: &Bed<'_>, words: &str) -> Result<String> {
-    wait_for(&format!("`trunkline status` to say {words:?}"), PATIENCE, || {
+    wait_for(&format!("`trunkline status` to contain {words:?}"), PATIENCE, || {
         let text = bed.node()?.run("trunkline", ["status"])?;
         let line = text.lines().find(|line| line.contains(words)).map(|line| line.trim().to_owned());
         Ok(line.map_or(Seen::NotYet(text), Seen::Yes))
@@ -179,7 +180,7 @@ fn does_not_start(bed: &Bed<'_>, words: &str) -> Result<()> {
     let before = length(&log)?;
     let mut agent = daemons::start_agent(node, &[])?;
     let status = agent.wait().context("the agent")?;
-    ensure!(!status.success(), "the agent ended well");
+    ensure!(!status.success(), "the agent ended without an error");
     let said = String::from_utf8_lossy(&std::fs::read(&log)?.split_off(before)).into_owned();
     ensure!(said.contains(words), "{words:?} is not in the log: {said}");
     Ok(())

@@ -127,7 +127,7 @@ impl Bundle {
 
     fn says(&self, part: &str, words: &str) -> Result<()> {
         let text = self.text(part)?;
-        ensure!(text.contains(words), "{part} does not say {words:?}: {text}");
+        ensure!(text.contains(words), "{part} lacks {words:?}: {text}");
         Ok(())
     }
 }
@@ -137,10 +137,7 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         let node = bed.host(NODE)?;
         client::wait_established(node, PATIENCE)?;
         let manifests = bed.manifest_of(NODE, "networks.yaml").read()?;
-        ensure!(
-            manifests.contains(PASSWORD),
-            "the manifests have no password, so that nothing is looked for"
-        );
+        ensure!(manifests.contains(PASSWORD), "the manifests have no password, so the search has no meaning");
         let pod = Sandbox::create(bed.fabric, NODE, "ticket")?;
         let attached = cni::add(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
         let address = attached.addresses.first().context("no address")?.to_string();

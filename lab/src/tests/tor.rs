@@ -316,7 +316,7 @@ impl Rack<'_> {
         lost_nothing(pinger)
     }
 
-    /// The same for a router that does not forward: its table keeps the pod's routes.
+    /// A router that does not forward: its table keeps the pod's routes.
     fn restart_keeps_the_paths(&self, pod: &Attached) -> Result<()> {
         let node = self.bed.node()?;
         client::end_agent(node, Signal::KILL)?;
@@ -326,7 +326,7 @@ impl Rack<'_> {
         for address in &pod.addresses {
             let prefix = IpNet::from(*address).to_string();
             let paths = self.paths(&prefix)?;
-            ensure!(paths.iter().any(|path| path.stale), "{prefix} is not kept: {paths:?}");
+            ensure!(paths.iter().any(|path| path.stale), "{prefix} is not retained: {paths:?}");
         }
         client::start_agent(node)?;
         self.ready()?;
@@ -338,7 +338,7 @@ impl Rack<'_> {
     fn limit_ends_the_session(&self, configuration: &str) -> Result<()> {
         let (limit, lower) = self.section.limit;
         if configuration.matches(limit).count() != 2 {
-            bail!("the configuration has not {limit:?} for each family");
+            bail!("the configuration lacks {limit:?} for a family");
         }
         self.section.start(self.tor, &configuration.replace(limit, lower))?;
         // FRR resets the connection after the NOTIFICATION, and the reset may overtake it: not both

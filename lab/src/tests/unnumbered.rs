@@ -83,8 +83,8 @@ fn routes(context: &Context) -> Result<Verdict> {
         }
         let sent = lost_nothing(pings)?;
 
-        // The routers' routes are installed with their own link-local next hops, whatever next hop
-        // they advertise.
+        // The routers' routes are installed with the routers' link-local next hops, although they
+        // may advertise other next hops.
         let manifest = bed.manifest("networks.yaml");
         let text = manifest.read()?;
         manifest.write(

@@ -1,5 +1,5 @@
-//! `trunkline watch` at a terminal, as an engineer sees it: while a router shuts a session down,
-//! pods are attached and detached, and the agent is killed.
+//! `trunkline watch` at a terminal, as an engineer sees it. Meanwhile a router shuts a session
+//! down, pods are attached and detached, and the agent is killed.
 
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         );
         terminal.wait_for(&[&format!("! {TOR} ")], PATIENCE)?;
         let colour = terminal.colour_of(&format!("! {TOR} "))?;
-        ensure!(colour == vt100::Color::Idx(1), "it is {colour:?}, not red");
+        ensure!(colour == vt100::Color::Idx(1), "the row is {colour:?}, not red");
         terminal.press("\r")?;
         terminal
             .wait_for(&[&format!("peer {TOR}"), "last session down", "Administrative Shutdown"], PATIENCE)?;

@@ -50,7 +50,7 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
         )));
     }
     packages::need(BUILD_PACKAGES.into_iter().chain([SOURCE]))?;
-    // Deleted with the value, whatever the result of the build.
+    // Deleted with the value, after a successful or failed build.
     let tree = tempfile::tempdir_in(&folder)?;
     build(&options, &text, tree.path())?;
     let built = tree.path().join("linux");
@@ -85,7 +85,7 @@ fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
     let chosen = std::fs::read_to_string(tree.join(".config"))?;
     let lost = not_taken(text, &chosen);
     if !lost.is_empty() {
-        bail!("{OPTIONS}: the kernel does not take {}: add the options that they need", lost.join(", "));
+        bail!("{OPTIONS}: the kernel does not accept {}: add the options that they need", lost.join(", "));
     }
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     step("make ARCH=um linux", || run(make().args([&format!("-j{jobs}"), "linux"])))?;
@@ -98,7 +98,7 @@ fn not_taken<'a>(wanted: &'a str, chosen: &str) -> Vec<&'a str> {
     wanted.lines().filter(set).filter(|line| !chosen.lines().any(|chosen| chosen == *line)).collect()
 }
 
-/// FNV-1a: the same on every machine and with every compiler.
+/// FNV-1a: the hash is the same on every machine and with every compiler.
 fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, octet| (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3))

@@ -11,9 +11,9 @@
 //! Programs inside find the machine's programs and files at their paths. They can write to /run,
 //! /tmp, /var/log and `target/lab`, which are in memory and disappear with the kernel, and to
 //! `target/lab/failures`, which is the machine's. The only networks are its own, and a [`Link`] if
-//! one is given. Two things prevent leftovers. The kernel is in its own PID namespace, so that all
-//! its processes end with the first, and the first ends with this process in every case. And its
-//! memory is a file without a name.
+//! one is given. Two things prevent leftovers. The kernel is in its own PID namespace. All its
+//! processes end with the first one, and the first one ends with this process in every case. And
+//! its memory is a file without a name.
 //!
 //! It has one processor, and system calls cost three times as much.
 
@@ -72,7 +72,7 @@ struct Order {
     environment: BTreeMap<String, String>,
     /// Files here disappear with the kernel.
     scratch: PathBuf,
-    /// The writable folders of the machine. A new file there belongs to root, whichever user
+    /// The writable folders of the machine. A new file there belongs to root, even if another user
     /// creates it.
     writable: Vec<PathBuf>,
     /// Whether there is a [`Link`].

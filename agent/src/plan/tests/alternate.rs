@@ -83,7 +83,7 @@ fn only_shared_subnets_have_alternate_paths() {
     intent.networks.push(network("global", "GlobalBGP/GlobalBGP", serde_json::json!({})));
     intent.subnets.push(subnet("global", "global", "10.7.0.0/16", serde_json::json!({})));
     let plan = plan(&intent, &host(both_up())).unwrap();
-    assert_eq!(plan.networks["global"].subnets["global"].table, Some(10_000), "it is served");
+    assert_eq!(plan.networks["global"].subnets["global"].table, Some(10_000), "the network is served");
     assert_eq!(paths(&plan, "10.7.0.0/16"), expected(&[("up1", &[]), ("up2", &[])]));
     assert_eq!(plan.kernel.alternate.attracted.len(), 2);
 }

@@ -60,5 +60,8 @@ fn in_bgp_hairpin_uses_the_networks_table() {
         ["980 10.1.0.0/16 10.1.0.0/16 - 0 10000", "980 2001:db8:1::/64 2001:db8:1::/64 - 0 10000"]
     );
     assert!(plan.kernel.routes.keys().all(|key| key.table != 39_997));
-    assert!(early(&super::plan(&usual(), &host(Vec::new())).unwrap()).is_empty(), "without it, nothing");
+    assert!(
+        early(&super::plan(&usual(), &host(Vec::new())).unwrap()).is_empty(),
+        "without `hairpin` there are no such rules"
+    );
 }

@@ -59,7 +59,7 @@ fn a_slave_gets_its_gateways_and_the_hosts_prefixes() {
         ["10.10.0.0/24", "10.20.0.0/24", "2001:db8:10::/64"].map(prefix).into()
     );
 
-    // A pod that was attached by veth keeps veth.
+    // A pod that was attached as `veth` stays so.
     let veth = join(&plan, &target(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
     assert_eq!(veth, LinkParameters { attachment: Attachment::Veth, ..parameters_of("10.10.0.5") });
 }
@@ -93,7 +93,7 @@ fn every_address_in_a_vlan_is_checked_on_its_device() {
     }
     let bgp = plan(&usual(), &host(Vec::new())).unwrap();
     let target = AttachTarget { network: "rack1".to_owned(), ..target(&["10.1.0.5"], AttachmentKind::Veth) };
-    assert_eq!(join(&bgp, &target).unwrap().link_checks, [], "behind a router there is nothing to be asked");
+    assert_eq!(join(&bgp, &target).unwrap().link_checks, [], "a subnet behind a router needs no link check");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn other_networks_use_the_host_and_down_links_are_excluded() {
     let mut intent = slaves();
     intent.service_cidrs.clear();
     let mut plan = plan(&intent, &host).unwrap();
-    assert!(plan.kernel.nat.slaves.is_empty(), "no Services, nothing to translate");
+    assert!(plan.kernel.nat.slaves.is_empty(), "without Services, no prefix is translated");
     let rack = plan.networks["rack"].clone();
     let overlay = BTreeMap::from([("o".to_owned(), SubnetPlan::of(prefix("10.30.0.0/16")))]);
     let refused = Some("for a reason".to_owned());
@@ -154,6 +154,6 @@ fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
     let error = plan_pod(&plan(&ipvlan, &with_devices()).unwrap(), &pod(AttachmentKind::Veth)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Network rack: spec.config.attachment: ipvlan does not reach pods of this node that are joined by veth"
+        "Network rack: spec.config.attachment: ipvlan does not reach pods of this node that are attached as veth"
     );
 }

@@ -238,7 +238,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
     assert_eq!(
         communities(&usual(), vec![up("192.0.2.1")], false),
         (rack_only.clone(), None),
-        "it may come yet"
+        "this peer may still come up"
     );
     let with = |second: serde_json::Value| {
         let peers = serde_json::json!([{"asn": 65001, "address": "192.0.2.1"}, second]);
@@ -247,7 +247,11 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
     let optional =
         with(serde_json::json!({"asn": 65001, "address": "192.0.2.3", "allowNotEstablished": true}));
     assert_eq!(communities(&optional, vec![up("192.0.2.1")], true), (rack_only.clone(), None));
-    assert_eq!(communities(&optional, one.clone(), true), (everywhere, missing), "it was there");
+    assert_eq!(
+        communities(&optional, one.clone(), true),
+        (everywhere, missing),
+        "a peer that was established is missing"
+    );
     let collector =
         with(serde_json::json!({"asn": 65001, "address": "192.0.2.3", "doesNotRouteTraffic": true}));
     assert_eq!(communities(&collector, one.clone(), true), (rack_only.clone(), None));
@@ -388,7 +392,7 @@ fn an_unnumbered_peer_is_planned_after_discovery_on_an_up_link() {
     ];
     assert_eq!(searched, expected);
     let uplinks = waiting.kernel.rules.iter().filter(|rule| rule.priority == 1030).count();
-    assert_eq!(uplinks, 4, "what comes in by the links is the fabric's already");
+    assert_eq!(uplinks, 4, "the uplinks' rules for the fabric exist already");
 
     // The same address on both: two peers. up9 does not exist, although a router was discovered
     // there.
@@ -457,13 +461,13 @@ fn dynamic_neighbours_are_peers_once_connected() {
         "by the link"
     );
     assert_eq!(bgp.optional_ranges, [prefixes[1]].into());
-    assert!(gateways(&none, "0.0.0.0/0").is_empty(), "nobody is there");
+    assert!(gateways(&none, "0.0.0.0/0").is_empty(), "no neighbour is connected");
 
     // A connected dynamic neighbour is a next hop. A session with an unknown peer is not.
     let some = plan_of(serde_json::Value::Null, came.to_vec());
     assert_eq!(gateways(&some, "0.0.0.0/0"), ["192.0.2.1", "192.0.2.3"]);
-    assert_eq!(some.bgp, none.bgp, "the speaker is told nothing new");
-    // Or its routes are imported.
+    assert_eq!(some.bgp, none.bgp, "the speaker's configuration does not change");
+    // Alternatively, its routes are imported.
     let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
     assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
     assert_eq!(importing.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
@@ -594,7 +598,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
         assert_eq!(
             (planned.kernel.routes.len(), planned.originate.len()),
             (1, 1),
-            "nothing leads to a prefix"
+            "no route leads to a prefix"
         );
         (planned.kernel.sources, refused.len())
     };
@@ -625,7 +629,7 @@ fn unservable_resources_are_refused_by_name() {
     let guard = planned.kernel.guard.clone();
     assert!(guard.enabled, "always");
     let nothing = KernelPlan { guard, ..KernelPlan::default() };
-    assert!(planned.bgp.is_none() && planned.kernel == nothing, "nothing is done for them");
+    assert!(planned.bgp.is_none() && planned.kernel == nothing, "the plan has no object for them");
     assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));
     assert!(!planned.networks.contains_key("elsewhere"));
 

@@ -52,7 +52,7 @@ fn each_link_with_a_router_has_a_number_and_a_table() {
     assert_eq!(way(1_170_002, "::/0"), "Some(2001:db8:0:1::ff) Some(2)", "as the peer announces");
     assert_eq!(way(1_170_003, "0.0.0.0/0"), "Some(192.0.2.3) Some(3)");
     assert_eq!(way(1_170_004, "0.0.0.0/0"), "Some(10.255.0.1) Some(4)");
-    assert_eq!(way(1_170_002, "fe80::/64"), "None", "nobody is reached there through this node");
+    assert_eq!(way(1_170_002, "fe80::/64"), "None", "this node has no route to hosts there");
 }
 
 #[test]

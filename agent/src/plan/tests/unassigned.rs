@@ -49,7 +49,7 @@ fn one_uplink_leads_all_subnets_to_the_device() {
     for prefix in ["10.1.0.0/16", "2001:db8:1::/64"] {
         assert_eq!(ways(&plan, prefix), ["up1 39996: device 50"]);
         let hole = plan.kernel.routes.get(&key(39_998, prefix));
-        assert_eq!(hole, Some(&RouteTarget::Blackhole), "it drops while the device is away");
+        assert_eq!(hole, Some(&RouteTarget::Blackhole), "the blackhole drops while the device is missing");
     }
 }
 

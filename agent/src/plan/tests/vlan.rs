@@ -178,7 +178,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
         ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 does not exist yet"),
         ("nothing", &[], None, vec![], " None no link for VLANs: the host has no default route"),
         (
-            "named and gone",
+            "the named link does not exist",
             &["a", "b"],
             Some(3),
             vec![],
@@ -188,7 +188,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
         ("the default route is gone", &[], None, own("up1.10", 2), "up1.10 Some(7) ok"),
         ("the parent was renamed", &["eth0"], None, own("eth0.10", 2), "eth0.10 Some(7) ok"),
         (
-            "another one is named now",
+            "another link is named now",
             &["up2"],
             None,
             own("up1.10", 2),
@@ -207,7 +207,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
 }
 
 #[test]
-fn untagged_is_the_parent_itself_and_the_host_keeps_its_own_way() {
+fn an_untagged_subnet_is_on_the_parent_with_the_hosts_routes() {
     let intent = intent(vec![vlan(Some(0))], vec![subnet_in("a", "192.0.2.0/24", "192.0.2.254", None)]);
     let planned = plan(&intent, &with_default()).unwrap();
     assert_eq!(devices(&planned), ["a up1 Some(2) ok"]);
@@ -220,7 +220,10 @@ fn untagged_is_the_parent_itself_and_the_host_keeps_its_own_way() {
         .map(|rule| format!("{} {}", rule.from.unwrap(), rule.table))
         .collect();
     assert_eq!(own, ["192.0.2.0/32 254", "192.0.2.2/32 254"], "the host's addresses in the subnet");
-    assert!(!planned.kernel.sysctls.contains_key("net/ipv6/conf/up1/accept_ra"), "the host's own business");
+    assert!(
+        !planned.kernel.sysctls.contains_key("net/ipv6/conf/up1/accept_ra"),
+        "the host's other traffic is untouched"
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn node(name: &str, ip: &str, blocks: &[&str]) -> NodeInfo {
     .unwrap()
 }
 
-/// BGP beside the overlay, three nodes, and an address that no pod has in each network.
+/// BGP and an overlay, three nodes, and an address that no pod has in each network.
 fn hybrid() -> Intent {
     let mut intent = usual();
     intent.networks.push(network("overlay", "Overlay/VXLAN", serde_json::json!({"netID": 100})));
@@ -80,7 +80,10 @@ fn the_device_is_planned_before_its_routes() {
     let host = with_device(&intent, host(Vec::new()));
     let second = plan(&intent, &host).unwrap();
     assert_eq!(device(&second).ifindex, Some(9));
-    assert_eq!(second.kernel.links, first.kernel.links, "nothing of the device depends on its being there");
+    assert_eq!(
+        second.kernel.links, first.kernel.links,
+        "the planned device does not depend on the existing one"
+    );
     let faulty = with_kernel(super::host(Vec::new()), |kernel| {
         kernel.link_faults = [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into();
     });
@@ -100,12 +103,12 @@ fn a_remote_node_has_fdb_and_neighbour_entries_and_routes() {
     assert_eq!(
         neighbours,
         ["10.255.0.10", "10.255.0.11", "fe80::12:aff:feff:a", "fe80::12:aff:feff:b"],
-        "the gateways, and nobody else"
+        "neighbour entries only for the gateways"
     );
     let v4 = |last: &str| vec![(format!("10.255.0.{last}"), Some(9), true)];
     let v6 = |last: &str| vec![(format!("fe80::12:aff:feff:{last}"), Some(9), false)];
     let overlay = plan.networks["overlay"].table().unwrap();
-    assert_eq!(overlay, 10_001, "beside the underlay's");
+    assert_eq!(overlay, 10_001, "in addition to the underlay's");
     for (table, prefix, expected) in [
         // All packets to overlay pods of other nodes.
         (40_000, "10.200.2.0/24", v4("10")),
@@ -136,7 +139,7 @@ fn addresses_that_no_pod_can_have_are_carved_out() {
     let plan = plan(&intent, &host).unwrap();
     let overlay = plan.networks["overlay"].table().unwrap();
     let target = |table, prefix| plan.kernel.routes.get(&key(table, prefix));
-    assert_eq!(target(40_000, "10.200.0.0/16"), Some(&RouteTarget::Blackhole), "the rest is nobody's");
+    assert_eq!(target(40_000, "10.200.0.0/16"), Some(&RouteTarget::Blackhole), "no node has the rest");
     assert_eq!(target(40_000, "10.200.2.1/32"), Some(&RouteTarget::Throw), "an overlay subnet's gateway");
     assert_eq!(target(overlay, "10.1.3.9/32"), Some(&RouteTarget::Throw), "an excluded address");
     let fabric = target(plan.networks["rack"].table().unwrap(), "0.0.0.0/0");
@@ -268,7 +271,7 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
         (by(&["none", "up2"], &any), &routed, "up2.vxlan100 192.0.2.2"),
         (by(&[], &["2001:db8::/32"]), &routed, "up1.vxlan100 2001:db8:0:1::1"),
         (by(&[], &["198.51.100.0/24"]), &routed, "up1 has no address of vtepAddressCIDRs"),
-        (by(&["none"], &any), &routed, "vxlanInterfaces: none of none exists"),
+        (by(&["none"], &any), &routed, "vxlanInterfaces: no link of none exists"),
         (by(&[], &any), &host(Vec::new()), "there is no default route"),
     ] {
         silent.tunnels = tunnels;
@@ -311,7 +314,11 @@ fn with_cluster_allocation_a_pod_is_a_block_of_one() {
         hops(&plan, 40_000, "2001:db8:200::99/128"),
         [("fe80::12:aff:feff:a".to_owned(), Some(9), false)]
     );
-    assert_eq!(hops(&plan, 40_000, "10.200.2.0/24"), [], "blocks count for nothing");
+    assert_eq!(hops(&plan, 40_000, "10.200.2.0/24"), [], "blocks are ignored");
     let local: Vec<String> = plan.vtep.unwrap().local.iter().map(ToString::to_string).collect();
-    assert_eq!(local, ["10.255.0.9", "2001:db8:9::9"], "what it writes into its NodeInfo");
+    assert_eq!(
+        local,
+        ["10.255.0.9", "2001:db8:9::9"],
+        "the addresses that the node writes into its NodeInfo"
+    );
 }

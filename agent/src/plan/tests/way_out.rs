@@ -53,11 +53,11 @@ fn alternate_paths_keep_a_peer_that_withdrew_its_default_route() {
     let plan = plan(&usual(), &host(sessions)).unwrap();
     let by_up1 = RouteKey { table: ALTERNATE_TABLE + 2, prefix: "10.1.0.0/16".parse().unwrap() };
     let hops = plan.kernel.routes[&by_up1].hops();
-    assert_eq!(hops[0].gateway, "192.0.2.3".parse().ok(), "it still knows the rack's pods");
+    assert_eq!(hops[0].gateway, "192.0.2.3".parse().ok(), "the peer still has the rack's pods");
 }
 
 #[test]
-fn the_kernels_next_hops_stay_while_a_restarted_agent_waits_for_their_peer() {
+fn the_kernels_next_hops_stay_until_their_peer_is_back() {
     let hops = vec![Hop::by("192.0.2.1".parse().unwrap(), 2)];
     let former = [(key(10_000, "0.0.0.0/0"), RouteTarget::via(hops.clone()))].into();
     let back = vec![offering("192.0.2.3", "2001:db8:0:2::2", &[])];

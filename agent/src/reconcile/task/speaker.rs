@@ -107,8 +107,8 @@ impl Task {
     }
 
     /// Handles an unexpected end of the speaker's task. Its connections were closed without a Cease.
-    /// Peers with graceful restart keep forwarding, and so does this node until the next speaker has
-    /// converged.
+    /// Peers with graceful restart keep forwarding. This node also keeps forwarding until the next
+    /// speaker has converged.
     pub(super) async fn speaker_ended(&mut self) {
         self.running = None;
         for known in self.sessions.values_mut() {
@@ -331,7 +331,7 @@ impl Task {
                 self.held_until = None;
             }
             if let Err(error) = self.kernel.release(ip_family(family)).await {
-                tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
+                tracing::error!(%family, %error, "the last run's routes could not be removed from the kernel");
             }
             for known in self.sessions.values_mut().filter(|known| known.former) {
                 known.retained.remove(family);

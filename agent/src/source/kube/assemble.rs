@@ -13,7 +13,7 @@
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
 //!   these pods are gone.
 //!
-//! The rules are those of manifests ([`trunkline_api::validate`]), and faults have the same texts.
+//! Manifests have the same rules ([`trunkline_api::validate`]) and the same texts of faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
@@ -47,13 +47,13 @@ pub struct Objects {
     pub networks: BTreeMap<String, Network>,
     /// By name.
     pub subnets: BTreeMap<String, Subnet>,
-    /// By name, without this node's.
+    /// The NodeInfos of other nodes by name.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Objects that could not be decoded.
     pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
     pub overlay_pods: Option<Arc<OverlayPods>>,
-    /// By namespace and name.
+    /// The Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), SecretState>,
 }
 
@@ -267,11 +267,11 @@ impl Candidate {
             let mut new = self.faults(before, labels, created);
             new.retain(|fault| !known.contains(fault));
             if !new.is_empty() {
-                // The text names the skipped object, even if the rule names the other one.
+                // The text names the skipped object, even if the rule names the other object.
                 let (kind, name) = &which;
                 faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
                     true => fault.to_string(),
-                    false => format!("{kind} {name}: with it, {fault}"),
+                    false => format!("{kind} {name}: with this object, {fault}"),
                 }));
                 self.revert(&which, before);
             }
@@ -340,7 +340,7 @@ enum PasswordError {
     NoText { secret: String, key: String, source: Utf8Error },
     #[error("{secret}: `{key}` is empty: write the key into it, or leave the field out")]
     Empty { secret: String, key: String },
-    #[error("{secret}: `{key}` holds {length} octets, TCP-MD5 takes at most {}", BgpPeer::MAX_PASSWORD)]
+    #[error("{secret}: `{key}` holds {length} octets, TCP-MD5 allows at most {}", BgpPeer::MAX_PASSWORD)]
     TooLong { secret: String, key: String, length: usize },
 }
 

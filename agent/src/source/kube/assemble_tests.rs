@@ -74,14 +74,14 @@ fn one_bad_object_does_not_stall_the_rest() {
             vec!["Subnet c: spec.range.cidr"],
         ),
         (
-            "the same without anything before it",
+            "the same subnet without a previous version",
             with(|objects| drop(objects.subnets.insert("c".into(), subnet("c", 4, "r", "10.1.3.9/24")))),
             false,
             "r a=10.1.1.0/24 b=10.1.2.0/24",
             vec!["Subnet c: spec.range.cidr"],
         ),
         (
-            "an edit of what cannot change: it stays as it was, and a good edit beside it is taken",
+            "an edit of an immutable field is skipped, and a valid edit of another object applies",
             with(|objects| {
                 drop(objects.subnets.insert("a".into(), subnet("a", 2, "r", "10.9.9.0/24")));
                 drop(objects.subnets.insert("c".into(), subnet("c", 4, "r", "10.1.3.0/24")));
@@ -91,14 +91,15 @@ fn one_bad_object_does_not_stall_the_rest() {
             vec!["Subnet a: spec.range.cidr"],
         ),
         (
-            "a subnet of nobody",
+            "a subnet without its network",
             with(|objects| drop(objects.subnets.insert("c".into(), subnet("c", 4, "gone", "10.1.3.0/24")))),
             true,
             "r a=10.1.1.0/24 b=10.1.2.0/24",
             vec!["Subnet c: spec.network"],
         ),
         (
-            "a second underlay on this node: the younger one is left out, whatever its name, with its subnets",
+            "a second underlay on this node: the younger one is excluded with its subnets, \
+             whatever its name",
             with(|objects| {
                 drop(objects.networks.insert("a".into(), rack("a", 9, "1")));
                 drop(objects.subnets.insert("c".into(), subnet("c", 9, "a", "10.1.3.0/24")));
@@ -108,7 +109,7 @@ fn one_bad_object_does_not_stall_the_rest() {
             vec!["Network a: ", "Subnet c: spec.network"],
         ),
         (
-            "an edit that makes the older one collide is blamed, not what runs",
+            "an edit of the older object that causes a conflict is at fault, not the running object",
             with(|objects| drop(objects.subnets.insert("0".into(), subnet("0", 1, "r", "10.1.2.0/23")))),
             true,
             "r a=10.1.1.0/24 b=10.1.2.0/24",
@@ -132,11 +133,7 @@ fn one_bad_object_does_not_stall_the_rest() {
     let mut objects = good();
     put(&mut objects, subnet("a", 2, "r", "10.1.1.0/24"));
     objects.networks.get_mut("r").unwrap().metadata.annotations.insert("x".into(), "y".into());
-    assert_eq!(
-        look(&objects, Some(&running)).snapshot,
-        running,
-        "what others write into metadata is no news"
-    );
+    assert_eq!(look(&objects, Some(&running)).snapshot, running, "other writers' metadata is no change");
 }
 
 #[test]
@@ -211,7 +208,7 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
         ),
         (values("x"), "nokey", "has no key `nokey`, it has md5"),
         (values(""), "md5", "`md5` is empty"),
-        (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 takes at most 80"),
+        (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 allows at most 80"),
         (SecretState::Values([("md5".to_owned(), vec![0xff])].into()), "md5", "is no text"),
     ] {
         let mut objects = with("tor", named);

@@ -5,10 +5,10 @@
 //! server makes the same plan and attaches pods with known addresses. The file can be out of date,
 //! so the agent uses it only until the API server answers.
 //!
-//! **The file contains the TCP-MD5 keys**, also those from Secrets: without them the sessions could
-//! not be established again. So only root can read it (mode 0600), it is in the store's directory,
-//! and its content never appears in a log or an API answer. It is replaced by a rename: after a
-//! crash, the old or the new file exists.
+//! **The file contains the TCP-MD5 keys**, also the keys from Secrets: without them the sessions
+//! could not be established again. So only root can read it (mode 0600), it is in the store's
+//! directory, and its content never appears in a log or an API answer. It is replaced by a rename:
+//! after a crash, the old or the new file exists.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -5,9 +5,9 @@
 //! the API server, with one exception: the families that a pod needs, if its IPInstance does not
 //! contain them ([`super::instances`]).
 //!
-//! A complete set of addresses is used even if the API server does not answer at the moment: the
-//! controller allocated it to this very pod (by UID), and it stays allocated as long as the pod
-//! lives.
+//! A complete set of addresses is used even if the API server does not answer at the moment. The
+//! controller allocated the set to exactly this pod (by UID), and the set stays allocated as long
+//! as the pod exists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -166,7 +166,7 @@ impl Cluster {
                 _ = changed.changed() => {}
                 () = tokio::time::sleep_until(deadline) => return Err(self.without(missing)),
                 () = abandoned.as_mut() => {
-                    return Err(Failure::new(Code::TryAgainLater, "the client has given up"));
+                    return Err(Failure::new(Code::TryAgainLater, "the client has disconnected"));
                 }
             }
         }
@@ -192,8 +192,9 @@ impl Cluster {
             None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node have not been read yet".to_owned(),
             None => match self.0.health.silence(INSTANCES) {
                 Some(seconds) => format!(
-                    "the API server answers; the last change of this node's IPInstances was {seconds} s ago: is the controller running, and has \
-                     the pod's Network an address left (kubectl describe pod)?"
+                    "the API server answers; the last change of this node's IPInstances was \
+                     {seconds} s ago: is the controller running, and has the pod's Network a free \
+                     address (kubectl describe pod)?"
                 ),
                 None => "the API server answers, and has sent no IPInstance of this node: is the controller running?".to_owned(),
             },

@@ -85,13 +85,13 @@ mod tests {
         due.settle(&"a", &2);
         assert_eq!(due.next(), Some(("a", 3)));
         due.postpone(&"a");
-        assert_eq!(due.next(), Some(("b", 1)), "a failure holds up nobody else");
+        assert_eq!(due.next(), Some(("b", 1)), "a failed object does not delay the others");
         due.settle(&"b", &1);
         due.cancel(|key, _| *key == "c");
         assert_eq!(due.next(), Some(("a", 3)));
         due.settle(&"a", &3);
         assert!(due.is_empty() && due.next().is_none());
         due.postpone(&"a");
-        assert!(due.is_empty(), "what is settled does not come back");
+        assert!(due.is_empty(), "a written update does not return");
     }
 }

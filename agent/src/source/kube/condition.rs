@@ -121,17 +121,25 @@ mod tests {
         let (mut silence, start) = (SessionLossTimer::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let down = peers(&[PeerState::Active, PeerState::Connect]);
-        assert_eq!(silence.evaluate(false, &down, start), (None, None), "no network, no opinion");
+        assert_eq!(
+            silence.evaluate(false, &down, start),
+            (None, None),
+            "without a network there is no verdict"
+        );
         assert_eq!(silence.evaluate(true, &down, after(1)), (None, Some(after(61))));
         assert_eq!(
             silence.evaluate(true, &down, after(60)),
             (None, Some(after(61))),
-            "the first look counts"
+            "the time begins with the first evaluation"
         );
         assert_eq!(silence.evaluate(true, &down, after(61)), (Some(NetworkCondition::NoSession), None));
         let one = peers(&[PeerState::Active, PeerState::Established]);
         assert_eq!(silence.evaluate(true, &one, after(62)), (Some(NetworkCondition::Available), None));
-        assert_eq!(silence.evaluate(true, &down, after(70)), (None, Some(after(130))), "counted anew");
+        assert_eq!(
+            silence.evaluate(true, &down, after(70)),
+            (None, Some(after(130))),
+            "the time begins again"
+        );
         assert_eq!(
             silence.evaluate(true, &[], after(71)),
             (Some(NetworkCondition::Available), None),

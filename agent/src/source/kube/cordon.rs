@@ -1,5 +1,5 @@
 //! Follows the Node's cordon: reports to [`Drain`] whether the Node is cordoned, and how many of
-//! its pods must leave before it is empty.
+//! its pods must leave before the Node is empty.
 //!
 //! The agent does not wait for the pods that `kubectl drain` leaves on a node: pods of DaemonSets,
 //! and static pods. It identifies them by the pods' metadata: one request for each pod, and only

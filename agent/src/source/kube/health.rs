@@ -119,7 +119,7 @@ impl Health {
         self.with(name, |watch| watch.last_event.map(|at| at.elapsed().as_secs()))
     }
 
-    /// The current outage of the API server, if any: that of the watch with the longest failure.
+    /// The current outage of the API server, if any: the longest failure of a watch.
     pub fn outage(&self) -> Option<Outage> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let failing = watches.values().filter_map(|watch| watch.failing.as_ref());
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(health.outage(), None);
         health.failed("ipinstances", "again".to_owned());
         health.stopped("ipinstances");
-        assert!(health.status("s", Vec::new(), 0).connected, "nobody needs it");
+        assert!(health.status("s", Vec::new(), 0).connected, "a stopped watch does not count");
         health.failed("ipinstances", "late".to_owned());
-        assert_eq!(health.outage(), None, "its last words come after its end");
+        assert_eq!(health.outage(), None, "a late report of a stopped watch is ignored");
     }
 }

@@ -110,7 +110,7 @@ impl Row {
                 for fault in faults {
                     let name = format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name);
                     let (field, message) = (fault.field, fault.message);
-                    tracing::warn!("IPInstance {name}: {field}: {message}: none of the annotation counts");
+                    tracing::warn!("IPInstance {name}: {field}: {message}: the whole annotation is ignored");
                 }
                 BTreeSet::new()
             }),
@@ -128,7 +128,7 @@ pub struct PodAddresses {
     pub addresses: Vec<Assigned>,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Prefixes that it may use as source besides its addresses, if its Network allows them.
+    /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
@@ -219,7 +219,7 @@ impl Index {
                 None => format!("{title} has no IPInstance on this node yet"),
                 Some(&"") => format!("the IPInstance of {title} is not bound to it yet"),
                 Some(uid) => {
-                    format!("the IPInstance of {title} is still bound to UID {uid}, it is {}", pod.uid)
+                    format!("the IPInstance of {title} is still bound to UID {uid}, the pod's is {}", pod.uid)
                 }
             });
         };
@@ -345,7 +345,7 @@ mod tests {
             (
                 &[(V4, "old", "IPv4")],
                 None,
-                "missing the IPInstance of pod web/p is still bound to UID old, it is u",
+                "missing the IPInstance of pod web/p is still bound to UID old, the pod's is u",
             ),
             (&[(V4, "u", "IPv4")], None, "whole 10.0.0.7"),
             (&[(V4, "u", "IPv4")], Some(true), "whole 10.0.0.7"),
@@ -377,12 +377,12 @@ mod tests {
         assert_eq!(
             summary(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
             "whole 10.0.0.7",
-            "no UID is told"
+            "the runtime passes no UID"
         );
     }
 
     #[test]
-    fn extra_prefixes_are_those_of_all_of_a_pod_s_rows() {
+    fn extra_prefixes_of_all_rows_of_a_pod_count() {
         let read = |ip: &str, text: Option<&str>| {
             let mut instance = instance(ip, "u", "DualStack");
             let text = text.map(|text| (annotation::EXTRA_PREFIXES.to_owned(), text.to_owned()));
@@ -423,7 +423,7 @@ mod tests {
         let mut going = instance("10.0.0.7/24", "u", "IPv4");
         going.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         assert!(index.set(name, Row::read(&going).unwrap()));
-        assert_eq!(index, Index::default(), "nothing is left of it");
+        assert_eq!(index, Index::default(), "no row of the pod is left");
     }
 
     #[test]

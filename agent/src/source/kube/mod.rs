@@ -26,9 +26,9 @@
 //! force, pods with known IPInstances are attached, and DEL needs no request. A restart reads the
 //! last state from the cache.
 //!
-//! **Load of a node on the API server**: the watches of networks and subnets (with their statuses,
-//! which the controller rarely writes), of one Node, of the node's own IPInstances, one for each
-//! Secret, and an apply of the NodeInfo's status when sessions change.
+//! **Load of a node on the API server**: watches of networks and subnets (with their statuses,
+//! which the controller rarely writes), of one Node, of the node's own IPInstances, and of each
+//! Secret. When sessions change, there is an apply of the NodeInfo's status.
 
 pub mod assemble;
 pub mod cache;
@@ -167,7 +167,7 @@ pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String
     );
     let faults = networks.iter().flat_map(Lenient::faults).chain(subnets.iter().flat_map(Lenient::faults));
     for fault in faults {
-        words.push_str(&format!("\nnot served as it is: {fault}"));
+        words.push_str(&format!("\nnot served in its current form: {fault}"));
     }
     Ok(words)
 }

@@ -54,6 +54,6 @@ mod tests {
         }
         let text = r#"{"metadata": {"uid": "u"}}"#;
         let metadata: PartialObjectMeta<Node> = serde_json::from_str(text).unwrap();
-        assert_eq!(ObservedNode::from(metadata).is_cordoned, None, "nobody has looked");
+        assert_eq!(ObservedNode::from(metadata).is_cordoned, None, "the cordon was not read");
     }
 }

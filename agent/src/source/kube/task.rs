@@ -6,9 +6,9 @@
 //! one goes no further, so another writer's status costs only a comparison.
 //!
 //! The objects define which watches exist. Three are only for nodes in an overlay (every node is in
-//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets in the
-//! peers of this node's networks are watched one by one, because the right to list them would be
-//! the right to read all of them.
+//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets of the
+//! peers of this node's networks are watched one by one, because a right to list Secrets would be a
+//! right to read all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -174,12 +174,12 @@ impl Task {
             Ok(Err(error)) => {
                 tracing::warn!(
                     %error,
-                    "what the last run knew of the cluster is lost: the agent waits for the API server"
+                    "the cached state of the cluster is lost: the agent waits for the API server"
                 );
                 return true;
             }
             Err(error) => {
-                tracing::warn!(%error, "what the last run knew of the cluster was not read");
+                tracing::warn!(%error, "the cached state of the cluster was not read");
                 return true;
             }
         };
@@ -191,7 +191,7 @@ impl Task {
                 self.running = Some(running);
             }
             Some(Err(refused)) => {
-                tracing::warn!(error = %refused, "what the last run knew of the cluster does not fit any more");
+                tracing::warn!(error = %refused, "the cached state of the cluster is refused");
             }
         }
         self.remembered = Some(remembered);
@@ -332,7 +332,8 @@ impl Task {
                 if listed {
                     self.resend_instances().await;
                 }
-                // An object that was deleted under pods goes with the last of these pods.
+                // An object that was deleted while pods use it is removed with the last of these
+                // pods.
                 if !listed && !self.keeps_deleted() {
                     return Some(FollowUp::Cache);
                 }
@@ -363,7 +364,7 @@ impl Task {
         changed.then_some(FollowUp::Objects)
     }
 
-    /// Whether an object is served that the API server no longer has.
+    /// Whether the agent serves an object that the API server no longer has.
     fn keeps_deleted(&self) -> bool {
         let Some(running) = &self.running else { return false };
         !running.networks.iter().all(|network| self.objects.networks.contains_key(network.name()))
@@ -478,7 +479,7 @@ impl Task {
     fn record_faults(&mut self, faults: Vec<String>) {
         let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
         for fault in &new {
-            tracing::error!(%fault, "an object of the API server is not served as it is");
+            tracing::error!(%fault, "an object of the API server is not served in its current form");
             self.start.cluster.warn("NotServed", (*fault).clone());
         }
         if !new.is_empty() {
@@ -596,7 +597,7 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
         };
         read.unwrap_or_else(|error| {
             let fault = format!("IPInstance {namespace}/{name}: {error}");
-            tracing::error!(%fault, "an object of the API server is not served as it is");
+            tracing::error!(%fault, "an object of the API server is not served in its current form");
             cluster.warn("NotServed", fault);
             None
         })

@@ -1,9 +1,9 @@
 //! One watch: a list, then every change after it, as long as a receiver exists.
 //!
-//! kube's own `watcher` does the same, but it reports only changes and errors. The agent also needs
-//! to know that a quiet watch is connected again after an outage (for `trunkline status`, and for
-//! the error of a waiting ADD), and that a connection is dead over which nothing arrives, not even
-//! a bookmark. So this module has its own loop over the same client:
+//! kube's own `watcher` has the same purpose, but it reports only changes and errors. The agent
+//! also needs two other facts. A quiet watch may be connected again after an outage (for `trunkline
+//! status`, and for the error of a waiting ADD). And a connection without any data, not even a
+//! bookmark, is dead. So this module has its own loop over the same client:
 //!
 //! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
 //!   notices objects that were deleted during a gap.
@@ -13,8 +13,8 @@
 //!   outage the server's current version is requested once: etcd may have been restored from an
 //!   older snapshot ([`trunkline_daemon::versions`]).
 //! - **Silence**: the client's sockets detect a missing peer in half a minute
-//!   ([`trunkline_daemon::apiserver`]). A peer that exists but sends nothing, not even the
-//!   bookmarks of about once a minute, is given up after `SILENCE`.
+//!   ([`trunkline_daemon::apiserver`]). A peer may exist and send nothing, not even the bookmarks
+//!   of about once a minute: the watch closes this connection after `SILENCE`.
 //! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so the nodes of a cluster
 //!   do not reconnect at the same moment.
 
@@ -148,9 +148,9 @@ where
 /// Selects the objects of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
-    /// By fields.
+    /// A selection by fields.
     pub fields: Option<String>,
-    /// By labels.
+    /// A selection by labels.
     pub labels: Option<String>,
 }
 

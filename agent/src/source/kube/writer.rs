@@ -9,12 +9,13 @@
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
 //!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
 //!   the status.
-//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. Of the
-//!   host's addresses it contains those that its Node has, because the webhook denies others. A
-//!   denial delays no other write: the agent retries it separately, and when the Node changes.
+//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. It
+//!   contains only the host's addresses that its Node has, because the webhook denies other
+//!   addresses. A denial delays no other write: the agent retries it separately, and when the Node
+//!   changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
 //!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
-//!   thousand nodes these are 35 writes a second at most, and none if no count changed.
+//!   thousand nodes these are at most 35 writes per second, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::net::IpAddr;
@@ -213,8 +214,8 @@ fn delays() -> ExponentialBackoff {
     delays.with_jitter().without_max_times().build()
 }
 
-/// The VTEP in the NodeInfo: its address, and those of the other addresses that the Node has.
-/// `None` while the Node's addresses are unknown.
+/// The VTEP in the NodeInfo: the VTEP's address, and the node's other addresses that the Node
+/// object has. `None` while the Node's addresses are unknown.
 fn claimed(vtep: Option<Vtep>, addresses: Option<&[IpAddr]>) -> Option<Option<Vtep>> {
     let Some(mut vtep) = vtep else { return Some(None) };
     let known = addresses?;
@@ -371,11 +372,11 @@ impl<P: NodePeers> Writer<P> {
                 settled(written).map_err(failed)?;
                 match verdict {
                     NetworkCondition::Available => {
-                        tracing::info!("the Node's condition says that the network is available")
+                        tracing::info!("the Node's condition reports that the network is available")
                     }
                     NetworkCondition::NoSession => {
                         tracing::warn!(
-                            "no BGP session is up: the Node's condition says that the network is unavailable"
+                            "no BGP session is up: the Node's condition reports that the network is unavailable"
                         );
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }
@@ -494,14 +495,14 @@ mod tests {
         let vtep =
             |local: &[&str]| Vtep { ip: "10.0.0.1".parse().unwrap(), mac: [2; 6], local: addresses(local) };
         let host = || Some(vtep(&["10.0.0.1", "192.0.2.7", "fd00::1"]));
-        assert_eq!(claimed(None, None), Some(None), "no tunnels, no claim");
+        assert_eq!(claimed(None, None), Some(None), "without tunnels there is no VTEP");
         assert_eq!(claimed(host(), None), None, "wait for the Node");
         let known = addresses(&["10.0.0.1", "fd00::1", "198.51.100.1"]);
         assert_eq!(claimed(host(), Some(&known)), Some(Some(vtep(&["10.0.0.1", "fd00::1"]))));
         assert_eq!(
             claimed(host(), Some(&[])),
             Some(Some(vtep(&["10.0.0.1"]))),
-            "the webhook says what is wrong"
+            "the webhook's reason is in the error"
         );
     }
 

@@ -63,7 +63,7 @@ pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut P
         }),
     };
     let Some((title, indent, lines)) = lines else {
-        page.line(" it does not exist any more: press Esc", palette.head);
+        page.line(" this row no longer exists: press Esc", palette.head);
         return 0;
     };
     page.line(&format!(" {title}"), palette.head);

@@ -76,7 +76,7 @@ impl Owner {
         let text = nat::render(&self.plan, self.translates);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
-                tracing::info!("the NAT table was changed by others: restored");
+                tracing::info!("another program changed the NAT table: restored");
                 self.repaired(RepairKind::Table, 1, "inet trunkline");
             }
             Ok(false) => {}
@@ -97,7 +97,7 @@ impl Owner {
                 self.guard_fault = None;
                 self.changed += usize::from(changed && !repair);
                 if changed && repair {
-                    tracing::warn!("the guard's tables were changed by others: restored");
+                    tracing::warn!("another program changed the guard's tables: restored");
                     self.repaired(RepairKind::Table, 1, "the guard's");
                     self.guard_repairs += 1;
                 }
@@ -138,8 +138,8 @@ impl Owner {
 
     /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's
     /// processes do not run before that. Until the addresses are in the sets, the guard looks up
-    /// the pod's route. Extra prefixes have no route, so a pod with extra prefixes is in the sets
-    /// before the answer.
+    /// the pod's route. Extra prefixes have no route, so the addresses of a pod with extra prefixes
+    /// are in the sets before the answer.
     pub(super) fn add_pod_addresses(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
         let added = self.guard.add_pod(pod);

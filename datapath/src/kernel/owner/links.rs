@@ -32,14 +32,16 @@ enum LinkError {
     NoParent(String),
     /// The kernel lacks the driver.
     #[error(
-        "{name} cannot be created: {refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
+        "{name} cannot be created: {refusal}: the kernel has no driver for this link: `modprobe {driver}`, or build it with {option}"
     )]
     NoDriver { name: String, refusal: Refusal, driver: &'static str, option: &'static str },
     /// Another program's device has the same parameters.
     #[error("{name} cannot be created: {what} is used by {by}, which is not Trunkline's: delete it")]
     Used { name: String, what: String, by: String },
     /// Another program's device has the name.
-    #[error("{name} exists and is not Trunkline's ({owner}): it is not changed: rename or delete it")]
+    #[error(
+        "{name} exists and is not Trunkline's ({owner}): Trunkline does not change it: rename or delete it"
+    )]
     Foreign { name: String, owner: String },
     /// Another program deleted it.
     #[error("{0} cannot be created: it disappeared at once")]
@@ -150,8 +152,9 @@ impl Owner {
     }
 
     /// Whether a link of this kind can be up now: a VLAN device can be up only if its parent is up,
-    /// and comes up with the parent. None: the parent is deleted. The kernel is asked, as in
-    /// `is_up_now`: the kernel reports the deletion of VLAN devices before that of their parent.
+    /// and comes up with the parent. None: the parent is deleted. The function requests the parent
+    /// from the kernel, as `is_up_now` does, because the kernel reports the deletion of VLAN
+    /// devices before the deletion of their parent.
     fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
         match kind {
             LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
@@ -181,7 +184,7 @@ impl Owner {
         }
     }
 
-    /// Repairs the differences of an own link. Returns its new state, if something changed.
+    /// Repairs the differences of a Trunkline link. Returns its new state, if something changed.
     fn repair_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, LinkError> {
         self.topology.planned.insert(link.index);
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
@@ -211,7 +214,7 @@ impl Owner {
         batch.delete_link(link.index);
         let outcome = self.request(&mut batch)?.check(&[libc::ENODEV]);
         outcome.map_err(|refusal| refused(link, "deleted", refusal))?;
-        tracing::info!(link = link.name, "link deleted: it is not in the plan any more");
+        tracing::info!(link = link.name, "link deleted: it is no longer in the plan");
         self.changed += 1;
         Ok(self.handle_link_gone(link.index)?)
     }
@@ -254,7 +257,7 @@ impl Owner {
         self.requests.push(Request::DeleteNeighbour);
     }
 
-    /// Changes the neighbour entries of the old plan into those of the current plan.
+    /// Replaces the neighbour entries of the old plan by the entries of the current plan.
     pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
         let wanted = self.plan.neighbours.clone();
         old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
@@ -265,8 +268,8 @@ impl Owner {
         }
     }
 
-    /// Brings the FDB entries of own VXLAN devices to the plan. Entries that are not in the plan
-    /// are deleted, of other programs too. Returns the number of changes.
+    /// Brings the FDB entries of Trunkline's VXLAN devices to the plan. Entries that are not in the
+    /// plan are deleted, even if another program added them. Returns the number of changes.
     pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
         self.flush()?;
         let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
@@ -295,7 +298,8 @@ impl Owner {
         Ok(there.symmetric_difference(&wanted).count())
     }
 
-    /// Removes own neighbour entries that no source wants, after plan and pods were received.
+    /// Removes Trunkline's neighbour entries that no source wants, after plan and pods were
+    /// received.
     pub(super) fn sweep_neighbours(&mut self) {
         if !self.planned || !self.populated {
             return;

@@ -22,7 +22,8 @@ enum KernelNotification {
     LinkGone(u32),
     Address(u32, IpNet),
     AddressGone(u32, IpNet),
-    /// An own route was deleted, or a route was replaced; or a default route was added or deleted.
+    /// A Trunkline route was deleted, or a route was replaced; or a default route was added or
+    /// deleted.
     Route {
         route: objects::RouteInfo,
         new: bool,
@@ -82,7 +83,8 @@ impl Owner {
         for notice in notices {
             let result = match notice {
                 KernelNotification::Forwarding(index) => {
-                    // The kernel reports own changes too; the check then finds no difference.
+                    // The kernel reports the agent's changes too; the check then finds no
+                    // difference.
                     forwarding |= self
                         .topology
                         .links
@@ -119,7 +121,7 @@ impl Owner {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
                         tracing::info!(
                             priority = rule.rule.priority,
-                            "a rule was deleted by others: restored"
+                            "another program deleted a rule: restored"
                         );
                         self.repaired(RepairKind::Rule, 1, format_args!("priority {}", rule.rule.priority));
                         self.batch.add_rule(&rule.rule);
@@ -138,7 +140,7 @@ impl Owner {
     }
 
     /// Restores a deleted neighbour entry. No action if its link is down or deleted, or if the
-    /// entry is not wanted any more. The notification does not show the origin of the request.
+    /// entry is no longer wanted. The notification does not show the origin of the request.
     fn handle_neighbour_gone(&mut self, index: u32, address: IpAddr) {
         let of_pod = self.pod_names.get(&index).and_then(|name| self.pods.get(name));
         let mut wanted = of_pod.map_or(&self.plan.neighbours, |pod| &pod.neighbours).iter();
@@ -148,7 +150,7 @@ impl Owner {
             return;
         };
         if self.is_up_now(index) == Some(true) {
-            tracing::info!(%address, "a neighbour entry was deleted by others: restored");
+            tracing::info!(%address, "another program deleted a neighbour entry: restored");
             self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
             self.put_neighbour(&neighbour);
         }
@@ -165,7 +167,7 @@ impl Owner {
         match self.settle_fdb() {
             Ok(0) => {}
             Ok(changed) => {
-                tracing::info!(entries = changed, "forwarding entries were changed by others: restored");
+                tracing::info!(entries = changed, "another program changed forwarding entries: restored");
                 self.repaired(RepairKind::Forwarding, changed as u64, "of the tunnels");
                 self.forwarding.repairs += changed as u64;
             }
@@ -208,7 +210,8 @@ impl Owner {
         }
     }
 
-    /// Handles a deleted own route, or a foreign route that replaced an own one with the same key.
+    /// Handles a deleted Trunkline route, or a foreign route that replaced a Trunkline route with
+    /// the same key.
     fn handle_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
         if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
@@ -218,7 +221,7 @@ impl Owner {
             }
         }
         if route.metric != 0 {
-            return Ok(()); // not an own route: own routes have the family's default metric
+            return Ok(()); // not a Trunkline route, because these have the family's default metric
         }
         if !self.routes.is_installed(&key) {
             self.found.remove(&key);
@@ -243,7 +246,7 @@ impl Owner {
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
             self.repaired(RepairKind::Route, 1, key);
-            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: restored");
+            tracing::info!(prefix = %key.prefix, table = key.table, "another program changed a route: restored");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
                 self.fault(Reason::of(&error), error.to_string());
             }
@@ -268,8 +271,8 @@ impl Owner {
     }
 
     /// The link of a notification; for a link of the plan, its current state. Kernels before 6.2
-    /// report each step of an own creation as if another program had done it. When the notification
-    /// is read, the link already has its name and is up.
+    /// report each step of a creation by the agent like a change by another program. When the
+    /// notification is read, the link already has its name and is up.
     fn as_it_is_now(&mut self, info: objects::LinkInfo) -> Option<objects::LinkInfo> {
         if self.topology.is_planned(&info) { self.link_now(info.index) } else { Some(info) }
     }
@@ -292,7 +295,7 @@ impl Owner {
             }
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
-                tracing::info!(ifindex = index, "a pod's link was set down by others: restored");
+                tracing::info!(ifindex = index, "another program set a pod's link down: restored");
                 self.repaired(RepairKind::Link, 1, format_args!("{} set down", self.link_name(index)));
                 self.repair_device(index);
                 self.flush()?;
@@ -349,7 +352,7 @@ impl Owner {
             link.addresses.retain(|known| *known != address);
         }
         if is_pods(&link.info) {
-            return Ok(()); // Trunkline adds no address there, and needs none
+            return Ok(()); // Trunkline adds no address to a pod's link, and needs none
         }
         self.host_changed();
         self.farther.clear();
@@ -365,8 +368,8 @@ impl Owner {
         };
         self.batch.set_up(index);
         self.requests.push(Request::Link(index));
-        // Notifications of own requests are filtered, so the new state is recorded here. The kernel
-        // deleted all neighbour entries when the link went down.
+        // Notifications of the agent's requests are filtered, so the new state is recorded here.
+        // The kernel deleted all neighbour entries when the link went down.
         link.info.flags |= libc::IFF_UP as u32;
         let neighbours = pod.neighbours.clone();
         neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));

@@ -1,4 +1,4 @@
-//! Default routes of BGP networks: those of the last run, and the installed ones.
+//! Default routes of BGP networks: from the last run, and installed by this run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,8 @@
 //! reveal a watch that is too wide. For comparison the same number of ConfigMaps is created, which
 //! the agent cannot see: the load on the machine is the same. The two alternate, so that other load
 //! affects both. An idle agent takes a tenth of a millisecond per second, and random wake-ups are a
-//! good part of it. So any value below [`RESOLUTION`] counts as that much. Decoding other nodes'
-//! IPInstances would take tens of it.
+//! good part of it. So any value below [`RESOLUTION`] counts as [`RESOLUTION`]. Decoding other
+//! nodes' IPInstances would take tens of times as long.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -171,11 +171,15 @@ impl Figures {
     pub(super) fn bounds(&self) -> Vec<Bound> {
         vec![
             Bound::at_most(
-                "the agent's processor time with others' IPInstances, of that without",
+                "the agent's processor time with other nodes' IPInstances, relative to the time without",
                 self.cpu_ratio,
                 1.05,
             ),
-            Bound::at_most("the agent's memory with them, of that without", self.pss_ratio, 1.05),
+            Bound::at_most(
+                "the agent's memory with other nodes' IPInstances, relative to the memory without",
+                self.pss_ratio,
+                1.05,
+            ),
         ]
     }
 }
@@ -184,8 +188,9 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "agent: while {} IPInstances of other nodes came, {:.2} ms of processor time a second, {:.2} while as many ConfigMaps did (ratio \
-             {:.2}); memory {:.1} and {:.1} MB (ratio {:.2})",
+            "agent: during the creation of {} IPInstances of other nodes {:.2} ms of processor \
+             time per second, during the creation of as many ConfigMaps {:.2} ms (ratio {:.2}); \
+             memory {:.1} and {:.1} MB (ratio {:.2})",
             self.objects,
             self.cpu_with,
             self.cpu_without,

@@ -51,8 +51,9 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "in memory: {:.0} allocations a second in a /12 that is 90 % full; {} octets for an address that is free, {} for one that is \
-             given, {} for a pod of 300,000, {} for the rest of its IPInstance",
+            "in memory: {:.0} allocations per second in a /12 that is 90 % full; {} octets per \
+             free address, {} per allocated address, {} per pod of 300,000, {} for the rest of its \
+             IPInstance",
             self.allocations_per_second,
             self.octets_per_free_address,
             self.octets_per_given_address,

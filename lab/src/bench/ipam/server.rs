@@ -85,7 +85,11 @@ impl Figures {
                 self.p99_seconds.max(0.001),
                 5.0,
             ),
-            Bound::at_most("time, of a bare create loop's", self.seconds / self.bare_seconds, 1.0 / 0.7),
+            Bound::at_most(
+                "time, relative to a bare create loop",
+                self.seconds / self.bare_seconds,
+                1.0 / 0.7,
+            ),
         ]
     }
 }

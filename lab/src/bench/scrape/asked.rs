@@ -1,6 +1,6 @@
-//! Queries of the bench: the agent over HTTP, like Prometheus and a browser; BIRD over its control
-//! socket, like bird_exporter; FRR's bgpd over its VTY's, like frr_exporter. Each answer is read to
-//! its end and checked.
+//! Queries of the bench. The agent is queried over HTTP, like by Prometheus and a browser. BIRD is
+//! queried over its control socket, like by bird_exporter. FRR's bgpd is queried over the socket of
+//! its VTY, like by frr_exporter. Each answer is read to its end and checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -78,7 +78,7 @@ fn read_until(stream: &mut UnixStream, is_end: impl Fn(&[u8]) -> bool) -> Result
     let mut buffer = vec![0; 64 * 1024];
     while !is_end(&text) {
         let read = stream.read(&mut buffer).context("no answer")?;
-        ensure!(read > 0, "the answer ends amid: {}", String::from_utf8_lossy(&text));
+        ensure!(read > 0, "the answer is incomplete: {}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&buffer[..read]);
     }
     Ok(String::from_utf8_lossy(&text).into_owned())

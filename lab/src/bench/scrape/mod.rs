@@ -1,5 +1,6 @@
-//! Cost of queries to an agent with a full table of 1,000,000 routes, which are in the kernel too:
-//! `/metrics`, the page's search and `trunkline routes`; and their effect on the sessions.
+//! The cost of queries to an agent with a full table of 1,000,000 routes, which are in the kernel
+//! too, and their effect on the sessions. The queries are `/metrics`, the page's search and
+//! `trunkline routes`.
 //!
 //! | state | activity of the feeder |
 //! |---|---|
@@ -9,9 +10,9 @@
 //! | losses | loses its session and connects again, five times |
 //!
 //! Two observers measure the effect on the sessions. The witness is a second peer that requests the
-//! node's own prefixes again every few milliseconds. Its wait is that of any message, behind
-//! everything else that is queued. The feeder records the longest silence. Both also measure while
-//! there are no queries. BIRD and FRR's bgpd get the same table, and are queried for their peers'
+//! node's own prefixes again every few milliseconds. Its request waits as long as any message,
+//! behind all queued work. The feeder records the longest silence. Both also measure while there
+//! are no queries. BIRD and FRR's bgpd get the same table, and are queried for their peers'
 //! counters as their exporters do; they have no FIB here. Each query includes its connection.
 
 mod asked;
@@ -99,7 +100,7 @@ struct Figures {
     rss_before_listing_mb: f64,
     peak_rss_listing_mb: f64,
     pss_after_mb: f64,
-    /// The p99 of a scrape divided by that of the other program, in the same state.
+    /// The p99 of a scrape divided by the p99 of the other program, in the same state.
     against_bird_idle: f64,
     against_bird_again: f64,
     against_frr_idle: f64,
@@ -123,7 +124,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     let (node, peers) = (fabric.host("node1")?, fabric.host("peers")?);
     client::wait_answering(node)?;
     let pid = client::agent(node)?;
-    let witness = step("a peer that only looks", || peers.ns.within(Witness::connect))?;
+    let witness = step("a peer that only observes", || peers.ns.within(Witness::connect))?;
     let mut feeder = peers
         .ns
         .within(|| Feeder::connect(1, TableMessages::new(PREFIXES, TO_A_SET, 1)))
@@ -167,7 +168,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     note(step("trunkline routes, again", || {
         asked.row("routes", "again", &mut feeder, Doing::Again, || listings(node))
     })?);
-    note(step(&format!("scrapes amid {LOSSES} losses of the session"), || losses(&asked, peers, feeder))?);
+    note(step(&format!("scrapes during {LOSSES} losses of the session"), || losses(&asked, peers, feeder))?);
     let pss_after_mb = round(megabytes(pid, "smaps_rollup", "Pss")?);
     asked.witness.end()?;
 
@@ -179,7 +180,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
         let mut feeder = peers.ns.within(|| Feeder::connect(network, messages)).context(who)?;
         step(&format!("{PREFIXES} routes to {who}"), || {
             feeder.advertise()?;
-            let there = || Ok(Seen::when(has_all(&ask()?.text), || "not all are there".to_owned()));
+            let there = || Ok(Seen::when(has_all(&ask()?.text), || "not all routes are there".to_owned()));
             beside(&mut feeder, Doing::Nothing, || {
                 host.within(|| wait_for("every route to be there", PATIENCE, there))
             })
@@ -237,7 +238,7 @@ impl Agent<'_> {
         feeder.take_silence();
         let (answers, rate) = beside(feeder, doing, || self.node.within(ask))?;
         let (waits, silence) = (self.witness.take(), feeder.take_silence());
-        ensure!(!waits.is_empty(), "the witness waits for an answer that does not come");
+        ensure!(!waits.is_empty(), "the witness gets no answer");
         let cpu = cpu_seconds(self.pid)? - cpu;
         let row = row("Trunkline", question, state, &answers, Some(&waits), rate, cpu);
         Ok(Row { silence_s: Some(round(silence)), ..row })
@@ -330,7 +331,8 @@ fn searches(questions: &[&str], each: usize) -> Result<Vec<Answer>> {
 fn listings(node: &Host) -> Result<Vec<Answer>> {
     let counted = node.sh("trunkline routes -o json | grep -o '\"prefix\"' | wc -l")?;
     let count: u32 = counted.trim().parse()?;
-    // Advertising them again removes none, so each exists, and also the subnet's own.
+    // Advertising the routes again removes none, so each route exists, and so does the subnet's own
+    // route.
     ensure!(count > PREFIXES, "{count} of {PREFIXES} routes are listed");
     let list = |_| {
         let began = Instant::now();
@@ -401,10 +403,14 @@ fn bounds(rows: &[Row]) -> Vec<Bound> {
         Bound::at_most("a scrape with 1,000,000 routes, idle, p99, ms", p99("scrape", "idle"), PROMISED_MS),
         Bound::at_most("… while all are advertised again", p99("scrape", "again"), PROMISED_MS),
         Bound::at_most("… while all are withdrawn and advertised again", p99("scrape", "flaps"), PROMISED_MS),
-        Bound::at_most("… while the session is lost and comes back", p99("scrape", "losses"), PROMISED_MS),
+        Bound::at_most(
+            "… while the session is lost and established again",
+            p99("scrape", "losses"),
+            PROMISED_MS,
+        ),
         Bound::at_most("a search of the page for an address, p99, ms", p99("address", "idle"), PROMISED_MS),
         Bound::at_most("a search of the whole table, p99, ms", p99("search", "idle"), PROMISED_MS),
-        Bound::at_most("a peer's wait while it is searched, p99, ms", session("search", "idle"), BLOCKED_MS),
+        Bound::at_most("a peer's wait during the searches, p99, ms", session("search", "idle"), BLOCKED_MS),
         Bound::at_most("a peer's wait while all routes are listed", session("routes", "idle"), BLOCKED_MS),
     ]
 }
@@ -452,8 +458,9 @@ fn words(figures: &Figures) -> String {
     let head = head.map(str::to_owned).to_vec();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(figures.rows.iter().map(line)).collect();
     format!(
-        "{}\n  a scrape's p99 through BIRD's: {:.2} idle, {:.2} again; through FRR's: {:.2} idle, {:.2} again\n  \
-         the agent's PSS: {:.0} MB without routes, {:.0} MB with {}, {:.0} MB after everything; RSS {:.0} MB before a listing, {:.0} MB at most in it\n",
+        "{}\n  a scrape's p99 divided by BIRD's: {:.2} idle, {:.2} again; by FRR's: {:.2} idle, \
+         {:.2} again\n  the agent's PSS: {:.0} MB without routes, {:.0} MB with {}, {:.0} MB after \
+         everything; RSS {:.0} MB before a listing, {:.0} MB at most in it\n",
         table(&rows),
         figures.against_bird_idle,
         figures.against_bird_again,

@@ -1,7 +1,7 @@
 //! The two peers of the bench. A feeder advertises a table, advertises it again with other
 //! attributes, withdraws it, or loses its session. A witness advertises nothing and repeatedly
-//! requests the other side's routes (ROUTE-REFRESH): the time of that is the time that any message
-//! of any peer waits in the speaker.
+//! requests the other side's routes (ROUTE-REFRESH). The time until the answer is the time that any
+//! message of any peer waits in the speaker.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -66,9 +66,9 @@ fn withdrawals(prefixes: u32) -> Vec<u8> {
 pub(super) enum Doing {
     /// It stays connected.
     Nothing,
-    /// It advertises everything again with other attributes.
+    /// It advertises all routes again with other attributes.
     Again,
-    /// It withdraws everything and advertises it again.
+    /// It withdraws all routes and advertises them again.
     Flaps,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Feeder {
 }
 
 impl Feeder {
-    /// Connects; nothing is advertised yet.
+    /// Connects; it advertises no route yet.
     pub(super) fn connect(network: u8, messages: TableMessages) -> Result<Feeder> {
         let end = End {
             local: Ipv4Addr::new(10, network, 0, 2),
@@ -153,7 +153,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Connects again; nothing is advertised yet.
+    /// Connects again; it advertises no route yet.
     pub(super) fn connect(self) -> Result<Feeder> {
         let Lost { end, messages, form } = self;
         Ok(Feeder { end, messages, session: Session::begin(end)?, form })

@@ -2,7 +2,7 @@
 //! with BIRD, FRR and GoBGP. In one run, all get the same octets from the same feeder and send to
 //! the same sinks.
 //!
-//! | load | what |
+//! | load | content |
 //! |---|---|
 //! | five | 1,000,000 /24s, five to an attribute set, from one peer to one sink |
 //! | one | the same with one prefix to an attribute set |
@@ -48,9 +48,9 @@ impl Speaker {
         }
     }
 
-    /// In seconds. GoBGP takes a hold time of zero for a write timeout of zero, and drops the
-    /// session at its first full buffer (its write deadline is now plus the negotiated hold time).
-    /// Its configuration has this hour too.
+    /// In seconds. GoBGP uses a hold time of zero as a write timeout of zero, and drops the session
+    /// at its first full buffer. (Its write deadline is the current time plus the negotiated hold
+    /// time.) Its configuration has this hour too.
     fn hold_time(self) -> u16 {
         if self == Speaker::Gobgp { 3600 } else { 0 }
     }
@@ -70,7 +70,7 @@ impl Speaker {
         Speaker::ALL.iter().position(|it| *it == self).map_or(0, |place| place as u8 + 1)
     }
 
-    /// GoBGP takes two minutes where others take seconds.
+    /// GoBGP needs two minutes, the others need seconds.
     fn patience(self) -> Duration {
         Duration::from_secs(if self == Speaker::Gobgp { 600 } else { 60 })
     }
@@ -136,7 +136,7 @@ pub(crate) fn bench(place: &Place, json: bool, chosen: &[Speaker]) -> Result<boo
         Speaker::ALL.into_iter().filter(|it| chosen.is_empty() || chosen.contains(it)).collect();
     let folder = product::build_example(place, "transit", product::Profile::Release)?;
     warn_if_busy();
-    let fabric = step("bringing it up", || Fabric::up(place, "speakers", &folder))?;
+    let fabric = step("starting the topology", || Fabric::up(place, "speakers", &folder))?;
     let figures = fabric.watched(|fabric| measure(fabric, &chosen))?;
     let words = words(&figures.rows);
     report(json, &figures, &words, &figures.bounds)
@@ -225,7 +225,7 @@ fn words(rows: &[Row]) -> String {
         ]
     };
     let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(line)).collect();
-    crate::progress::table(&table) + "\n  in brackets: through BIRD's\n"
+    crate::progress::table(&table) + "\n  in brackets: divided by BIRD's\n"
 }
 
 fn row(speaker: Speaker, load: Load, samples: &[Sample]) -> Row {

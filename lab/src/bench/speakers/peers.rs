@@ -1,7 +1,7 @@
 //! The two ends of the benchmark: a feeder with prepared octets, and sinks that only count. Both
-//! are as cheap as possible, so that the measured time is that of the speaker between them. The
-//! hold time is zero or longer than any load, so no end has to send KEEPALIVEs. (`bench scrape` has
-//! ends of its own, over [`establish`].)
+//! are as cheap as possible, so the measured time is spent in the speaker between them. The hold
+//! time is zero or longer than any load, so no end has to send KEEPALIVEs. (`bench scrape` has its
+//! own ends, over [`establish`].)
 
 use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// UPDATEs of /24s from 20.0.0.0 on, each with `to_a_set` prefixes and attributes of its own.
+/// UPDATEs of /24s from 20.0.0.0 on, each with `to_a_set` prefixes and its own attributes.
 pub(crate) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
     let mut out = Vec::new();
     for (set, first) in (0..prefixes).step_by(to_a_set as usize).enumerate() {

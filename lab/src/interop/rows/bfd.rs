@@ -15,7 +15,7 @@ pub(super) fn is_up(cell: &Cell<'_>, us: &Us, session: &Session) -> Result<()> {
     })?;
     wait_for("BFD to be up in the router", PATIENCE, || {
         let up = cell.router.bfd_is_up(cell.host, session.way.us())?;
-        Ok(Seen::when(up, || "it is not".to_owned()))
+        Ok(Seen::when(up, || "BFD is not Up".to_owned()))
     })
 }
 
@@ -32,7 +32,7 @@ pub(super) fn up_and_down(cell: &Cell<'_>) -> Result<()> {
     })?;
     wait_for("the router's BFD to go down", PATIENCE, || {
         let up = cell.router.bfd_is_up(cell.host, session.way.us())?;
-        Ok(Seen::when(!up, || "it is up".to_owned()))
+        Ok(Seen::when(!up, || "BFD is still up".to_owned()))
     })?;
     cell.host.end_silence()?;
     cell.established(&us, &session)?;
@@ -49,7 +49,7 @@ pub(super) fn restart(cell: &Cell<'_>) -> Result<()> {
     us.stop(Stop::Silent);
     wait_for("the router's BFD to go down", PATIENCE, || {
         let up = cell.router.bfd_is_up(cell.host, session.way.us())?;
-        Ok(Seen::when(!up, || "it is up".to_owned()))
+        Ok(Seen::when(!up, || "BFD is still up".to_owned()))
     })?;
     all_of_us(cell, &session, true)?;
     let us = cell.speaker(&session, true)?;

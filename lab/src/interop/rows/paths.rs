@@ -52,7 +52,7 @@ pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
         })?;
         ensure!(own.path_id != route.path_id, "{own:?} {route:?}");
         second.stop(goodbye());
-        wait_for("the second path to go", PATIENCE, || {
+        wait_for("the end of the second path", PATIENCE, || {
             let left = us.received(session.way.router())?;
             let of = left.iter().filter(|route| route.prefix == prefix(0, false)).count();
             Ok(Seen::when(of == 1, || format!("{left:?}")))
@@ -120,7 +120,7 @@ pub(super) fn local_as(cell: &Cell<'_>) -> Result<()> {
     received("behind the local AS", format!("{} {}", session.our_as, session.router_as))?;
     us.update(peer(true))?;
     cell.exchanged(&us, &session)?;
-    received("as it came", session.router_as.to_string())?;
+    received("unchanged", session.router_as.to_string())?;
     ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
     us.stop(goodbye());
     Ok(())
@@ -137,7 +137,7 @@ pub(super) fn graceful_shutdown(cell: &Cell<'_>) -> Result<()> {
         let communities = path.communities.replace(['(', ')', ' '], "").replace(',', ":");
         communities.contains("65535:0") || communities.contains("graceful-shutdown")
     };
-    cell.has(&prefix(0, true), "about to go", |paths| paths.iter().any(marked))?;
+    cell.has(&prefix(0, true), "marked as GRACEFUL_SHUTDOWN", |paths| paths.iter().any(marked))?;
     us.update(cell.peer(&session))?;
     cell.has(&prefix(0, true), "to stay", |paths| paths.iter().any(|path| !marked(path)))?;
     ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");

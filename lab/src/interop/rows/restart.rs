@@ -86,7 +86,7 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     cell.established(&us, &session)?;
     stale_here(&us, &session, false)?;
     cell.exchanged(&us, &session)?;
-    // A goodbye is a Hard Reset: no path is retained.
+    // The NOTIFICATION of an intended end is a Hard Reset: no path is retained.
     us.stop(Stop::Cease { communication: "for good".to_owned() });
     for place in session.families() {
         cell.has(&prefix(place, true), "gone after a Hard Reset", <[_]>::is_empty)?;
@@ -143,7 +143,7 @@ pub(super) fn long_lived_of_router(cell: &Cell<'_>) -> Result<()> {
     us.wait_route(router, &prefix(0, false), "marked", |route| {
         route.communities.contains(&Community::LLGR_STALE)
     })?;
-    ensure!(!us.fib(&prefix(0, false)).is_empty(), "it is not used");
+    ensure!(!us.fib(&prefix(0, false)).is_empty(), "the path is not used");
     cell.router.start(cell.host, &session, true)?;
     cell.established(&us, &session)?;
     us.wait_route(router, &prefix(0, false), "fresh", |route| !route.stale && route.communities.is_empty())?;

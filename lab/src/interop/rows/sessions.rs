@@ -39,7 +39,7 @@ pub(super) fn extended_next_hop(cell: &Cell<'_>) -> Result<()> {
     seen.map(drop)
 }
 
-/// Neither side is configured with an address: each discovers the other's link-local one.
+/// Neither side is configured with an address: each discovers the other's link-local address.
 pub(super) fn unnumbered(cell: &Cell<'_>) -> Result<()> {
     let session = Session { unnumbered: true, extended_next_hop: true, v6: true, ..Session::new(Way::V6) };
     cell.router.start(cell.host, &session, false)?;

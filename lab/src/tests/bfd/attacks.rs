@@ -111,7 +111,7 @@ pub(super) fn spoofed(context: &Context) -> Result<Verdict> {
             Ok(Seen::when(more.values().sum::<u64>() >= sent as u64, || format!("{more:?} of {sent}")))
         })?;
         let more = more(&before, &refused(node)?);
-        ensure!(more.keys().all(|reason| reason == "socket"), "they reached the agent: {more:?}");
+        ensure!(more.keys().all(|reason| reason == "socket"), "forged packets reached the agent: {more:?}");
         believed_on_its_link(bed)?;
         passed(format!("{sent} forged packets for {} sessions refused, none of them lost", SESSIONS.len()))
     })
@@ -237,7 +237,7 @@ pub(super) fn flooded(context: &Context) -> Result<Verdict> {
         let router = bed.host("frr")?;
         let by_router = flood(bed, || router.ns.within(|| send(&forged, KNOWN_FLOOD)), KNOWN_FLOOD / 2)?;
         let received = by_router.refused.get("discriminator").copied().unwrap_or_default();
-        ensure!(received > 0, "the filter dropped what may be the router's: {:?}", by_router.refused);
+        ensure!(received > 0, "the filter dropped packets that may be the router's: {:?}", by_router.refused);
         ready(bed)?;
         let said = |flooded: &Flooded| {
             format!(

@@ -65,8 +65,8 @@ fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: DefaultRouteBasis) -> Re
 }
 
 /// Waits until all peers are next hops of the nodes, because none advertises a default route. The
-/// IPv6 next hop of an IPv4 session arrives with the peer's IPv6 routes: a ToR that has advertised
-/// none since the agent's restart has no IPv6 next hop.
+/// IPv6 next hop of an IPv4 session arrives with the peer's IPv6 routes. A ToR that has advertised
+/// no IPv6 route since the agent's restart has no IPv6 next hop.
 fn wait_configured(bed: &Bed<'_>) -> Result<()> {
     for node in NODES {
         wait_for(&format!("{node}'s next hops to be as configured"), PATIENCE, || {
@@ -128,13 +128,13 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
         out.len() == 2 && out.iter().all(|text| text.starts_with("withdrew its default route")),
         "{out:?}"
     );
-    let why = "not by 10.12.0.1: it withdrew its default route";
+    let why = "not through 10.12.0.1: it withdrew its default route";
     for command in ["status", "routes --explain 0.0.0.0/0", "routes --explain ::/0"] {
         let text = node.sh(&format!("trunkline {command}"))?;
         ensure!(text.contains(why), "trunkline {command} does not mention the ToR: {text}");
     }
     let doctor = node.sh("trunkline doctor || :")?;
-    ensure!(doctor.contains("do not go by peer 10.12.0.1: it withdrew its default route"), "{doctor}");
+    ensure!(doctor.contains("do not use peer 10.12.0.1: it withdrew its default route"), "{doctor}");
     let metrics = client::metrics(node)?;
     let series = "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 1";
     ensure!(metrics.contains(series), "no {series}");
@@ -158,7 +158,7 @@ fn cut(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<
 /// Kills the agent while the ToR has no uplinks: no packet is lost, in particular not when this
 /// ToR's session returns first.
 fn restart(bed: &Bed<'_>, inside: &[PodEndpoint], others: &[PodEndpoint]) -> Result<usize> {
-    // With it FRR retains the routes of an agent that stops its BFD.
+    // With this setting, FRR retains the routes of an agent that stops its BFD.
     for (tor, asn, _) in TORS {
         bed.host(tor)?.sh(&format!(
             "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"

@@ -24,12 +24,14 @@ use crate::tests::{Context, passed};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/agent",
-        about: "pods get their IPInstances' addresses, also late ones; a bad object among good ones; a key from a Secret, changed live",
+        about: "pods get the addresses of their IPInstances, also late ones; a bad object does not \
+                affect good ones; a key in a Secret changes live",
         run: addresses,
     },
     Test {
         name: "kube/agent-outage",
-        about: "the API server is away: pods come and go, the agent is killed and started, and no ping is lost",
+        about: "without the API server, pods are attached and detached, the agent is killed and \
+                started, and no ping is lost",
         run: outage,
     },
 ];
@@ -197,7 +199,7 @@ impl Node<'_> {
 
     /// Waits until an object of the cluster meets a condition.
     fn wait_object(&self, object: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
-        wait_for(&format!("{object} to say it"), PATIENCE, || {
+        wait_for(&format!("{object} to meet the condition"), PATIENCE, || {
             let text =
                 self.cluster.kubectl(["-n", "lab", "get", object, "-o", "json", "--ignore-not-found"])?;
             let value: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -328,7 +330,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         node.wait_source("the fault to be gone", |source| source.faults.is_empty())?;
         // A repeated fault increments the count of the same event.
         node.cluster.apply(BAD_SUBNET)?;
-        wait_for("the event to be counted up", PATIENCE, || {
+        wait_for("a higher count of the event", PATIENCE, || {
             let counts = node.cluster.kubectl([
                 "get",
                 "events.v1.events.k8s.io",
@@ -362,9 +364,9 @@ fn addresses(context: &Context) -> Result<Verdict> {
         node.cluster.apply(OVERLAY)?;
         node.wait_source("the other nodes to be watched", follows)?;
         node.cluster.kubectl(["delete", "network", "tunnels"])?;
-        node.wait_source("the other nodes to be left alone", |source| !follows(source))?;
+        node.wait_source("the end of the watch of other nodes", |source| !follows(source))?;
 
-        // The next sandbox of the same pod, before the DEL of the first: the first gives way.
+        // The next sandbox of the same pod starts before the DEL of the first one, and replaces it.
         let again = Sandbox { container_id: format!("{}-again", late.container_id), ..late.clone() };
         let got = node.add(&again)?;
         ensure!(words(&got) == ["10.201.7.2", "fd00:201::72"], "{got:?}");
@@ -397,7 +399,7 @@ fn outage(context: &Context) -> Result<Verdict> {
         node.add(&leaving)?;
         // The state is written to disk a moment after it was received.
         let cache = bed.node()?.folder.join("lib/cluster.json");
-        wait_for("the cache to know the pod's address", PATIENCE, || {
+        wait_for("the cache to contain the pod's address", PATIENCE, || {
             let text = std::fs::read_to_string(&cache).unwrap_or_default();
             Ok(Seen::when(text.contains("10.201.7.2"), || format!("{} octets", text.len())))
         })?;

@@ -150,7 +150,10 @@ fn no_rights(cluster: &Cluster, resource: &ApiResource) -> Result<()> {
     match cluster.wait(cables.get("one")) {
         Err(kube::Error::Api(status)) if status.code == 403 => {
             let said = &status.message;
-            ensure!(said.contains("system:serviceaccount:default:nobody"), "mistaken for another: {said}");
+            ensure!(
+                said.contains("system:serviceaccount:default:nobody"),
+                "identified as another account: {said}"
+            );
             Ok(())
         }
         other => anyhow::bail!("an account without rights was answered {other:?}"),

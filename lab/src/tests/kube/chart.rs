@@ -112,8 +112,8 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
-        ensure!(!usual.contains(words), "{words:?} is there without being configured");
-        ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
+        ensure!(!usual.contains(words), "{words:?} is rendered without its setting");
+        ensure!(render(values)?.contains(words), "{values:?} should render {words:?}");
     }
     controller(&usual)?;
     client_ca(&render)?;
@@ -123,7 +123,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
     let everywhere = render(&["--set", "agent.ownNodeOnly=false"])?;
     ensure!(
         usual.contains("ValidatingAdmissionPolicy") && !everywhere.contains("ValidatingAdmissionPolicy"),
-        "agent.ownNodeOnly does not decide about the policies"
+        "agent.ownNodeOnly does not control the policies"
     );
     racks(&render)?;
     for never in
@@ -144,7 +144,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         let objects = taken.lines().count();
         apply(&["--validate=strict"], &usual)?;
         let again = apply(&["--validate=strict"], &usual)?;
-        ensure!(again.lines().count() == objects, "applied again there are others: {again}");
+        ensure!(again.lines().count() == objects, "a second apply has other objects: {again}");
         let named = SECRETS.iter().map(|&(account, name, is)| (account, "watch", "secrets", name, is));
         let all = RIGHTS.iter().map(|&(account, verb, resource, is)| (account, verb, resource, "", is));
         apply(&["--validate=strict"], &render(RACKS)?)?;
@@ -166,7 +166,7 @@ fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     for words in
         ["name: trunkline-agent-rack1\n", "serviceAccountName: trunkline-agent-rack2\n", "rack: rack2\n"]
     {
-        ensure!(racks.contains(words), "agent.racks should make {words:?}");
+        ensure!(racks.contains(words), "agent.racks should render {words:?}");
     }
     ensure!(!racks.contains("serviceAccountName: trunkline-agent\n"), "racks, and agents of no rack");
     let mut same = RACKS.to_vec();
@@ -224,7 +224,7 @@ fn controller(usual: &str) -> Result<()> {
 /// The webhook's client CA comes from a Secret, if one is named.
 fn client_ca(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     const FLAG: &str = "--webhook-client-ca=/etc/trunkline/client-ca/ca.crt";
-    ensure!(!render(&[])?.contains("client-ca"), "a client CA without being configured");
+    ensure!(!render(&[])?.contains("client-ca"), "a client CA without its setting");
     let deployment = object(&render(&["--set", "webhook.clientCA.secretName=api-server-ca"])?, "Deployment")?;
     let pod = &deployment["spec"]["template"]["spec"];
     ensure!(pod["volumes"][0]["secret"]["secretName"] == "api-server-ca", "its volumes: {}", pod["volumes"]);
@@ -250,7 +250,7 @@ fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
         ("agent.keySecrets={}", "keySecrets"),
         ("agent.racks[0].name=Rack_1,agent.racks[0].nodeSelector.rack=1", "name"),
     ] {
-        let refused = render(&["--set", value]).err().with_context(|| format!("{value} was taken"))?;
+        let refused = render(&["--set", value]).err().with_context(|| format!("{value} was accepted"))?;
         ensure!(format!("{refused:#}").contains(words), "{value}: {refused:#}");
     }
     Ok(())

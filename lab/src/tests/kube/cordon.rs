@@ -18,7 +18,8 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/cordon",
-    about: "a cordoned node keeps its pods, is drained when they are gone, and returns; not without the API server, not against an operator",
+    about: "a cordoned node is drained once its pods are gone, and undrained after the uncordon; \
+            never without the API server, never against an operator's command",
     run: cordon,
 }];
 
@@ -113,7 +114,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
 
         // A cordon alone changes nothing: pods stay reachable, and no route is changed.
         node.kubectl("cordon")?;
-        node.wait_drain("the pod that has to go", |drain| is_cordoned(drain, 1, false))?;
+        node.wait_drain("the pod that must leave", |drain| is_cordoned(drain, 1, false))?;
         let drain = node.stays(DrainPhase::Undrained)?;
         ensure!(drain.cause.is_none() && is_cordoned(&drain, 1, false), "{drain:?}");
         let status = client::status(bed.node()?)?;
@@ -151,7 +152,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         bed.tor_has_only("tor1", &[])?;
         let events: Events = client::ask(bed.node()?, &["events"])?;
         let said = |words: &str| events.events.iter().any(|event| event.text.contains(words));
-        ensure!(said("it is cordoned in Kubernetes, and its pods have gone"), "{:?}", events.events);
+        ensure!(said("it is cordoned in Kubernetes, and its pods are gone"), "{:?}", events.events);
 
         // The drain persists: over a kill, without the API server, and when the Node itself is
         // gone.
@@ -202,7 +203,8 @@ fn cordon(context: &Context) -> Result<Verdict> {
         bed.established()?;
         bed.pings("outside", &of_log)?.finish()?;
         passed(format!(
-            "cordoned {answered} pings, announcing {announced}, back {back}, none lost; kept over kill, outage and a deleted Node; an operator's word above it"
+            "cordoned {answered} pings, announcing {announced}, back {back}, none lost; kept over \
+             kill, outage and a deleted Node; an operator's command takes precedence"
         ))
     })
 }

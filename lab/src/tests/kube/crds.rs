@@ -81,7 +81,7 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
         }
         let silent: Vec<&str> =
             rules().iter().map(|rule| rule.message).filter(|message| !spoken.contains(message)).collect();
-        ensure!(silent.is_empty(), "no case makes these rules speak: {silent:#?}");
+        ensure!(silent.is_empty(), "no case triggers these rules: {silent:#?}");
         let (good, bad) = agreed;
         ensure!(good > 100 && bad > 100, "generated objects: {good} accepted, {bad} refused");
         passed(format!(
@@ -104,7 +104,7 @@ fn generated(cluster: &Cluster, base: &Base) -> Result<(usize, usize)> {
     for _ in 0..GENERATED {
         let mut spec = base.spec.clone();
         for _ in 0..random.usize(1..=3) {
-            // Edits of a list that an earlier edit removed do not fit.
+            // Edits of a list that an earlier edit removed cannot be applied.
             spec = rule_cases::edited(&spec, edits[random.usize(..edits.len())]).unwrap_or(spec);
         }
         let faults = rule_cases::faults(base, &spec, None);
@@ -172,7 +172,7 @@ fn object(base: &Base, spec: Value) -> Result<DynamicObject> {
 }
 
 fn edited(spec: &Value, edits: Edits) -> Result<Value> {
-    rule_cases::edited(spec, edits).with_context(|| format!("{edits:?} does not fit"))
+    rule_cases::edited(spec, edits).with_context(|| format!("{edits:?} cannot be applied"))
 }
 
 /// Attempts a creation under another name, or a change of the base.

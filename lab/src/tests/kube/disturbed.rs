@@ -13,12 +13,14 @@ use crate::tests::{Context, passed};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/leader-kill",
-        about: "the leading controller killed at each moment of a burst of allocations: no address twice, none leaked",
+        about: "the leading controller is killed at each moment of a burst of allocations: no \
+                address is allocated twice or leaked",
         run: leader_kill,
     },
     Test {
         name: "kube/outage",
-        about: "the API server killed at each moment of a burst, once for longer than a Lease, while pods come and go: likewise",
+        about: "the API server is killed at each moment of a burst, once for longer than a Lease, \
+                while pods are created and deleted: no address is allocated twice or leaked",
         run: outage,
     },
 ];
@@ -26,7 +28,8 @@ pub(super) const TESTS: &[Test] = &[
 /// One round for each moment of a burst.
 const ROUNDS: usize = BURST;
 const SOAK_ROUNDS: usize = 50;
-/// The longest outage. Both are longer than a Lease, so no replica leads at its end.
+/// The longest outage, for short and long rounds. Both values are longer than a Lease, so no
+/// replica leads at the end of the outage.
 const OUTAGE: Duration = Duration::from_secs(25);
 const SOAK_OUTAGE: Duration = Duration::from_secs(60);
 
@@ -37,7 +40,8 @@ fn leader_kill(context: &Context) -> Result<Verdict> {
         let mut replicas = Replicas::start(cluster, &program, 3)?;
         let mut storm = Storm::begin(cluster, pretended)?;
         for _ in 0..context.rounds(ROUNDS, SOAK_ROUNDS) {
-            // Found before the burst: a query in between would give the leader time to finish.
+            // The leader is found before the burst, because a query during the burst would give it
+            // time to finish.
             let leader = replicas.wait_leader(cluster)?;
             storm.round(cluster, |cluster| replicas.kill(cluster, leader))?;
         }

@@ -1,5 +1,6 @@
-//! Finalizers of other clients. A backup or an operator adds one, so that an object exists until
-//! the client has seen its deletion. The controller must never remove them together with its own.
+//! Finalizers of other clients. A backup or an operator adds a finalizer to keep an object until
+//! the client has seen its deletion. The controller must never remove these finalizers together
+//! with its own finalizer.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         set(cluster, &instance, &[OTHERS, OURS])?;
         cluster.wait(pretended.delete(&pod.namespace, &pod.name))?;
         let left = wait_has(cluster, &instance, &[OTHERS])?;
-        ensure!(left["metadata"]["deletionTimestamp"].is_string(), "it was not deleted: {left}");
+        ensure!(left["metadata"]["deletionTimestamp"].is_string(), "the object was not deleted: {left}");
 
         // An IPInstance that a StatefulSet's pod gets back: bound again, with the other finalizer.
         // A removed finalizer of Trunkline is restored.
@@ -111,7 +112,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         // this one.
         set(cluster, &instance, &[])?;
         let key = (pod.namespace.clone(), name.clone());
-        cluster.wait(auditor.until("the IPInstance to go", PATIENCE, |state| {
+        cluster.wait(auditor.until("the removal of the IPInstance", PATIENCE, |state| {
             (!state.instances.contains_key(&key)).then_some(())
         }))?;
         let mut found = false;
@@ -127,7 +128,9 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         ensure!(found, "{address} is not allocated any more");
         replicas.still_running()?;
         passed(
-            "own finalizers removed and added, foreign ones unchanged, on IPInstances, a Subnet and a Network".to_owned(),
+            "Trunkline's finalizers removed and added, foreign ones unchanged, on IPInstances, a \
+             Subnet and a Network"
+                .to_owned(),
         )
     })
 }

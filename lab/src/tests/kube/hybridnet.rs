@@ -1,5 +1,5 @@
-//! A cluster as hybridnet v0.8.9 leaves it: its kinds as in its chart, the objects of its manager
-//! and daemons with their labels, finalizers and statuses, and its workloads.
+//! A cluster as hybridnet v0.8.9 leaves it. It has the kinds of hybridnet's chart, the objects of
+//! its manager and daemons with their labels, finalizers and statuses, and its workloads.
 //! [`crate::kube::kubelet`] has stand-ins for its programs: a listening socket, and pods with the
 //! addresses of their IPInstances. This test plays its manager, which allocated the addresses
 //! before Trunkline is installed.
@@ -96,8 +96,8 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// An IPInstance that is bound to a pod, or reserved for the next pod of its name: then without
-/// node, UID, and their labels.
+/// An IPInstance that is bound to a pod, or reserved for the next pod of its name. A reserved one
+/// has no node, no UID and no labels of them.
 fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option<&Value>) -> Value {
     let mut labels = BTreeMap::from([
         ("networking.alibaba.com/version", json!("v1.2")),
@@ -283,7 +283,7 @@ fn kinds() -> Vec<Value> {
     ]
 }
 
-/// With hybridnet's fields, and the finalizers of its manager.
+/// A Network with hybridnet's fields and the finalizers of its manager.
 const NETWORK: &str = r#"
 apiVersion: networking.alibaba.com/v1
 kind: Network

@@ -1,5 +1,5 @@
 //! Runs `docs/install.md`: [`super::walk`] describes how, [`crate::kube::workloads`] runs the
-//! chart's workloads. The ToRs of the topology `rack` are those of the page.
+//! chart's workloads. The topology `rack` has the page's ToRs.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn install(context: &Lab) -> Result<Verdict> {
         let (node, address) = address_of(cluster, "first")?;
         let pod = nodes.attached(&node, "first")?;
         let inside = pod.ns.ip(["-4", "addr", "show", "eth0"])?;
-        ensure!(inside.contains(&format!("inet {address}/32")), "the pod has not {address}: {inside}");
+        ensure!(inside.contains(&format!("inet {address}/32")), "the pod lacks {address}: {inside}");
         let flow = Flow {
             name: "outside to first".to_owned(),
             from: fabric.host("outside")?.ns.clone(),
@@ -226,8 +226,8 @@ spec:
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";
 
-/// Checks the page's list of leftovers: nothing of the chart, no plugin, no kinds; only Secrets and
-/// the Lease.
+/// Checks the page's list of leftovers: only Secrets and the Lease; no other object of the chart,
+/// no plugin, no kinds.
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",

@@ -151,7 +151,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         pods.given(before)?;
 
         // A suspended leader. Another replica serves the pods created meanwhile. When it continues,
-        // it receives the events of these pods before those of their IPInstances.
+        // it receives the events of these pods before the events of their IPInstances.
         let sleeper = replicas.wait_leader(cluster)?;
         wait_quiet(cluster, &auditor)?;
         let name = sleeper.name().to_owned();
@@ -166,7 +166,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         ensure!(created >= BURST, "the audit log has {created} of the other's creates: {others:?}");
         let woken = Timestamp::now();
         replicas.resume(asleep)?;
-        wait_for("the sleeper to step down", PATIENCE, || {
+        wait_for("the suspended leader to step down", PATIENCE, || {
             let log = std::fs::read_to_string(replicas.log(asleep))?;
             Ok(Seen::when(log.contains("no longer leads"), || {
                 log.lines().last().unwrap_or_default().to_owned()
@@ -192,13 +192,15 @@ fn leader(context: &Context) -> Result<Verdict> {
             cluster.wait(auditor.until("the first of the burst to have an address", PATIENCE, first))?;
             replicas.end(cluster, leads)?;
             let next = replicas.wait_leader(cluster)?;
-            ensure!(next.name() != name, "{name} leads again, and another one was there");
+            ensure!(next.name() != name, "{name} leads again, although another replica was there");
             pods.given(made)?;
         }
         replicas.still_running()?;
         let given = pods.nothing_lost()?;
         passed(format!(
-            "one was suspended, continued and wrote nothing; {HANDOVERS} handed a Lease of 600 s over amid a burst; {given} addresses, no duplicate, no loss, no remainder"
+            "one leader was suspended, continued and wrote nothing; {HANDOVERS} leaders handed \
+             over a Lease of 600 s during a burst; {given} addresses, none duplicate, lost or left \
+             over"
         ))
     })
 }

@@ -1,7 +1,7 @@
 //! Runs `docs/migrate-from-hybridnet.md`: a cluster as hybridnet leaves it ([`super::hybridnet`]),
 //! whose nodes migrate one after the other, one of them also back and forth again. Invariants: no
-//! address is allocated twice, and a StatefulSet's pod keeps its address, whichever plugin attaches
-//! it on any node.
+//! address is allocated twice, and a StatefulSet's pod keeps its address with each plugin and on
+//! any node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,7 +23,8 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/migrate",
-    about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back, and on; addresses and MACs are kept",
+    about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back and \
+            forth; addresses and MACs are kept",
     run: migrate,
 }];
 
@@ -162,8 +163,10 @@ impl Migration<'_, '_> {
         let mut addresses = Vec::new();
         for pod in ["db-0", "db-1"] {
             let (node, address) = self.running(pod)?;
-            let (name, (was, mac, _)) =
-                before.iter().find(|(_, (_, _, of))| of == pod).context("it was there")?;
+            let (name, (was, mac, _)) = before
+                .iter()
+                .find(|(_, (_, _, of))| of == pod)
+                .context("the pod had an IPInstance before")?;
             ensure!(
                 was.split('/').next() == Some(address.to_string().as_str()),
                 "{pod} had {was} and has {address}"

@@ -38,7 +38,7 @@ const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Ov
 
 /// The agents' rights that this test does not use: the others are needed for an overlay.
 const UNSEEN: &[Unseen] = &[
-    ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
+    ("agent", "get", "pods", "addresses that hybridnet allocated: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
     ("agent", "patch", "events.events.k8s.io", "there is no fault: kube/agent"),
 ];

@@ -1,7 +1,7 @@
-//! The writes that the token of one node's agent allows: none for another node, and for its own node
-//! only those that an agent needs. Also the Secrets that it can read: the keys of its own rack. Each
-//! write goes to a real API server, with a token like those that kubelets request. At its end the
-//! test shows that without the chart's policies each refused write is accepted.
+//! The writes that the token of one node's agent allows: none for another node, and for its own
+//! node only the writes that an agent needs. Also the Secrets that it can read: the keys of its own
+//! rack. Each write goes to a real API server, with a token like a kubelet requests it. At its end
+//! the test shows that without the chart's policies each refused write is accepted.
 
 use std::path::Path;
 use std::time::Duration;

@@ -24,7 +24,8 @@ use crate::{client, evidence, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/racks",
-    about: "pods of the API server across two racks; a StatefulSet's pod moves with its addresses; a node is drained; rights as few as can be",
+    about: "pods of the API server across two racks; a StatefulSet's pod moves with its addresses; \
+            a node is drained; the rights are minimal",
     run: racks,
 }];
 
@@ -35,10 +36,10 @@ const NAMESPACE: &str = "shop";
 const UNSEEN: &[Unseen] = &[
     ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
     ("agent", "watch", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
-    ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
-    ("agent", "create", "events.events.k8s.io", "faults, which the webhook keeps out here: kube/agent"),
-    ("agent", "patch", "events.events.k8s.io", "faults, which the webhook keeps out here: kube/agent"),
-    ("controller", "get", "ipinstances.networking.alibaba.com", "where an answer was lost: kube/leader-kill"),
+    ("agent", "get", "pods", "addresses that hybridnet allocated: kube/agent"),
+    ("agent", "create", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
+    ("agent", "patch", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
+    ("controller", "get", "ipinstances.networking.alibaba.com", "after a lost answer: kube/leader-kill"),
 ];
 
 /// Additional objects: some with hybridnet's finalizer, and a node in no Network.
@@ -192,7 +193,7 @@ impl Racks<'_> {
         cluster.apply(FRINGE)?;
         nodes::says(cluster, "nowhere", "True", "NoNetwork")?;
         cluster.kubectl(["delete", "node", "nowhere"])?;
-        wait_for("the NodeInfo of a node that is gone to go", PATIENCE, || {
+        wait_for("the removal of the NodeInfo of a deleted node", PATIENCE, || {
             let left = cluster.kubectl(["get", "nodeinfo", "nowhere", "--ignore-not-found", "-o", "name"])?;
             Ok(Seen::when(left.is_empty(), || left))
         })?;

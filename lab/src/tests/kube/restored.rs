@@ -22,7 +22,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/etcd-restore",
-    about: "etcd restored from an older snapshot: addresses in use on nodes win",
+    about: "etcd restored from an older snapshot: addresses in use on nodes take precedence",
     run: etcd_restore,
 }];
 

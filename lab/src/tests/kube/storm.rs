@@ -1,6 +1,6 @@
 //! A cluster under change: Network and Subnets of two racks, and pods that are created and deleted
-//! in three namespaces all the time. These invariants must hold at the end, whatever happened to
-//! the controllers and the API server:
+//! in three namespaces all the time. These invariants must hold at the end, after any disturbance
+//! of the controllers and the API server:
 //!
 //! - no address was held twice at any moment ([`AddressAuditor`]);
 //! - every pod has its addresses, and every IPInstance has its pod or, for a StatefulSet, a future
@@ -163,8 +163,9 @@ impl Storm {
         let in_the_middle = self.rounds.iter().filter(|r| (1..BURST).contains(&r.given_before)).count();
         let after: Vec<f64> = self.rounds.iter().map(|r| r.all_after).collect();
         Ok(format!(
-            "{} rounds, {in_the_middle} of them amid a burst; {} pods, {} IPInstances: {} addresses twice, {leaked} leaked, all {} of the subnets \
-             given out in the end; a burst complete after p50 {:.1} s, at most {:.1} s",
+            "{} rounds, {in_the_middle} of them during a burst; {} pods, {} IPInstances: {} \
+             addresses twice, {leaked} leaked, all {} of the subnets allocated in the end; a burst \
+             complete after p50 {:.1} s, at most {:.1} s",
             self.rounds.len(),
             self.came.load(Ordering::Relaxed) + (self.rounds.len() * BURST) as u64,
             audit.made,
@@ -176,7 +177,7 @@ impl Storm {
     }
 
     /// Waits until only the retained IPInstances of the StatefulSets' pods are left. Returns the
-    /// number of leaked ones, which is 0.
+    /// number of leaked IPInstances, which is 0.
     fn settle(&self, cluster: &Cluster) -> Result<usize> {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());
@@ -309,7 +310,8 @@ impl Walker {
                         meta.name.as_ref() == Some(&plan.name)
                             && meta.namespace.as_ref() == Some(&plan.namespace)
                     });
-                    same.and_then(|meta| meta.uid).context("there is one of this name, and there is not")
+                    same.and_then(|meta| meta.uid)
+                        .context("the API server reports that the pod exists, and does not list it")
                 }
                 other => other,
             }

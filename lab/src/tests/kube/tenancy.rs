@@ -1,5 +1,5 @@
 //! The chart's optional policy on a real API server: a Namespace that names a Network restricts its
-//! pods to it, whatever the pods request.
+//! pods to this Network, even if the pods request another one.
 
 use std::time::Duration;
 

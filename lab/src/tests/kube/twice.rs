@@ -1,6 +1,7 @@
 //! Two IPInstances of one address, created by another program: while a controller runs, and while
-//! none runs. The pod that uses the address keeps it, or else the older one. The other pod gets
-//! another address, and an event. If both pods use it, only their owner can decide.
+//! none runs. The pod that uses the address keeps it. If no pod uses it, the older pod keeps it.
+//! The other pod gets another address, and an event. If both pods use it, only their owner can
+//! decide.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -131,7 +132,7 @@ fn twice(context: &Context) -> Result<Verdict> {
             cluster,
             &[&one.to_string(), "belongs to IPInstance storm-a/", "this pod gets another one"],
         )?;
-        second.wait_one(cluster, &auditor, "only the address that it had", |address| address == two)?;
+        second.wait_one(cluster, &auditor, "only its earlier address", |address| address == two)?;
         first.wait_one(cluster, &auditor, "its address as before", |address| address == one)?;
 
         // While none runs. The older one is in the namespace with the later name, so age decides
@@ -165,14 +166,19 @@ fn twice(context: &Context) -> Result<Verdict> {
         // other keeps it alone.
         both.wait_told(cluster, &["100.64.1.102", "storm-b/100-64-1-102", "delete one of the two pods"])?;
         of_two.wait_told(cluster, &["100.64.1.102", "storm-a/100-64-1-102", "delete one of the two pods"])?;
-        both.wait_one(cluster, &auditor, "what it uses", |address| is(address, "100.64.1.102"))?;
+        both.wait_one(cluster, &auditor, "the address that it uses", |address| is(address, "100.64.1.102"))?;
         cluster.wait(pretended.delete(&both.plan.namespace, &both.plan.name))?;
         let key = (both.plan.namespace.clone(), "100-64-1-102".to_owned());
-        cluster.wait(auditor.until("the deleted pod's IPInstance to go", PATIENCE, |state| {
+        cluster.wait(auditor.until("the removal of the deleted pod's IPInstance", PATIENCE, |state| {
             (!state.instances.contains_key(&key)).then_some(())
         }))?;
-        of_two.wait_one(cluster, &auditor, "what it uses", |address| is(address, "100.64.1.102"))?;
+        of_two
+            .wait_one(cluster, &auditor, "the address that it uses", |address| is(address, "100.64.1.102"))?;
         replicas.still_running()?;
-        passed("four addresses with two IPInstances each: settled while a controller looked on, and when one came back".to_owned())
+        passed(
+            "four addresses with two IPInstances each: resolved while a controller ran, and \
+                after one returned"
+                .to_owned(),
+        )
     })
 }

@@ -105,7 +105,7 @@ impl Walk {
     /// Checks that all sections with blocks have run; returns the number of blocks.
     pub(super) fn finish(self) -> Result<String> {
         if let Some(left) = self.sections.iter().find(|section| !section.walked) {
-            bail!("{}: section {:?} was not walked", self.page, left.title);
+            bail!("{}: section {:?} was not run", self.page, left.title);
         }
         Ok(format!("{}: {} blocks run, {} skipped", self.page, self.run, self.skipped))
     }
@@ -129,7 +129,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             match (language, sections.last_mut()) {
                 ("sh", Some(section)) => section.blocks.push(Block { text, not_here: not_here.take() }),
                 ("sh", None) => bail!("a block before the first section: {text}"),
-                // For example YAML as an illustration.
+                // Another block is an illustration, for example in YAML.
                 _ => {}
             }
         }

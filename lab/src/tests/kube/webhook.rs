@@ -1,8 +1,8 @@
 //! The admission webhook on a real API server: every rule with an accepted and a refused object,
 //! requests while the webhook is down, and certificates that are rotated during requests.
 //!
-//! Two replicas of the controller run; the API server uses one for validation and the other for
-//! mutation, so both must serve certificates that the configurations trust. Neither leads (the
+//! Two replicas of the controller run. The API server uses one for validation and the other for
+//! mutation. So both must serve certificates that the configurations trust. Neither leads (the
 //! Lease names another holder): the test is about the work of every replica, and nothing else
 //! changes the objects.
 
@@ -33,7 +33,8 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "kube/webhook-life",
-        about: "without an answer pods pass and resources are denied; certificates are rotated and restored, no request fails",
+        about: "without an answer of the webhook, pods are admitted and resources are denied; \
+                certificates are rotated and restored, no request fails",
         run: life,
     },
 ];
@@ -192,10 +193,14 @@ fn rotations(cluster: &Cluster) -> Result<String> {
                 bail!("requests of client {ended} failed");
             }
             let now = serving(cluster)?;
-            Ok(if now == last { Seen::NotYet("it is the one of before".to_owned()) } else { Seen::Yes(now) })
+            Ok(if now == last {
+                Seen::NotYet("the certificate is unchanged".to_owned())
+            } else {
+                Seen::Yes(now)
+            })
         })?;
     }
-    // Once more with the current certificate.
+    // The last requests use the current certificate.
     let so_far = asked.load(Ordering::Relaxed);
     wait_for("requests after the last rotation", PATIENCE, || {
         Ok(Seen::when(asked.load(Ordering::Relaxed) > so_far + 100, || "none".to_owned()))

@@ -10,7 +10,7 @@ use crate::product::cargo_with_log as cargo;
 use crate::tests::{Context, Test, Verdict, passed};
 use crate::uml;
 
-/// This one boots its kernel by itself: there is no cargo inside.
+/// This test boots its kernel by itself: there is no cargo inside.
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/kernel-tests",
     about: "the agent's tests of IPVLAN and VLAN devices, which are skipped where the kernel has none",
@@ -23,7 +23,7 @@ fn kernel_tests(context: &Context) -> Result<Verdict> {
     if let Some(why) = uml::missing(&context.place)? {
         return Ok(Verdict::Skipped(why));
     }
-    // Built as part of the workspace, so that the unit tests use the same build.
+    // The tests are built as part of the workspace, so the unit tests use the same build.
     let build = ["test", "--workspace", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];
     let said = cargo(&context.place, "kernel-tests", &build, &[])?;
     let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

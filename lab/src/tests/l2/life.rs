@@ -24,7 +24,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/fifty",
-        about: "fifty pods on a node, all reached, all gone without a trace",
+        about: "fifty pods on a node: all are reachable, and all are removed without leftovers",
         run: fifty,
     },
 ];
@@ -45,7 +45,7 @@ fn restart(context: &Context) -> Result<Verdict> {
         let to = addresses(&pods);
         let mut all = flows(bed.host("outside")?, &to)?;
         all.extend(flows(bed.host("host1")?, &to[..2])?);
-        // From a pod of one attachment to all pods of both.
+        // The flows go from a pod of one attachment to all pods of both attachments.
         let from = &pods[3].0;
         all.extend(pods[..3].iter().flat_map(|(pod, attached)| {
             let flow = |to: &std::net::IpAddr| Flow {
@@ -55,7 +55,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             };
             attached.addresses.iter().map(flow).collect::<Vec<_>>()
         }));
-        // One slow processor handles all of it.
+        // One slow processor handles all pods.
         let mut pinger = Pinger::start(all, Duration::from_millis(50))?;
         pinger.settle(PATIENCE)?;
         let state =

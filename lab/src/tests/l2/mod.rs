@@ -24,7 +24,7 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "l2/switch",
-        about: "tagged hosts of two racks reach each other, and not by a port that lacks their VLAN",
+        about: "tagged hosts of two racks reach each other, and not through a port that lacks their VLAN",
         run: switch,
     },
     Test {
@@ -167,7 +167,8 @@ fn pairs(context: &Context) -> Result<Verdict> {
             parties.push(Party::host(bed.host(host)?, &addresses)?);
         }
         let pairs = matrix(&parties)?;
-        // Whichever packet waited for the answer, the node itself sent the request.
+        // A packet of a pod or of the host may have waited for the answer, but the node itself sent
+        // the request.
         let asked = asked.seen();
         ensure!(!asked.is_empty(), "no ARP request was seen");
         for pod in behind_veth {

@@ -27,7 +27,8 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/vlan-device",
-        about: "a VLAN device exists while a subnet needs it, is restored after a deletion, and a foreign one is not touched",
+        about: "a VLAN device exists while a subnet needs it, is restored after a deletion, and a \
+                foreign one is not changed",
         run: vlan_device,
     },
 ];
@@ -51,7 +52,7 @@ fn parent(context: &Context) -> Result<Verdict> {
             reached("the switch's port was down")?;
 
             node.sh("ip link set eth1 down")?;
-            wait_for("the status to say that eth1 is down", PATIENCE, || {
+            wait_for("the status to show that eth1 is down", PATIENCE, || {
                 let said = client::status(node)?.not_ready;
                 Ok(Seen::when(said.iter().any(|said| said.contains("eth1 is down")), || format!("{said:?}")))
             })?;
@@ -126,7 +127,7 @@ fn untagged(context: &Context) -> Result<Verdict> {
                 ready(bed, name)?;
                 ensure!(
                     device(node, rack.vlan).is_err(),
-                    "the VLAN's device is still there, and nothing needs it"
+                    "the VLAN's device still exists, although no subnet needs it"
                 );
                 let (pod, attached) = rack.attach(bed, name, "p")?;
                 parties.push(Party::pod(&pod, &attached));
@@ -169,7 +170,7 @@ fn vlan_device(context: &Context) -> Result<Verdict> {
         subnets.write(&text)?;
         let stranger = Sandbox::create(bed.fabric, "node1", "stranger")?;
         let said = refused_for(bed, &stranger, "eth1.11")?;
-        ensure!(shown()?.contains("dummy"), "someone else's device was touched: {}", shown()?);
+        ensure!(shown()?.contains("dummy"), "a foreign device was changed: {}", shown()?);
         node.sh("ip link del eth1.11")?;
         wait(true)?;
         cni::add(bed.fabric, &rack.conf(), &stranger)?;

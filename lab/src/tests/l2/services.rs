@@ -1,4 +1,4 @@
-//! Services for pods with attachment `ipvlan`: through the side pair to the node, translated there,
+//! Services for pods with attachment `ipvlan`: through the veth pair to the node, translated there,
 //! and back on the same path. A translated connection to a slave gets the node's address, by the
 //! agent's own rule. Plain DNAT rules stand in for kube-proxy.
 
@@ -17,7 +17,8 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/services",
-    about: "a pod with an IPVLAN slave reaches Services by its side pair, whether the backend is on its node, in its VLAN or beyond",
+    about: "a pod with an IPVLAN slave reaches Services through its veth pair; the backend is on \
+            its node, in its VLAN or beyond",
     run: services,
 }];
 
@@ -62,7 +63,8 @@ fn services(context: &Context) -> Result<Verdict> {
             let seen = greeted(&pod.ns, SocketAddr::new(*service, 80)).context(*place)?;
             ensure!(own.contains(&seen), "{place} saw {seen}, not the node");
         }
-        // The packet sent last has passed: no packet of the Services was on the wire before it.
+        // The last packet has passed, so all packets before it have passed too. None of them had a
+        // Service's address.
         reachable(flows(node, &["10.2.0.1"])?)?;
         wire.wait(&["> 10.2.0.1: ICMP echo request"], PATIENCE)?;
         let lines = wire.seen();
@@ -71,8 +73,8 @@ fn services(context: &Context) -> Result<Verdict> {
             ensure!(found.is_none(), "a Service's address left the node: {found:?}");
         }
 
-        // The rule is the cause: without it a backend in the VLAN answers the slave directly, from
-        // an address that the pod did not use.
+        // The agent's rule causes this. Without the rule, a backend in the VLAN answers the slave
+        // directly, with a source address that the pod did not use.
         client::end_agent(node, Signal::TERM)?;
         node.sh("nft delete table inet trunkline")?;
         let (place, unmasked) = services[2];

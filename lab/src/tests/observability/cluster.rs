@@ -2,8 +2,8 @@
 //! node between two ToRs. Each alert about them fires for its fault and clears afterwards, and by
 //! then every panel about them has had data.
 //!
-//! Certificates of the webhook live for seconds here, so that they expire while the API server,
-//! which stores the next one, is down.
+//! Certificates of the webhook live for seconds here. So they expire while the API server is down,
+//! because the API server stores the next certificate.
 
 use std::path::Path;
 use std::time::Duration;
@@ -137,7 +137,7 @@ impl Observed<'_> {
 
     /// All replicas are killed. Meanwhile a second pod gets an IPInstance with the address of an
     /// existing pod, so that the leader finds the conflict when it returns. A running leader would
-    /// give the newcomer another address at once.
+    /// allocate another address to the second pod at once.
     fn leaderless(&self, replicas: &mut Replicas, prometheus: &Prometheus, holder: &Attached) -> Result<()> {
         let cluster = &*self.cluster;
         let address = holder.addresses[0];
@@ -183,7 +183,7 @@ impl Observed<'_> {
         }
         replace(cluster, &role.to_string())?;
         wait_for("a pod to pass that was not judged", PATIENCE, || {
-            Ok(Seen::when(!is_judged(cluster)?, || "it is refused".to_owned()))
+            Ok(Seen::when(!is_judged(cluster)?, || "the pod is refused".to_owned()))
         })?;
         for _ in 0..6 {
             prometheus.wait_scrape()?;

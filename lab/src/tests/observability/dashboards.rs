@@ -1,7 +1,7 @@
 //! The dashboards and the schema that Grafana publishes: types (`@grafana/schema`), including those
 //! of the panels' plugins, against which the files are compiled. The versions are the first and the
-//! last release of Grafana 11: the first must know everything that they use, the last must still
-//! accept it.
+//! last release of Grafana 11: the first release must know all features that the dashboards use,
+//! and the last release must still accept them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/dashboards",
-    about: "each dashboard is what Grafana 11's published schema says one is, each link leads somewhere, each panel belongs to a lab",
+    about: "each dashboard is valid by Grafana 11's published schema, each link has a target, each \
+            panel belongs to a lab",
     run: judge,
 };
 
@@ -32,7 +33,7 @@ fn judge(context: &Context) -> Result<Verdict> {
     let divided = labs::divided(&context.place)?;
     let labs: Vec<String> =
         divided.iter().map(|(lab, (panels, _))| format!("{panels} by {}", lab.test())).collect();
-    let words = format!("{followed} links lead somewhere; expressions evaluated: {}", labs.join(", "));
+    let words = format!("{followed} links have a target; expressions evaluated: {}", labs.join(", "));
     if run(&mut cmd("npm", ["--version"])).is_err() {
         return Ok(Verdict::Skipped(format!("{words}; npm is not installed (apt-get install npm)")));
     }

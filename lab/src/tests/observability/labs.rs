@@ -1,5 +1,5 @@
 //! The lab of each expression. No lab can produce data for all dashboards and alerts: two racks
-//! have no API server, the cluster has no VLAN, and the VLAN lab has nothing else. So the first
+//! have no API server, the cluster has no VLAN, and the VLAN lab has only VLANs. So the first
 //! metric of an expression decides its lab, without a manual list. A new panel or alert without a
 //! lab makes [`divided`] fail, and one without data makes [`evaluate`] fail in its lab.
 
@@ -13,12 +13,12 @@ use super::rules::{self, Rule, histogram_of};
 use crate::dashboards::{self, Panel};
 use crate::fabric::Place;
 
-/// Where there is data of a kind.
+/// A lab, by the data that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lab {
     /// Nodes with files as their source, and routers.
     TwoRacks,
-    /// The same with an API server, and controllers.
+    /// Nodes with an API server as their source, and controllers.
     Cluster,
     /// Pods on VLANs, which need a kernel that has such devices.
     Vlans,
@@ -44,7 +44,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_kernel_", Lab::TwoRacks),
     ("trunkline_manifests_", Lab::TwoRacks),
     ("trunkline_network_", Lab::TwoRacks),
-    // No panel and no alert asks for it; `observability/otlp` does.
+    // No panel and no alert uses it; `observability/otlp` does.
     ("trunkline_otlp_", Lab::TwoRacks),
     ("trunkline_probe_", Lab::TwoRacks),
     ("trunkline_ready", Lab::TwoRacks),
@@ -59,7 +59,7 @@ const FAMILIES: &[(&str, Lab)] = &[
 impl Lab {
     pub(super) const ALL: [Lab; 3] = [Lab::TwoRacks, Lab::Cluster, Lab::Vlans];
 
-    /// The test that is this lab.
+    /// The test of this lab.
     pub(super) const fn test(self) -> &'static str {
         match self {
             Lab::TwoRacks => "observability/two-racks",
@@ -68,7 +68,7 @@ impl Lab {
         }
     }
 
-    /// The one that has a metric.
+    /// The lab that has a metric.
     fn of(metric: &str) -> Result<Lab> {
         let mut families = FAMILIES.iter().filter(|(family, _)| metric.starts_with(family));
         match (families.next(), families.next()) {
@@ -89,7 +89,7 @@ impl Lab {
     }
 }
 
-/// An expression of a panel, and which it is of.
+/// An expression, and the panel that it belongs to.
 struct Expression {
     panel: String,
     expr: &'static str,
@@ -127,7 +127,7 @@ pub(super) fn divided(place: &Place) -> Result<BTreeMap<Lab, (usize, BTreeSet<St
         }
     }
     let idle = Lab::ALL.into_iter().filter(|lab| !divided.contains_key(lab));
-    nobodys.extend(idle.map(|lab| format!("anything of its own: {}", lab.test())));
+    nobodys.extend(idle.map(|lab| format!("a panel or an alert in the lab {}", lab.test())));
     ensure!(nobodys.is_empty(), "no lab evaluates:\n{}", nobodys.join("\n"));
     Ok(divided)
 }
@@ -167,14 +167,14 @@ pub(super) fn lint(text: &str) -> Result<usize> {
         let metric = metric.with_context(|| format!("{name} is not in the catalogue"))?;
         let foreign: Vec<&&str> =
             labels.iter().filter(|label| **label != "le" && !metric.labels.contains(label)).collect();
-        ensure!(foreign.is_empty(), "{name}: the catalogue has no labels {foreign:?} of it");
+        ensure!(foreign.is_empty(), "{name}: the catalogue lacks its labels {foreign:?}");
         series += 1;
     }
     ensure!(series > 0, "no series");
     Ok(series)
 }
 
-/// A series' name, and those of its labels.
+/// The name of a series, and the names of its labels.
 fn parts(line: &str) -> (&str, Vec<&str>) {
     let Some((name, mut rest)) = line.split_once('{') else {
         return (line.split(' ').next().unwrap_or_default(), Vec::new());

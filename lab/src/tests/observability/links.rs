@@ -79,7 +79,7 @@ fn followed(files: &[File], anchors: &BTreeSet<String>, alerts: &BTreeSet<String
                 .as_array()
                 .is_some_and(|steps| steps.len() > 1);
             if red && explained == 0 {
-                faults.push(format!("{of}: it can be red, and has no link to a runbook"));
+                faults.push(format!("{of}: it has a threshold, and no link to a runbook"));
             }
         }
     }
@@ -88,13 +88,13 @@ fn followed(files: &[File], anchors: &BTreeSet<String>, alerts: &BTreeSet<String
     (followed, faults)
 }
 
-/// Whether an address is that of another dashboard, with variables that both have.
+/// Whether an address leads to another dashboard, with variables that both have.
 fn leads_to_dashboard(from: &File, by_uid: &BTreeMap<&str, &File>, url: &str) -> Result<(), String> {
     let (uid, query) =
         url.strip_prefix("/d/").and_then(|rest| rest.split_once('?')).ok_or("no address of a dashboard")?;
     let to = by_uid.get(uid).ok_or("no such dashboard")?;
     if to.uid == from.uid {
-        return Err("that is the dashboard that it is on".to_owned());
+        return Err("the link leads to its own dashboard".to_owned());
     }
     for part in query.split('&').filter(|part| *part != "${__url_time_range}") {
         let variable = part.strip_prefix("${").and_then(|part| part.strip_suffix(":queryparam}"));
@@ -148,7 +148,7 @@ mod unit {
             (
                 json!([good]),
                 &red,
-                "a: p: it can be red, and has no link to a runbook; no panel leads to Here",
+                "a: p: it has a threshold, and no link to a runbook; no panel leads to Here",
             ),
             (json!([url("${runbooks}#here")]), &calm, "a: p: 0 links to the next level"),
             (
@@ -159,7 +159,7 @@ mod unit {
             (
                 json!([url("/d/a?${node:queryparam}"), url("${runbooks}#here")]),
                 &calm,
-                "a: p: /d/a?${node:queryparam}: that is the dashboard that it is on",
+                "a: p: /d/a?${node:queryparam}: the link leads to its own dashboard",
             ),
             (
                 json!([url("/d/b?${pod:queryparam}"), url("${runbooks}#here")]),

@@ -1,9 +1,9 @@
 //! Observability of a node and a cluster: metrics, alert rules, dashboards.
 //!
 //! ```text
-//! rules       alert rules by promtool, with cases, runbook sections and metrics that are there
-//! dashboards  the files against Grafana's published schema, and where each link of theirs leads
-//! labs        which of the following evaluates which panel and fires which alert
+//! rules       alert rules by promtool, with cases, runbook sections and existing metrics
+//! dashboards  the files against Grafana's published schema, and the targets of their links
+//! labs        for each panel and alert, the lab below that evaluates it or fires it
 //! two_racks   nodes and routers
 //! agents      faults of agents as a whole, in the same lab
 //! cluster     an API server, controllers with their webhook, a node

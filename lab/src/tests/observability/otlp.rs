@@ -143,7 +143,7 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
         );
         before = done;
     }
-    ensure!(before > begin, "nothing took any time: {steps:?}");
+    ensure!(before > begin, "no step has a duration: {steps:?}");
     let attributes = steps.last().map(|step| step["attributes"].to_string()).unwrap_or_default();
     ensure!(attributes.contains(TOR) || attributes.contains("10.2.0.1"), "no peer is named: {attributes}");
     ensure!(root["status"]["code"] != 2, "{root}");

@@ -49,7 +49,7 @@ pub(super) fn nobody(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     Ok(())
 }
 
-/// The same at a node with one remaining router, which has no alternate path.
+/// Packets for such an address at a node with one remaining router, which has no alternate path.
 pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let line = "neighbor 10.22.0.22 shutdown";
     configure(bed, "tor2b", &["router bgp 65022", line])?;

@@ -205,7 +205,7 @@ impl Prometheus {
     }
 
     /// The number of series with a number in them that an expression has had since the start. A
-    /// division by nothing also is a series, with only `NaN`, and its panel is empty.
+    /// division by zero also gives a series, with only `NaN`, and its panel is empty.
     pub(super) fn series(&self, expr: &str) -> Result<usize> {
         let now = self.now()?;
         let start = (now - self.began.elapsed().as_secs_f64() - 1.0).to_string();
@@ -217,10 +217,10 @@ impl Prometheus {
     }
 
     /// Waits until every target that is up was scraped once more. A rate only sees changes between
-    /// two scrapes, and none of the values of the first.
+    /// two scrapes, and no change before the first scrape.
     pub(super) fn wait_scrape(&self) -> Result<()> {
         let asked = self.now()?;
-        // For anything but a plain series, the timestamp is that of the query.
+        // For anything but a plain series, the timestamp is the time of the query.
         wait_for("a scrape", PATIENCE, || {
             let oldest = self.query("min(timestamp(up) and up == 1)")?;
             Ok(Seen::when(oldest.first().is_some_and(|at| *at > asked), || {
@@ -243,9 +243,9 @@ impl Prometheus {
 
     /// Waits until an alert fires for a node; without an instance if that is empty.
     pub(super) fn wait_firing(&self, alert: &str, instance: &str) -> Result<()> {
-        wait_for(&format!("{alert} to fire of {instance}"), PATIENCE, || {
+        wait_for(&format!("{alert} to fire for {instance}"), PATIENCE, || {
             let firing = self.firing(alert)?;
-            Ok(Seen::when(firing.iter().any(|of| of == instance), || format!("it fires of {firing:?}")))
+            Ok(Seen::when(firing.iter().any(|of| of == instance), || format!("it fires for {firing:?}")))
         })?;
         self.fired.borrow_mut().insert(alert.to_owned());
         Ok(())
@@ -260,7 +260,7 @@ impl Prometheus {
     pub(super) fn wait_cleared(&self, alert: &str) -> Result<()> {
         wait_for(&format!("{alert} to clear"), PATIENCE, || {
             let firing = self.firing(alert)?;
-            Ok(Seen::when(firing.is_empty(), || format!("it fires of {firing:?}")))
+            Ok(Seen::when(firing.is_empty(), || format!("it fires for {firing:?}")))
         })?;
         // Only an alert that has fired can clear.
         if self.fired.borrow().contains(alert) {
@@ -269,8 +269,8 @@ impl Prometheus {
         Ok(())
     }
 
-    /// The fault of these alerts is over. They clear when their range of a minute is: later faults
-    /// begin meanwhile, and [`Prometheus::wait_all_cleared`] waits for all of them together.
+    /// The fault of these alerts is over. They clear after their range of a minute. Later faults
+    /// begin before that, and [`Prometheus::wait_all_cleared`] waits for all of them together.
     pub(super) fn clear_later(&self, alerts: &[&'static str]) {
         self.clearing.borrow_mut().extend(alerts);
     }
@@ -304,7 +304,7 @@ pub(super) fn hastened(rules: &str) -> Result<String> {
             line.replace("[15m]", "[1m]").replace("[10m]", "[1m]").replace(WEEK, &format!("< {LAST_SECONDS}"))
         })
         .collect();
-    ensure!(changed > 10, "the rules have other times than this knows: {changed} were found");
+    ensure!(changed > 10, "the rules have times that this function does not expect: {changed} were found");
     Ok(lines.join("\n") + "\n")
 }
 

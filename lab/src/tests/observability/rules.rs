@@ -97,7 +97,7 @@ fn consistent(place: &Place) -> Result<usize> {
         ensure!(annotations.runbook_url == link, "{alert}: runbook_url is not {link}");
         ensure!(sections.contains(alert.as_str()), "{RUNBOOK} has no section {alert}");
         let named = named(expr);
-        ensure!(names_series(expr), "{alert} looks at no metric");
+        ensure!(names_series(expr), "{alert} uses no metric");
         let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
         ensure!(unknown.is_empty(), "{alert} uses {unknown:?}, which no program exports");
     }
@@ -118,7 +118,7 @@ pub(crate) fn named(expr: &str) -> BTreeSet<&str> {
     in_order(expr).collect()
 }
 
-/// Likewise, from left to right.
+/// Trunkline metrics in an expression, from left to right.
 pub(super) fn in_order(expr: &str) -> impl Iterator<Item = &str> {
     expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("trunkline_"))
 }

@@ -59,7 +59,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("a router that rejects the routes of pods", paths::refused),
             ("packets for an address that no pod has", paths::nobody),
             ("packets for an address that no pod has, at a node with one router", paths::alone),
-            ("a port that is taken", paths::port_taken),
+            ("a port that is in use", paths::port_taken),
             ("a deleted route, and interfaces without IPv6", hands),
             ("a pod with a forged source address, and a guard that cannot be loaded", guarded),
             ("manifests that are refused", agents::refused),
@@ -251,7 +251,7 @@ fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_cleared("TrunklineGuardNotInForce")
 }
 
-/// A subnet of two addresses, for pods that ask for it.
+/// A subnet of two addresses, for pods that name it.
 const SMALL: &str = "
 ---
 apiVersion: networking.alibaba.com/v1

@@ -36,8 +36,8 @@ fn vlans(context: &Context) -> Result<Verdict> {
             prometheus.wait_scrape()?;
         }
         set("down")?;
-        // A pod's first failed check ends that of the other family, and each family is a series of
-        // its own: of three pods, two fail in the same way.
+        // A pod's first failed check ends the check of the other family, and each family has its
+        // own series. So of three pods, at least two fail in the same family.
         for name in ["three", "four", "five"] {
             let pod = Sandbox::create(bed.fabric, NODE, name)?;
             let refused = cni::run(bed.fabric, "ADD", &conf, &pod)?.error().context("the gateway is away")?;
@@ -53,7 +53,7 @@ fn vlans(context: &Context) -> Result<Verdict> {
             let shown = "histogram_quantile(0.99, sum by (le) (rate(trunkline_wire_check_seconds_bucket{outcome=\"OUTCOME\"}[30s])))";
             ensure!(
                 prometheus.series(&shown.replace("OUTCOME", outcome))? > 0,
-                "the panel shows nothing of {outcome}"
+                "the panel has no data for {outcome}"
             );
         }
         let evaluated = labs::evaluate(Lab::Vlans, &prometheus, &context.place)?;

@@ -41,7 +41,7 @@ pub(crate) enum Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub frontend: Frontend,
-    /// For frontends that have one.
+    /// The traffic policy, for frontends that have one.
     pub policy: Option<Policy>,
     pub backend: Backend,
     pub client: Client,
@@ -98,7 +98,8 @@ impl Cell {
             (Frontend::ClusterIp, Client::Outside) => Promise::Refused(NOT_ROUTED),
             (Frontend::ClusterIp | Frontend::HostPort, Client::Pod)
             | (Frontend::HostPort, Client::Outside) => Promise::Client,
-            // For all but a NodePort, which names the node, the target node is the pod's own.
+            // A NodePort names the target node. For all other frontends, the target node is the
+            // pod's own node.
             (Frontend::ClusterIp | Frontend::HostPort, Client::Backend)
             | (Frontend::LoadBalancer | Frontend::ExternalIp, Client::Backend) => Promise::BackendNode,
             (_, Client::Node) => Promise::AskedNode,

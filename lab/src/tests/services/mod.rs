@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! cells   the cells and their promises, which `docs/services.md` shows
-//! plan    nodes, networks, pods, Services: who is where
-//! vlan    the same in a user-mode kernel, with the API server on the machine
+//! plan    the places of nodes, networks, pods and Services
+//! vlan    the same matrix in a user-mode kernel, with the API server on the machine
 //! world   a topology with the pods, kube-proxy on each node, and the connections
-//! return_path  nodes with several links: by which one an answer leaves
+//! return_path  nodes with several links: the link by which an answer leaves
 //! ```
 //!
 //! The test simulates the rest of the cluster: it writes Nodes, Services and EndpointSlices itself.
@@ -30,22 +30,26 @@ use crate::kube::proxy::Mode;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "services/iptables",
-        about: "BGP, GlobalBGP, VXLAN beside kube-proxy in iptables mode: every frontend, policy, backend, client; the promised source",
+        about: "BGP, GlobalBGP and VXLAN with kube-proxy in iptables mode: each frontend, policy, \
+                backend and client gives the promised source",
         run: |context| routed(context, Mode::Iptables),
     },
     Test {
         name: "services/nftables",
-        about: "BGP, GlobalBGP, VXLAN beside kube-proxy in nftables mode: every frontend, policy, backend, client; the promised source",
+        about: "BGP, GlobalBGP and VXLAN with kube-proxy in nftables mode: each frontend, policy, \
+                backend and client gives the promised source",
         run: |context| routed(context, Mode::Nftables),
     },
     Test {
         name: "services/vlan-iptables",
-        about: "tagged and untagged VLAN beside kube-proxy in iptables mode: the same matrix, in a user-mode kernel",
+        about: "tagged and untagged VLANs with kube-proxy in iptables mode: the same matrix, in a \
+                user-mode kernel",
         run: |context| vlan::outside(context, Mode::Iptables),
     },
     Test {
         name: "services/vlan-nftables",
-        about: "tagged and untagged VLAN beside kube-proxy in nftables mode: the same matrix, in a user-mode kernel",
+        about: "tagged and untagged VLANs with kube-proxy in nftables mode: the same matrix, in a \
+                user-mode kernel",
         run: |context| vlan::outside(context, Mode::Nftables),
     },
     Test {
@@ -57,8 +61,8 @@ pub(super) const TESTS: &[Test] = &[
 
 /// The parts of tests that run in a user-mode kernel.
 pub(super) const INSIDE: &[Test] = &[
-    Test { name: "services/vlan-iptables", about: "its part inside", run: vlan::inside },
-    Test { name: "services/vlan-nftables", about: "its part inside", run: vlan::inside },
+    Test { name: "services/vlan-iptables", about: "the part inside the kernel", run: vlan::inside },
+    Test { name: "services/vlan-nftables", about: "the part inside the kernel", run: vlan::inside },
 ];
 
 /// Networks, and the tests of their matrix with kube-proxy in modes iptables and nftables.

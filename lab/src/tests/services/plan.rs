@@ -1,5 +1,5 @@
 //! Places in the Services matrix: nodes, networks, pods with their addresses, and the objects for
-//! kube-proxy. All of it is fixed before anything runs.
+//! kube-proxy. The whole plan is fixed before anything runs.
 
 use std::net::{IpAddr, SocketAddr};
 

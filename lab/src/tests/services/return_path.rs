@@ -1,7 +1,7 @@
 //! The outgoing link of an answer. A node has two uplinks, and a management network with the
-//! default route; a remote client uses each of them. Whichever program translated the connection,
-//! its answer leaves by the link of the request. The other routers may have no route to the client,
-//! or may drop a foreign source.
+//! default route; a remote client uses each of them. The answer leaves by the link of the request,
+//! no matter which program translated the connection. The other routers may have no route to the
+//! client, or may drop a foreign source.
 //!
 //! The client counts the packets on each of its links.
 

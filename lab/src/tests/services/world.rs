@@ -33,7 +33,7 @@ pub(super) const PACKAGES: [&str; 3] = ["containernetworking-plugins", "iptables
 const ANSWERED: Duration = Duration::from_secs(5);
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// Number of concurrent connections. Most of the time is for those that must fail.
+/// Number of concurrent connections. Connections that must fail need most of the time.
 const AT_ONCE: usize = 48;
 
 /// Number of cells that an error names.

@@ -225,7 +225,7 @@ metadata: { name: leaf-a-v6 }
 spec: { network: leaf-a, range: { version: '6', cidr: '2001:db8:a::/112' } }
 ";
 
-/// As on hybridnet's page: explicit type and mode, netID 0.
+/// The manifest of hybridnet's page: explicit type and mode, netID 0.
 const VLAN_DOCUMENTED: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -240,7 +240,7 @@ spec:
     network: \"s1\"
 ";
 
-/// As in hybridnet's chart with its default values.
+/// The objects of hybridnet's chart with its default values.
 const CHART: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network

@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case("IPv6", vec![pod("a").with("ip-family", "IPv6").made(), has("a", &["fd00:1::10"])]),
         case(
-            "dual stack: one of each, with one MAC address",
+            "dual stack: one address of each family, with one MAC address",
             vec![pod("a").with("ip-family", "DualStack").made(), has("a", &["10.1.0.10", "fd00:1::10"])],
         ),
         case(
@@ -176,9 +176,12 @@ pub(super) fn cases() -> Vec<Case> {
                 has("b", &["10.1.0.10"]),
             ],
         ),
-        case("a pod in its node's network has none", vec![pod("a").in_host_network().made(), HasNone("a")]),
         case(
-            "a pod has none before it has a node",
+            "a pod in its node's network has no address",
+            vec![pod("a").in_host_network().made(), HasNone("a")],
+        ),
+        case(
+            "a pod has no address before it has a node",
             vec![
                 pod("a").unscheduled().made(),
                 HasNone("a"),
@@ -187,7 +190,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a node in no Underlay: the pod gets an event, and waits until there is one",
+            "a node in no Underlay: the pod gets an event, and waits for a Network",
             vec![
                 pod("a").on("n4").made(),
                 HasEvent("a", FAIL, "no Underlay Network selects node n4: label the node for one"),

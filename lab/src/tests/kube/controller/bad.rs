@@ -12,7 +12,7 @@ use super::{Case, case};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "a Network that cannot be read: named with its field, the others serve",
+            "an unreadable Network: its field is named, the other Networks are used",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -34,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a field that this version does not know is left out",
+            "a field that this version does not know is ignored",
             vec![
                 Loosen("Network"),
                 Change("Network", "rack1", json!({"spec": {"config": {"colour": "red"}}})),
@@ -54,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that cannot be read: named with its field, the others serve",
+            "an unreadable Subnet: its field is named, the other Subnets are used",
             vec![
                 Loosen("Subnet"),
                 Apply(UNREADABLE_SUBNET),
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "of two Underlays that select a node the older one serves",
+            "of two Underlays that select a node, the older one is used",
             vec![
                 Later("Network", "rack1"),
                 Apply(SECOND_UNDERLAY),

@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "--patch-calico-pod-ips-annotation: new addresses and kept ones",
+            "--patch-calico-pod-ips-annotation: new and retained addresses",
             vec![
                 pod("a").made(),
                 calico("a", "10.3.0.10,fd00:3::10"),

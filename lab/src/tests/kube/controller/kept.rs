@@ -1,4 +1,4 @@
-//! Addresses that outlive their pods: those of stateful workloads.
+//! Addresses that outlive their pods: addresses of stateful workloads.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ const SET: &str = "StatefulSet";
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "IPv4: kept for the next pod of the name, with its MAC address, on another node",
+            "IPv4: retained for the next pod of this name, with its MAC address, on another node",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -48,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "of a pair one is lost: the other is kept, and one is added",
+            "one address of a pair is lost: the other is retained, and a new one is added",
             vec![
                 pod("db-0").of(SET).with("ip-family", "DualStack").made(),
                 has("db-0", &["10.1.0.10", "fd00:1::10"]),
@@ -61,7 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "kept only once no container runs",
+            "retained only once no container runs",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -91,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "network and family are retained, whatever the next pod's annotations are",
+            "network and family are retained, independent of the next pod's annotations",
             vec![
                 pod("db-0")
                     .of(SET)
@@ -123,7 +123,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "scaled down and up: each finds its own; the set deleted: all are free",
+            "scaled down and up: each pod gets its own address; the set deleted: all are free",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -148,7 +148,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a kind that is not in stateful-workload-kinds keeps nothing",
+            "a kind that is not in stateful-workload-kinds retains nothing",
             vec![
                 pod("web-0").of("CloneSet").made(),
                 has("web-0", &["10.1.0.10"]),
@@ -174,7 +174,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "evicted and completed pods leave theirs to the next",
+            "the next pod gets the address of an evicted or completed pod",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -191,7 +191,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an orphan of its set is known by its address's owner",
+            "a pod without its set is identified by the owner of its address",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),

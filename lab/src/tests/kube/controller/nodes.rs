@@ -91,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "quota: as Subnets come and go",
+            "quota: after Subnets are added and removed",
             vec![
                 left("n1", [true, true, true]),
                 Delete("Subnet", "rack1-v6"),
@@ -105,7 +105,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "quota: as nodes change their Network",
+            "quota: after nodes change their Network",
             vec![
                 left("n3", [true, true, true]),
                 label("n3", json!("none")),

@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "kept as others are",
+            "retained like other addresses",
             vec![
                 pod("db-1").of(SET).with("ip-pool", THREE).made(),
                 has("db-1", &["10.1.0.17"]),
@@ -52,7 +52,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![pod("db-0").of(SET).with("ip-pool", "10.2.0.4").on("n3").made(), has("db-0", &["10.2.0.4"])],
         ),
         case(
-            "in a network that is named",
+            "in a named network",
             vec![
                 pod("db-0").of(SET).with("specified-network", "overlay").with("ip-pool", "10.3.0.33").made(),
                 has("db-0", &["10.3.0.33"]),
@@ -72,7 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a pool with half of a pair changed: the other half stays",
+            "a pool with one changed address of a pair: the other address stays",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.15/fd00:1::15").made(),
                 has("db-0", &["10.1.0.15", "fd00:1::15"]),
@@ -126,7 +126,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "named before not retained",
+            "a named address is retained despite ip-retain: false",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.15").with("ip-retain", "false").made(),
                 has("db-0", &["10.1.0.15"]),
@@ -141,7 +141,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![pod("a-0").with("ip-pool", "10.1.0.15").made(), has("a-0", &["10.1.0.10"])],
         ),
         case(
-            "MAC pool: by ordinal, and kept",
+            "MAC pool: by ordinal, and retained",
             vec![
                 pod("db-0").of(SET).with("mac-pool", MACS).made(),
                 Has("db-0", &["10.1.0.10"], Is("02:aa:00:00:00:01")),
@@ -157,7 +157,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "MAC pool where there was none: the kept address has it",
+            "a new MAC pool: the retained address gets its MAC address",
             vec![
                 pod("db-0").of(SET).made(),
                 has("db-0", &["10.1.0.10"]),
@@ -182,7 +182,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "MAC pool: a pod of no stateful workload has one that is made",
+            "MAC pool: a pod of no stateful workload has a generated one",
             vec![pod("a-0").with("mac-pool", MACS).made(), has("a-0", &["10.1.0.10"])],
         ),
     ]

@@ -15,7 +15,7 @@ fn finalizers(kind: &'static str, name: &'static str, value: Value) -> super::st
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "a pod that is gone",
+            "a deleted pod",
             vec![
                 pod("a").with("ip-family", "DualStack").made(),
                 has("a", &["10.1.0.10", "fd00:1::10"]),
@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an evicted pod, though it is still there to be looked at",
+            "an evicted pod, although its object still exists",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a terminating pod has its address to the end",
+            "a terminating pod keeps its address to the end",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -68,7 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an IPInstance that is deleted under a pod is held until the pod is gone",
+            "an IPInstance that is deleted while its pod exists stays until the pod is gone",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "hybridnet's finalizers on Subnets and Networks hold nothing back",
+            "hybridnet's finalizers on Subnets and Networks do not delay a deletion",
             vec![
                 finalizers("Subnet", "rack1-v6", json!(["networking.alibaba.com/metrics-registered"])),
                 Delete("Subnet", "rack1-v6"),
@@ -120,7 +120,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that is deleted and created again has the used addresses",
+            "a Subnet that is deleted and created again still has the used addresses",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -136,7 +136,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// As in [`super::step::FURNITURE`].
+/// The Subnet of [`super::step::FURNITURE`].
 const RACK1_V4: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Subnet

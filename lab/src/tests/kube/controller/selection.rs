@@ -79,7 +79,7 @@ pub(super) fn cases() -> Vec<Case> {
                 ),
                 Still("a", &["10.2.1.10"]),
                 pod("b").made(),
-                // The barrier has used the overlay's first address.
+                // The pod of the barrier has used the overlay's first address.
                 has("b", &["10.3.0.11"]),
             ],
         ),
@@ -159,7 +159,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a namespace's word that cannot be read is the namespace's",
+            "an unreadable annotation of a namespace is reported as the namespace's",
             vec![
                 namespace_says("ip-family", json!("five")),
                 pod("a").made(),

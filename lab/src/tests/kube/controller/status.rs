@@ -32,7 +32,7 @@ fn network(name: &'static str, v4: [u32; 3], v6: [u32; 3], pairs: u32) -> Step {
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "at first: all free addresses, private ones too, reserved ones not",
+            "initially: all free addresses, with private ones, without reserved ones",
             vec![
                 subnet("rack1-v4", [10, 0, 10], ""),
                 subnet("rack2-v4", [3, 0, 3], ""),
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "as pods come and go",
+            "after pods are created and deleted",
             vec![
                 pod("a").with("ip-family", "DualStack").made(),
                 has("a", &["10.1.0.10", "fd00:1::10"]),
@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "as reservedIPs change",
+            "after reservedIPs change",
             vec![
                 Change(
                     "Subnet",
@@ -92,7 +92,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "as Subnets come and go",
+            "after Subnets are added and removed",
             vec![
                 Apply(MORE),
                 network("rack1", [10, 0, 10], [20, 0, 20], 10),
@@ -109,7 +109,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "as nodes come, go and are labelled",
+            "after nodes are added, deleted and labelled",
             vec![
                 Apply("{ apiVersion: v1, kind: Node, metadata: { name: n5, labels: { rack: '1' } } }"),
                 Shows("Network", "rack1", json!({"status": {"nodeList": ["n1", "n2", "n5"]}})),
@@ -123,7 +123,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "as a Network's selector changes",
+            "after a Network's selector changes",
             vec![
                 Change("Network", "rack2", json!({"spec": {"nodeSelector": {"rack": "9"}}})),
                 Shows("Network", "rack2", json!({"status": {"nodeList": []}})),

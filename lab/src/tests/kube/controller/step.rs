@@ -36,8 +36,8 @@ pub(super) const OURS: &str = "networking.alibaba.com/";
 const SCHEMA: &str = ".spec.versions[0].schema.openAPIV3Schema";
 
 /// The initial objects of each case. rack1 speaks BGP and has two nodes. rack2 is a VLAN with one
-/// node, few addresses, and reserved and excluded ones of all kinds. n4 is in no Underlay network.
-/// The overlay is on every node, and has the barriers' pods.
+/// node and few addresses, some of them reserved or excluded in each possible way. n4 is in no
+/// Underlay network. The overlay is on every node, and has the barriers' pods.
 pub(super) const FURNITURE: &str = "
 { apiVersion: v1, kind: Node, metadata: { name: n1, labels: { rack: '1' } } }
 ---
@@ -118,8 +118,8 @@ pub(super) enum Step {
     ChangeStatus(&'static str, &'static str, Value),
     /// Deletes an object without waiting.
     Delete(&'static str, &'static str),
-    /// Replaces the schema of a kind by one that accepts anything, like that of an old
-    /// installation. The end of the case restores it.
+    /// Replaces the schema of a kind by a schema that accepts anything, as in an old installation.
+    /// The end of the case restores it.
     Loosen(&'static str),
     /// Creates an IPInstance for an address, with only a readable name.
     Garble(&'static str),
@@ -176,9 +176,9 @@ pub(super) enum Deed {
 pub(super) enum Mac {
     /// A generated one.
     Made,
-    /// That of the last pod of this name.
+    /// The MAC address of the last pod of this name.
     Same,
-    /// Another one than that.
+    /// Another MAC address than the last pod's.
     Other,
     /// This one.
     Is(&'static str),
@@ -285,19 +285,19 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Apply(_) => write!(f, "apply"),
-            Step::Make(pod) => write!(f, "pod {} is made", pod.name),
+            Step::Make(pod) => write!(f, "pod {} is created", pod.name),
             Step::Pod(name, deed) => write!(f, "pod {name}: {deed:?}"),
             Step::Change(kind, name, patch) => write!(f, "{kind} {name} is changed by {patch}"),
             Step::ChangeStatus(kind, name, patch) => {
                 write!(f, "the status of {kind} {name} is changed by {patch}")
             }
             Step::Delete(kind, name) => write!(f, "{kind} {name} is deleted"),
-            Step::Loosen(kind) => write!(f, "a {kind} may be anything"),
-            Step::Garble(address) => write!(f, "a garbled IPInstance of {address} is made"),
+            Step::Loosen(kind) => write!(f, "the schema of {kind} accepts anything"),
+            Step::Garble(address) => write!(f, "a garbled IPInstance of {address} is created"),
             Step::Later(kind, name) => write!(f, "later than {kind} {name}"),
             Step::Refused(step, text) => write!(f, "refused with {text:?}: {step}"),
             Step::Has(name, addresses, mac) => write!(f, "{name} has {addresses:?}, MAC address {mac:?}"),
-            Step::Kept(name, addresses) => write!(f, "{addresses:?} are kept for {name}"),
+            Step::Kept(name, addresses) => write!(f, "{addresses:?} are retained for {name}"),
             Step::Free(addresses) => write!(f, "{addresses:?} are free"),
             Step::HasNone(name) => write!(f, "{name} has no address"),
             Step::Still(name, addresses) => write!(f, "{name} still has {addresses:?}"),
@@ -385,7 +385,8 @@ impl<'a> World<'a> {
                 }))
             }
             Step::Later(kind, name) => {
-                let made = self.get(kind, name)?.context("there is none")?.metadata.creation_timestamp;
+                let made =
+                    self.get(kind, name)?.context("the object does not exist")?.metadata.creation_timestamp;
                 let probe = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "probe"}});
                 self.until("the next second", |world| {
                     let now = world.try_create(&probe)?.metadata.creation_timestamp;
@@ -393,7 +394,7 @@ impl<'a> World<'a> {
                 })
             }
             Step::Refused(step, text) => {
-                let error = self.take(step).err().context("it was accepted")?;
+                let error = self.take(step).err().context("the step was accepted")?;
                 let said = format!("{error:#}");
                 ensure!(said.contains(text), "refused for another reason: {said}");
                 Ok(())
@@ -408,14 +409,14 @@ impl<'a> World<'a> {
                 let held = world.instances()?;
                 let held: Vec<&str> =
                     held.iter().map(address).filter(|held| addresses.contains(held)).collect();
-                Ok(Seen::when(held.is_empty(), || format!("{held:?} are there")))
+                Ok(Seen::when(held.is_empty(), || format!("{held:?} are still allocated")))
             }),
             Step::HasNone(name) => {
                 self.barrier()?;
                 let all = self.instances()?;
                 let of = |instance: &&IPInstanceObject| instance.spec.binding.pod_name == *name;
                 let has: Vec<&str> = all.iter().filter(of).map(address).collect();
-                ensure!(has.is_empty(), "it has {has:?}");
+                ensure!(has.is_empty(), "the pod has {has:?}");
                 Ok(())
             }
             Step::Still(name, addresses) => {
@@ -425,18 +426,18 @@ impl<'a> World<'a> {
             Step::Held(address) => {
                 let (api, name) = self.named("IPInstance", address)?;
                 let there = || -> Result<DynamicObject> { Ok(self.cluster.wait(api.get(&name))?) };
-                ensure!(there()?.metadata.deletion_timestamp.is_some(), "it was not deleted");
+                ensure!(there()?.metadata.deletion_timestamp.is_some(), "the IPInstance was not deleted");
                 self.barrier()?;
-                there().map(drop).context("it was let go")
+                there().map(drop).context("the IPInstance was removed too early")
             }
             Step::HasEvent(name, reason, text) => self.has_event(name, reason, text),
             Step::Warned(kind, name, words) => self.warned(kind, name, words),
             Step::Shows(kind, name, object) => self.shows(kind, name, object),
             Step::Gone(kind, name) => {
                 let (api, name) = self.named(kind, name)?;
-                self.until("it to go", |world| {
+                self.until("the removal of the object", |world| {
                     let there = world.cluster.wait(api.get_opt(&name))?;
-                    Ok(Seen::when(there.is_none(), || "it is there".to_owned()))
+                    Ok(Seen::when(there.is_none(), || "the object still exists".to_owned()))
                 })
             }
             Step::Logged(words) => self.until(&format!("a line with {words:?}"), |world| {
@@ -524,7 +525,7 @@ impl<'a> World<'a> {
         if kind == "IPInstance" {
             probe["metadata"]["namespace"] = json!(self.namespace);
         }
-        self.until("the API server to go by the schema", |world| {
+        self.until("the API server to apply the schema", |world| {
             let taken = world.try_create(&probe);
             Ok(Seen::when(taken.is_ok() == takes_anything, || format!("{taken:?}")))
         })
@@ -560,13 +561,13 @@ impl<'a> World<'a> {
             let seen = all.first().map(|first| first.spec.address.mac.clone()).unwrap_or_default();
             let checked =
                 super::look::well_formed(self, &there, &all).and_then(|()| mac.check(&seen, before));
-            // A complete result would not change any more.
+            // A complete result would no longer change.
             Ok(Seen::Yes(checked.map(|()| seen)))
         })?
     }
 
     fn kept(&self, pod: &str, addresses: &[&str], mac: Option<&String>) -> Result<()> {
-        self.until(&format!("{addresses:?} to be kept for {pod}"), |world| {
+        self.until(&format!("{addresses:?} to be retained for {pod}"), |world| {
             let mut all = world.instances()?;
             all.retain(|instance| instance.spec.binding.pod_name == pod);
             all.sort_by_key(|instance| instance.spec.address.version == IpVersion::V6);
@@ -637,7 +638,7 @@ impl<'a> World<'a> {
 
     fn shows(&self, kind: &str, name: &str, wanted: &Value) -> Result<()> {
         self.until(&format!("{kind} {name} to show {wanted}"), |world| {
-            let there = world.get(kind, name)?.context("it is not there")?;
+            let there = world.get(kind, name)?.context("the object does not exist")?;
             let there = serde_json::to_value(there)?;
             Ok(super::look::difference(wanted, &there).map_or(Seen::Yes(()), Seen::NotYet))
         })
@@ -653,11 +654,11 @@ impl<'a> World<'a> {
         self.create(object)?;
         let of = |instance: &IPInstanceObject| instance.spec.binding.pod_name == name;
         self.until(&format!("{name} to have an address"), |world| {
-            Ok(Seen::when(world.instances()?.iter().any(of), || "it has none".to_owned()))
+            Ok(Seen::when(world.instances()?.iter().any(of), || "the pod has no address".to_owned()))
         })?;
         self.happens(&name, Deed::Goes)?;
         self.until(&format!("the address of {name} to be free"), |world| {
-            Ok(Seen::when(!world.instances()?.iter().any(of), || "it is there".to_owned()))
+            Ok(Seen::when(!world.instances()?.iter().any(of), || "the object still exists".to_owned()))
         })
     }
 
@@ -680,10 +681,10 @@ impl<'a> World<'a> {
                 Ok(Seen::when(bound.is_empty(), || format!("{bound:?} are bound to pods that are gone")))
             });
         }
-        // As the garbage collector does, once the workloads are gone.
+        // The garbage collector does the same after the workloads are deleted.
         let instances = api(self.cluster, "IPInstance", Some(&self.namespace));
         drop(self.cluster.wait(instances.delete_collection(&DeleteParams::default(), &all))?);
-        let gone = self.until("IPInstances that were deleted to go", |world| {
+        let gone = self.until("the removal of deleted IPInstances", |world| {
             let left = world.instances()?;
             Ok(Seen::when(left.is_empty(), || format!("{:?}", left.iter().map(address).collect::<Vec<_>>())))
         });
@@ -700,7 +701,7 @@ impl<'a> World<'a> {
         for kind in ["Node", "Subnet", "Network", "NodeInfo"] {
             let every = api(self.cluster, kind, None);
             drop(self.cluster.wait(every.delete_collection(&DeleteParams::default(), &all))?);
-            let gone = self.until(&format!("every {kind} to go"), |world| {
+            let gone = self.until(&format!("the removal of every {kind}"), |world| {
                 let left: ObjectList<DynamicObject> = world.cluster.wait(every.list(&all))?;
                 let left: Vec<String> = left.iter().map(|object| object.name_any()).collect();
                 Ok(Seen::when(left.is_empty(), || format!("{left:?}")))
@@ -747,7 +748,7 @@ fn crd(kind: &str) -> String {
 impl Mac {
     fn check(self, seen: &str, before: Option<&str>) -> Result<()> {
         match self {
-            Mac::Made => ensure!(seen.starts_with("02:12:34:"), "{seen} is not one that is made here"),
+            Mac::Made => ensure!(seen.starts_with("02:12:34:"), "{seen} is no generated MAC address"),
             Mac::Same => ensure!(Some(seen) == before, "{seen}, and it was {before:?}"),
             Mac::Other => ensure!(Some(seen) != before, "{seen} again"),
             Mac::Is(wanted) => ensure!(seen == wanted, "{seen}, and not {wanted}"),

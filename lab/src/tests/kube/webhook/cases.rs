@@ -203,7 +203,7 @@ fn first() -> Vec<Rule> {
             ],
         ),
         rule(
-            "Subnet: of a Network that is there",
+            "Subnet: of an existing Network",
             vec![new("Subnet", v4("bgp", "10.31.0.0/24", json!({})))],
             vec![(new("Subnet", v4("nowhere", "10.31.0.0/24", json!({}))), "there is no Network `nowhere`")],
         ),
@@ -415,7 +415,7 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "pod: its Network is there, of its type",
+            "pod: its Network exists and has its type",
             vec![
                 asking(&[]),
                 asking(&[("specified-network", "bgp")]),
@@ -510,7 +510,7 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "pod: addresses are left for its family",
+            "pod: its family has free addresses",
             vec![asking(&[("network-type", "Overlay")])],
             vec![
                 (asking(&[("network-type", "Overlay"), ("ip-family", "IPv6")]), "no IPv6 address left"),
@@ -518,7 +518,7 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "pod: none of it with hostNetwork, or ignored",
+            "pod: none of these rules with hostNetwork, or if ignored",
             vec![
                 Create(with(
                     pod("host", json!({"annotations": annotations_of(&[("specified-network", "nowhere")])})),
@@ -603,7 +603,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<String> {
     say(&table(&rows));
     let stamped = stamps(cluster)?;
     if let Some(half) = seen.iter().find(|row| row.accepted == 0 || row.refused == 0) {
-        bail!("{}: only one side of it was tried", half.rule);
+        bail!("{}: only accepted or only refused cases exist", half.rule);
     }
     let sum = |count: fn(&Row) -> usize| seen.iter().map(count).sum::<usize>();
     Ok(format!(
@@ -626,10 +626,10 @@ spec:
     - { name: v1, served: true, storage: true, schema: { openAPIV3Schema: { type: object } } }
 ";
 
-/// Waits for the watches of both replicas, by which pods are judged. The webhook itself only waits
-/// for names; retained addresses and free counts arrive with the watches.
+/// Waits for the watches of both replicas, which the rules for pods use. The webhook itself only
+/// waits for names; retained addresses and free counts arrive with the watches.
 fn known(cluster: &Cluster) -> Result<()> {
-    crate::shell::wait_for("the replicas to know of the addresses", super::PATIENCE, || {
+    crate::shell::wait_for("the replicas to have the addresses", super::PATIENCE, || {
         let kept = owned("kept-0", &[]);
         let kept = create(cluster, &kept, true)?;
         let network =
