@@ -237,7 +237,8 @@ fn invalid_names_are_refused_with_their_field() {
     with(json!({}), "IP=ten").failure(4, &["CNI_ARGS: IP", "`ten`"]);
     with(json!({}), "IP=10.0.0.1,10.0.0.2")
         .failure(4, &["CNI_ARGS: IP", "10.0.0.1, 10.0.0.2", "one address per family"]);
-    with(json!({}), "MAC=01:00:5e:00:00:01").failure(4, &["CNI_ARGS: MAC", "unicast"]);
+    with(json!({}), "MAC=01:00:5e:00:00:01")
+        .failure(4, &["CNI_ARGS: MAC", "the MAC address of one interface"]);
     with(json!({}), "MAC=02:12:34:0:0:1").failure(4, &["02:12:34:00:00:01"]);
     with(json!({}), "IPP=10.0.0.1").failure(4, &["CNI_ARGS", "IPP"]);
     with(json!({}), "IP").failure(4, &["CNI_ARGS", "`IP`"]);

@@ -230,7 +230,7 @@ fn missing_or_wrong_variables_are_named() {
         ("ADD", &[("CNI_NETNS", "/run/netns/is-not-there")], 3, &["/run/netns/is-not-there", "gone"]),
         ("ADD", &[("CNI_NETNS", "/proc/self/exe")], 8, &["/proc/self/exe", "not a namespace"]),
         ("ADD", &[("CNI_NETNS_OVERRIDE", "")], 8, &["host's own network namespace"]),
-        ("UPDATE", &[], 4, &["CNI_COMMAND", "`UPDATE`", "ADD, DEL"]),
+        ("UPDATE", &[], 4, &["CNI_COMMAND", "`UPDATE`", "ADD or DEL"]),
     ];
     for (command, changes, code, parts) in table {
         run(command, &agent.configuration("1.0.0", keys(command)), changes).failure(code, parts);

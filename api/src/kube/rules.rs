@@ -301,7 +301,7 @@ fn peer() -> Vec<Row> {
         ),
         (
             "!has(self.localAs) || self.localAs.asn != self.asn".to_owned(),
-            "localAs.asn is the peer's own AS number: write the number that the peer has \
+            "localAs is the peer's own AS number: write the number that the peer has \
              configured for this node",
         ),
     ]

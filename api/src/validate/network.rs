@@ -184,7 +184,7 @@ pub(super) fn check_node(
                 "spec.netID",
                 format!(
                     "{other} would be a second local AS on {node}, which is in Network {} with AS {one}: \
-                     exclude {node} from one of the two node selectors",
+                     exclude {node} by the nodeSelector of one of them",
                     first.name()
                 ),
             ),

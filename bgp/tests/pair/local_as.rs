@@ -94,7 +94,7 @@ fn an_invalid_local_as_is_rejected() {
     all.boot_all();
     for (remote, asn, words) in [
         (65002, 0, "0 is reserved"),
-        (65002, 65001, "own AS anyway"),
+        (65002, 65001, "this speaker's own AS"),
         (65002, 65002, "the peer's AS"),
         (65001, 64999, "an internal peer"),
     ] {

@@ -162,7 +162,7 @@ mod tests {
             ),
             ("no node yet", none, underlay("rack3"), ""),
             ("overlay", none, overlay.clone(), ""),
-            ("second overlay", &both, overlay.clone(), "an overlay exists"),
+            ("second overlay", &both, overlay.clone(), "only one Network of this type may exist"),
             (
                 "overlay with selector",
                 none,
