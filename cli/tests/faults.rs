@@ -144,7 +144,7 @@ const BAD: &[Bad] = &[
              config: {bgpPeers: [{asn: 65000, address: 10.255.0.9}]}\n---\n",
         says: [
             "rack1.yaml: Network rack1b: spec.netID: 65002 would be a second local AS on this node",
-            "exclude this node from one of the two",
+            "exclude this node by the nodeSelector of one of them",
         ],
     },
     Bad {

@@ -9,7 +9,7 @@
 //!
 //! In each term and for each feature there are: one log line for the first object, and one more if
 //! there are more than [`EVENTS`]; an event on each of the first [`EVENTS`] objects; a gauge with
-//! the number of objects. [`Tracker`] decides; [`Unsupported`] logs and sends the events. Agents do
+//! the number of objects. `Tracker` decides; [`Unsupported`] logs and sends the events. Agents do
 //! not watch these objects: each node would load the API server with the watches that the leader
 //! has once.
 
