@@ -1,10 +1,10 @@
-//! The agent's nftables tables: NAT ([`nat`]), marks of translated connections ([`translated`]),
-//! limits of alternate paths ([`alternate`]), counters of packets to unassigned addresses
-//! ([`unassigned`]), the guard ([`guard`]), and the drop of returned probes ([`probes`]).
+//! The agent's nftables tables: NAT (`nat`), marks of translated connections (`translated`),
+//! limits of alternate paths (`alternate`), counters of packets to unassigned addresses
+//! (`unassigned`), the guard (`guard`), and the drop of returned probes (`probes`).
 //!
 //! `nft` loads a table in one transaction. So every packet meets either the old rules or the new
 //! rules. The agent first lists a table, and replaces it only if it differs from the wanted table.
-//! Elements of sets that depend on pods or nodes are written over netlink ([`elements`]), without
+//! Elements of sets that depend on pods or nodes are written over netlink (`elements`), without
 //! an `nft` process.
 //!
 //! Many firewall services run `nft flush ruleset` when they start. This also deletes the agent's

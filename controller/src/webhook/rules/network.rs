@@ -171,7 +171,7 @@ mod tests {
             ),
             ("overlay without netID", none, json!({"type": "Overlay"}), "spec.netID: missing"),
             ("global", none, global.clone(), ""),
-            ("second global", &both, global.clone(), "a global network exists"),
+            ("second global", &both, global.clone(), "only one Network of this type may exist"),
             (
                 "global with selector",
                 none,
