@@ -180,8 +180,8 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         assert_eq!(ip("rule") + &ip("-6 rule"), rules);
         std::thread::sleep(Duration::from_millis(100));
         monitor.kill().unwrap();
-        let heard = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
-        assert_eq!(heard, "", "the restart was seen");
+        let changes = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(changes, "", "the restart changed routes");
     });
 }
 

@@ -131,11 +131,11 @@ fn advertised(
 ) -> anyhow::Result<()> {
     for peer in peers.iter().filter(|peer| peer.session.is_some()).take(DETAILED) {
         let name = peer.name();
-        let told: usize = peer.families.iter().map(|family| family.advertised).sum();
-        if told > most {
+        let advertised: usize = peer.families.iter().map(|family| family.advertised).sum();
+        if advertised > most {
             sink.missing(
                 format!("routes advertised to {name}"),
-                format!("there are {told} prefixes, more than {most} (--routes)"),
+                format!("there are {advertised} prefixes, more than {most} (--routes)"),
             )?;
             continue;
         }

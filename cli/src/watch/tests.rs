@@ -7,19 +7,19 @@ use ratatui::backend::{CrosstermBackend, TestBackend};
 use ratatui::style::{Color, Modifier};
 use ratatui::{TerminalOptions, Viewport, layout::Rect};
 use serde_json::{Value, json};
-use trunkline_api::control::{Events, Snapshot};
+use trunkline_api::control::{Events, PeerState, Snapshot};
 
 use super::model::{Action, AgentUpdate, Model, Popup, Tab};
 use super::view::{self, Palette};
 
-fn peer(address: &str, state: &str, change: Value) -> Value {
+fn peer(address: &str, state: PeerState, change: Value) -> Value {
     let mut peer = json!({
         "address": address, "remoteAs": 65001, "localAs": 65101, "state": state, "stateSeconds": 7800,
         "shutdown": false, "optional": false, "flaps": 0,
         "families": [
-            { "family": "ipv4-unicast", "negotiated": state == "Established", "received": 12, "accepted": 11, "advertised": 3,
+            { "family": "ipv4-unicast", "negotiated": state == PeerState::Established, "received": 12, "accepted": 11, "advertised": 3,
               "stale": 0, "endOfRibReceived": true, "endOfRibSent": true },
-            { "family": "ipv6-unicast", "negotiated": state == "Established", "received": 2, "accepted": 2, "advertised": 1,
+            { "family": "ipv6-unicast", "negotiated": state == PeerState::Established, "received": 2, "accepted": 2, "advertised": 1,
               "stale": 0, "endOfRibReceived": true, "endOfRibSent": true },
         ],
         "received": messages(), "sent": messages(),
@@ -46,7 +46,7 @@ fn down() -> Value {
         json!({ "kind": "shutdown", "side": "peer", "text": text, "advice": advice, "secondsAgo": 65 });
     peer(
         "10.2.0.1",
-        "Active",
+        PeerState::Active,
         json!({ "remoteAs": 65002, "stateSeconds": 3, "flaps": 1, "lastDown": said, "lastError": said, "families": [],
             "downSeconds": 65, "cause": cause, "lastLoss": cause,
             "notificationReceived": { "code": 6, "subcode": 2, "text": text, "secondsAgo": 65 } }),
@@ -54,7 +54,7 @@ fn down() -> Value {
 }
 
 fn snapshot(peers: Vec<Value>, change: Value) -> Snapshot {
-    let established = peers.iter().filter(|peer| peer["state"] == "Established").count();
+    let established = peers.iter().filter(|peer| peer["state"] == json!(PeerState::Established)).count();
     let mut agent = json!({
         "node": "node1", "version": "0.1.0", "uptimeSeconds": 183_600, "ready": true, "notReady": [],
         "manifests": { "folder": "/etc/trunkline/manifests", "applied": true, "refused": [] },
@@ -103,7 +103,7 @@ fn events(run: u64, events: Vec<Value>) -> AgentUpdate {
 fn night() -> Model {
     let mut model = Model::new("/run/trunkline/agent.sock".to_owned());
     model.handle_update(update(snapshot(
-        vec![peer("10.1.0.1", "Established", json!({ "bfd": bfd("Up") })), down()],
+        vec![peer("10.1.0.1", PeerState::Established, json!({ "bfd": bfd("Up") })), down()],
         json!({}),
     )));
     model.handle_update(events(
@@ -189,10 +189,13 @@ fn healthy_node_on_a_wide_screen() {
     let mut model = Model::new(String::new());
     let other = peer(
         "fe80::a8c1:abff:fe12:3456",
-        "Established",
+        PeerState::Established,
         json!({ "interface": "eth1", "remoteAs": 4_200_000_001_u32 }),
     );
-    model.handle_update(update(snapshot(vec![peer("10.1.0.1", "Established", json!({})), other], json!({}))));
+    model.handle_update(update(snapshot(
+        vec![peer("10.1.0.1", PeerState::Established, json!({})), other],
+        json!({}),
+    )));
     assert_screen(&model, 132, 20, "quiet");
 }
 
@@ -316,19 +319,19 @@ fn reason_is_shown_before_the_first_answer() {
 
 #[test]
 fn a_row_stays_selected_when_others_move() {
-    let many = |state: &str| {
+    let many = |state: PeerState| {
         let peers = (1..=30).map(|number| {
-            let state = if number == 20 { state } else { "Established" };
+            let state = if number == 20 { state } else { PeerState::Established };
             peer(&format!("10.0.0.{number}"), state, json!({}))
         });
         update(snapshot(peers.collect(), json!({})))
     };
     let mut model = Model::new(String::new());
-    model.handle_update(many("Established"));
+    model.handle_update(many(PeerState::Established));
     screen(&model, 80, 24);
     act(&mut model, &[Action::Last, Action::Up]);
     assert!(screen(&model, 80, 24).contains("10.0.0.29"));
-    model.handle_update(many("Idle"));
+    model.handle_update(many(PeerState::Idle));
     assert_eq!(model.peers()[model.chosen()].name(), "10.0.0.29");
     assert_eq!(model.peers()[0].name(), "10.0.0.20");
     // A page is the number of visible rows.
@@ -338,10 +341,10 @@ fn a_row_stays_selected_when_others_move() {
     assert_eq!(model.chosen(), rows - 1);
     // Peers that are down as intended are not first.
     let peers = vec![
-        peer("10.0.0.1", "Established", json!({})),
-        peer("10.0.0.2", "Idle", json!({ "shutdown": true })),
-        peer("10.0.0.3", "Active", json!({})),
-        peer("10.0.0.4", "Established", json!({ "bfd": bfd("Down") })),
+        peer("10.0.0.1", PeerState::Established, json!({})),
+        peer("10.0.0.2", PeerState::Idle, json!({ "shutdown": true })),
+        peer("10.0.0.3", PeerState::Active, json!({})),
+        peer("10.0.0.4", PeerState::Established, json!({ "bfd": bfd("Down") })),
     ];
     model.handle_update(update(snapshot(peers, json!({}))));
     let names: Vec<String> = model.peers().iter().map(|peer| peer.name()).collect();
@@ -416,7 +419,7 @@ fn no_text_of_a_peer_or_a_pod_controls_the_terminal() {
         "bfd": bfd(HOSTILE), "notificationReceived": { "code": 6, "subcode": 2, "text": HOSTILE, "secondsAgo": 1 } });
     let agent = json!({ "node": HOSTILE, "version": HOSTILE, "ready": false, "notReady": [HOSTILE],
         "store": { "path": "", "fault": HOSTILE }, "httpFault": HOSTILE });
-    let mut shot = snapshot(vec![peer("fe80::1", "Idle", change)], agent);
+    let mut shot = snapshot(vec![peer("fe80::1", PeerState::Idle, change)], agent);
     for pod in &mut shot.pods {
         pod.name = HOSTILE.to_owned();
         pod.network = HOSTILE.to_owned();

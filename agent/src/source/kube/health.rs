@@ -170,7 +170,10 @@ mod tests {
 
         assert!(health.failed("ipinstances", "refused".to_owned()));
         tokio::time::advance(Duration::from_secs(7)).await;
-        assert!(!health.failed("ipinstances", "timed out".to_owned()), "told once");
+        assert!(
+            !health.failed("ipinstances", "timed out".to_owned()),
+            "a watch that already fails is not reported again"
+        );
         let outage = health.outage().unwrap();
         assert_eq!((outage.seconds, outage.reason.as_str()), (7, "timed out"));
         assert!(health.is_live("networks") && !health.is_live("ipinstances"));
