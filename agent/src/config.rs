@@ -88,8 +88,8 @@ pub struct Config {
     /// Links of the tunnels of mode VXLAN: the first existing link is used. Default: the link of
     /// the default route.
     pub vxlan_interfaces: Vec<String>,
-    /// Prefixes of this node's VTEP: the first address of that link within one of these, unless its
-    /// NodeInfo contains a VTEP.
+    /// Prefixes for this node's VTEP. The VTEP is the first address of the tunnels' link in one of
+    /// these prefixes, unless the NodeInfo contains a VTEP.
     #[serde(rename = "vtepAddressCIDRs")]
     #[schemars(with = "Vec<Prefix>")]
     pub vtep_address_cidrs: Vec<IpNet>,

@@ -247,7 +247,7 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
         scene.add(runtime, scene.router.plan(&EXTRA[..1], &EXTRA));
         let error = scene.kernel.status().last_error.unwrap();
-        assert!(error.contains("net.ipv4.conf.all.rp_filter is 1, which counts for"), "{error}");
+        assert!(error.contains("net.ipv4.conf.all.rp_filter is 1 and also applies to"), "{error}");
         assert!(!scene.arrives(&scene.router, "10.9.1.1"));
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
         assert!(scene.arrives(&scene.router, "10.9.1.1"));

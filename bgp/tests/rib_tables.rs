@@ -19,7 +19,8 @@ fn only(family: Family) -> FamilySet {
     [family].into_iter().collect()
 }
 
-/// Peers 1 and 2 advertise PREFIX, and 1 wins; in each row 2 wins by one step of RFC 4271 §9.1.
+/// Each row tests one step of RFC 4271 §9.1. Peer 1 advertises PREFIX first, and then peer 2
+/// advertises a better path.
 #[test]
 fn each_decision_step_selects_the_better_path() {
     let base = path(&[65001, 7]);
@@ -64,7 +65,8 @@ fn each_decision_step_selects_the_better_path() {
         assert!(bench.fib(PREFIX).is_empty());
         assert_eq!((bench.rib.prefixes(V4), bench.rib.attribute_sets()), (0, 0));
     }
-    // Identifier, then address: peer 1 has the lower of both.
+    // The last steps compare identifier and address. Peer 1 has the lower identifier and the lower
+    // address.
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(2, PREFIX, &base);
     bench.announce(1, PREFIX, &base);
@@ -128,7 +130,7 @@ fn re_reporting_to_the_fib_covers_exactly_its_routes() {
     }
     bench.rib.originate(net("203.0.113.0/24"), &Origination::default());
     assert_eq!(bench.rib.route_changes(1000).len(), 200);
-    // Free rows, and one whose removal the FIB has not read yet.
+    // 100 routes are withdrawn. The FIB reads 99 of the removals.
     for prefix in &prefixes[50..150] {
         bench.withdraw(1, prefix);
     }
@@ -262,8 +264,8 @@ fn a_new_import_policy_applies_to_kept_paths() {
     bench.announce(2, "10.1.0.0/24", &path(&[65002]));
     assert_eq!(bench.fib("10.1.0.0/24"), [address(2)]);
 
-    // Tagged paths are preferred (and the tag replaced), then long prefixes of the other kind are
-    // rejected.
+    // The first rule prefers tagged paths and replaces their tag. The second rule rejects prefixes
+    // of 10.2.0.0/15 with a length of at least 16.
     let prefer = Rule {
         when: Conditions { communities: vec![Community(2)].into(), ..Conditions::default() },
         set: Actions {
@@ -504,7 +506,8 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
         assert_eq!(bench.rib.end_of_rib_sent(PeerId(2), V4), bench.receivers[&2].end_of_rib.contains(&V4));
     }
     assert_eq!(bench.receivers[&2].end_of_rib, [V6, V4], "IPv6 has no routes and does not wait");
-    // Every row of the initial table came before; a free row may have been reused for a new prefix.
+    // The peer received every row of the initial table before End-of-RIB. A new prefix may have
+    // reused a free row.
     assert!(bench.receivers[&2].initial[&V4] >= 5000);
     assert!(writes > 10, "the output is within the budget");
     bench.flush();
@@ -536,7 +539,7 @@ fn writing_respects_its_limit_and_packs_equal_attributes() {
     loop {
         let before = octets.len();
         let more = bench.rib.write_updates(PeerId(3), &mut octets, 100);
-        // The minimum of one write is one attribute set of a batch.
+        // A write may exceed its limit by the prefixes of one attribute set.
         assert!(octets.len() - before <= 100 + 500 * 4 + 100);
         calls += 1;
         if !more {
@@ -708,8 +711,9 @@ fn equal_link_local_next_hops_on_two_links_are_distinct() {
     }
 }
 
-/// A prefix waits for room during a refresh. Its attributes change and change back to the
-/// advertised ones. It must still be sent before EoRR, or the peer would sweep it (RFC 7313 §4).
+/// A prefix does not fit into the first write of a refresh. Its attributes change and change back
+/// to the advertised ones. It must still be sent before EoRR, or the peer would sweep it (RFC 7313
+/// §4).
 #[test]
 fn a_route_without_room_in_a_refresh_is_sent_before_eorr() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);

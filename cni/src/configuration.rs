@@ -98,7 +98,7 @@ impl Configuration {
         if !socket.starts_with('/') {
             return Err(invalid(
                 "socket",
-                format!("`{socket}` is not an absolute path: write it from `/` on"),
+                format!("`{socket}` is not an absolute path: write a path that begins with `/`"),
             ));
         }
         let timeout = match object.get(TIMEOUT) {
@@ -176,7 +176,7 @@ impl Configuration {
         if runtime.and_then(|runtime| runtime.get("portMappings")).is_some_and(is_set) {
             return refuse(
                 "runtimeConfig.portMappings",
-                "put the `portmap` plugin behind this one in the chain, and the capability there",
+                "put the `portmap` plugin with the capability `portMappings` after this one in the chain",
             );
         }
         Ok(())

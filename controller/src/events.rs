@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The reporting component.
 const REPORTER: &str = "trunkline-controller";
 
-/// Reasons of events; those that hybridnet has too have its names.
+/// Reasons of events. If hybridnet reports the same event, the reason has hybridnet's name.
 pub mod reason {
     /// A pod has its addresses.
     pub const ALLOCATED: &str = "IPAllocationSucceed";

@@ -18,7 +18,7 @@ use trunkline_daemon::http::{LIMITS, Paths, Probe, serve};
 
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CONNECTIONS: usize = 10_000;
-/// Far more than any step needs, so that a hang ends.
+/// Time limit of a test. No step needs as much time, so the limit only ends a test that hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 struct Healthy;
@@ -50,8 +50,8 @@ async fn start_with(limits: Limits) -> (SocketAddr, Registry) {
     (address, registry)
 }
 
-/// Connects from the hostile source and sends some octets. This side keeps a connection open that
-/// the server has closed.
+/// Connects from the hostile source and sends some octets. The client does not close its end, even
+/// after the server has closed the connection.
 async fn attack(address: SocketAddr, octets: &[u8]) -> TcpStream {
     attack_from(HOSTILE, address, octets).await
 }
@@ -150,7 +150,7 @@ async fn many_sources_stop_no_probe() {
     .await;
 }
 
-/// Each of them times out and is not evicted.
+/// Each connection times out. The server evicts no connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_a_request_time_out_and_leave_nothing() {
     within(async {

@@ -31,10 +31,11 @@ pub(crate) enum SysctlError {
         #[source]
         error: io::Error,
     },
-    /// The value for all links counts for this one too.
+    /// The value for all links also applies to this link.
     #[error(
-        "net.ipv4.conf.all.rp_filter is {all}, which counts for {path} too: packets of pods that arrive there are dropped if the reply \
-         leaves by another link. Write 0 to it, and {all} to net.ipv4.conf.default.rp_filter and to the links that need the check"
+        "net.ipv4.conf.all.rp_filter is {all} and also applies to {path}: the kernel drops packets of pods that arrive on this link if the reply \
+         leaves by another link. Write 0 to net.ipv4.conf.all.rp_filter. If links need the check, write {all} to \
+         net.ipv4.conf.default.rp_filter and to these links"
     )]
     ReversePathOfAll { all: String, path: String },
     /// A setting of a pod's device cannot be written.

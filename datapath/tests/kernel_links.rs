@@ -256,7 +256,7 @@ fn a_device_without_an_address_checks_no_sources() {
         }
         conf("all", "1");
         let faults = runtime.block_on(kernel.set_plan(plan)).unwrap().faults;
-        assert!(faults[0].contains("net.ipv4.conf.all.rp_filter is 1, which counts for"), "{faults:?}");
+        assert!(faults[0].contains("net.ipv4.conf.all.rp_filter is 1 and also applies to"), "{faults:?}");
         assert!(!passes());
     });
 }

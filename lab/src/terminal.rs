@@ -1,6 +1,6 @@
 //! A program at a terminal: a pseudo-terminal with a reader of the screen and a writer of keys.
 //!
-//! A program that draws only writes the differences, so its octets alone mean little. The tests
+//! Such a program writes only the changes of its screen, so its octets alone mean little. The tests
 //! read the screen that a terminal would show (`vt100`).
 
 use std::fs::File;
@@ -51,7 +51,7 @@ impl Terminal {
             .spawn()?;
         let parser = Arc::new(Mutex::new(vt100::Parser::default()));
         let (mut reader, screen) = (seat.try_clone()?, Arc::clone(&parser));
-        // Ends with the terminal, which exists as long as this value has the program's side.
+        // The thread ends with the terminal. The terminal exists until this value is dropped.
         std::thread::spawn(move || {
             let mut octets = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut octets) {

@@ -134,7 +134,7 @@ fn a_router_without_the_pods_routes_is_named() {
     );
     fabric.run(3, |probe| denies(probe) && by(probe, FIRST));
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Silent]);
-    assert!(fabric.left_out().is_empty(), "no router is left without a fault");
+    assert!(fabric.left_out().is_empty(), "no router is excluded, because each has a fault");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn losses_do_not_count_before_routes_are_installed() {
     assert!(sent.iter().all(|probe| matches!(probe.kind, Kind::Echo)), "pods are new: {sent:?}");
     let (_, sent) = fabric.run(2, |_| true);
     assert!(sent.iter().any(|probe| probe.check == CheckName::ToPods));
-    // A later pod gets the same time.
+    // The first rounds send no probes to a new pod either.
     let late: IpAddr = "10.1.0.99".parse().unwrap();
     fabric.pods = vec![late];
     let (_, sent) = fabric.run(2, |_| true);

@@ -103,7 +103,7 @@ pub(super) struct Span {
     pub status: Option<Status>,
 }
 
-/// The result; none without an error.
+/// The result of a span. Only a span with an error has one.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
     #[prost(string, tag = "2")]

@@ -150,7 +150,7 @@ pub enum Severity {
 mod tests {
     use super::*;
 
-    /// The names are an interface, and those of events on disk.
+    /// Clients use these names, and so do the events on disk.
     #[test]
     fn names_of_kinds_stay_as_they_are() {
         let names: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();

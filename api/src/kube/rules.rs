@@ -275,7 +275,7 @@ fn peer() -> Vec<Row> {
         ),
         (
             "!has(self.passwordFile) || self.passwordFile.startsWith('/')".to_owned(),
-            "passwordFile is not an absolute path: write it from / on",
+            "passwordFile is not an absolute path: write a path that begins with /",
         ),
         (
             format!("!({hold} in [1, 2])"),

@@ -260,7 +260,10 @@ impl PeerCheck<'_, '_> {
         if let Some(file) = peer.password_file.as_deref()
             && !file.starts_with('/')
         {
-            self.fault("passwordFile", format!("`{file}` is not an absolute path: write it from `/` on"));
+            self.fault(
+                "passwordFile",
+                format!("`{file}` is not an absolute path: write a path that begins with `/`"),
+            );
         }
         if let Some(secret) = &peer.password_secret_ref {
             for (field, text) in [("name", Some(&secret.name)), ("namespace", secret.namespace.as_ref())] {

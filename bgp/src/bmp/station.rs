@@ -23,7 +23,7 @@ const CONTEXT: EncodeContext =
 #[derive(Debug)]
 struct MonitoredSession {
     header: PeerHeader,
-    /// Families that need End-of-RIB after the walk: those of sessions from before the walk.
+    /// Families that need End-of-RIB after the walk; none if the session is newer than the walk.
     walked: FamilySet,
 }
 
@@ -137,7 +137,7 @@ impl Station {
         self.monitor(peer, now, |out| announce::<F>(out, next_hop, block, paths));
     }
 
-    /// Ends the walk: every route from before it has been queued.
+    /// Ends the walk. The queue has received every route that is older than the walk.
     pub(crate) fn end_walk(&mut self, now: Instant) {
         self.walk = None;
         let peers: Vec<(PeerId, FamilySet)> =

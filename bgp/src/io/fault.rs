@@ -114,7 +114,8 @@ pub enum Fault {
 /// What follows the end of a peer's last connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Idle until the IdleHoldTimer expires, which doubles each time: the error would occur again.
+    /// Idle until the IdleHoldTimer expires: an attempt at once would fail with the same error. The
+    /// IdleHoldTime doubles with each error.
     Hold,
     /// Idle for the longest hold time: the peer has to change its state first.
     LongHold,
@@ -172,7 +173,8 @@ impl Fault {
     pub(crate) fn is_hard(&self) -> bool {
         matches!(
             self,
-            // BFD reports lost packets, which no restart of a control plane explains (RFC 9384 §3).
+            // BFD reports lost packets. A restart of the control plane alone loses no packets (RFC
+            // 9384 §3).
             Fault::PrefixLimit { .. }
                 | Fault::Deconfigured
                 | Fault::Shutdown { .. }

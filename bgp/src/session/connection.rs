@@ -15,7 +15,8 @@ use crate::io::ConnId;
 use crate::io::cause::RefusedSegments;
 use crate::wire::{self, Frame, HeaderError, MAX_MESSAGE, Open};
 
-/// Octets of queued control messages above which no KEEPALIVE is queued: the peer does not read.
+/// Limit of queued control messages, in octets. A longer queue shows that the peer does not
+/// read, so no KEEPALIVE is queued.
 const OUTPUT_LIMIT: usize = 4096;
 
 /// The side that opened the connection.

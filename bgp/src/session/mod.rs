@@ -8,7 +8,7 @@
 //!
 //! All output of a peer goes to the [`Sink`] of each call: actions for the shell, events for the
 //! operator, UPDATEs and changes of the session for the tables. The calls are in the order of the
-//! input. So an UPDATE behind the KEEPALIVE that establishes the session finds the session up.
+//! input. So the tables know the new session before its first UPDATE.
 //!
 //! Differences from §8.2.2, which most speakers share:
 //! - No DelayOpen: OPEN is sent as soon as TCP is open.
@@ -16,10 +16,10 @@
 //!   to Active at once. So it is not rejected if it connects within the next second. After an error
 //!   the peer stays in Idle for 1 s, doubled up to 60 s (DampPeerOscillations, IdleHoldTimer), and
 //!   its connections are rejected.
-//! - The first attempts to connect follow each other after 1, 2, 4, … s, up to ConnectRetryTime, or
-//!   up to 10 s while stale paths wait for the peer. An attempt without an answer is repeated after
-//!   10 s, because the kernel retransmits its SYN at growing intervals. Otherwise a peer that only
-//!   listens would be found after its Restart Time.
+//! - The delays between the first attempts to connect are 1, 2, 4, … s, up to ConnectRetryTime.
+//!   While the peer has stale paths here, the longest delay is 10 s. An attempt without an answer
+//!   is repeated after 10 s, because the kernel retransmits its SYN at growing intervals. Otherwise
+//!   a peer that only listens would be found after its Restart Time.
 //! - A NOTIFICATION is never answered by another one.
 //!
 //! Graceful restart (RFC 4724):
@@ -29,12 +29,11 @@
 //!   first of these events: End-of-RIB; a new OPEN without the family or its F bit; the end of the
 //!   Restart Time; [`STALE_PATH_TIME`] after the session is back. If the session is lost while
 //!   paths are stale, they are removed at once.
-//! - *Detecting a restart.* The peer opens a second connection, sends OPEN on it, and the first one
-//!   has been Established for [`COLLISION_TIME`]: the second connection is treated as a restart of
-//!   the peer.
+//! - *Detecting a restart.* The peer opens a second connection and sends OPEN on it. If the first
+//!   one has been Established for [`COLLISION_TIME`], the speaker assumes a restart of the peer.
 //! - *Restarting speaker.* OPEN has the R and F bits; the speaker implements the deferral.
-//! - *Changed configuration.* An edit that needs a new session is such an end too: paths of
-//!   families that both configurations have are retained.
+//! - *Changed configuration.* After an edit that needs a new session, paths are retained too, in
+//!   the families of both configurations.
 //! - *Long-lived stale paths* (RFC 9494) follow stale paths; see `peer/retention.rs`.
 
 pub(crate) mod connection;

@@ -53,8 +53,8 @@ pub enum HeaderError {
     },
 }
 
-/// A fault in an OPEN (RFC 4271 §6.2). The session detects the later ones, because they depend on
-/// the configuration.
+/// A fault in an OPEN (RFC 4271 §6.2). The session detects the faults that depend on the
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The version is not 4.
@@ -111,7 +111,7 @@ pub enum OpenError {
         remote: Vec<Capability>,
     },
     /// The optional parameters or capabilities exceed their lengths.
-    #[error("the optional parameters do not fit their lengths")]
+    #[error("the lengths in the optional parameters are not consistent")]
     Lengths,
     /// The length of a known capability is impossible.
     #[error("capability {code} has an impossible length of {length} octets")]
@@ -141,7 +141,8 @@ pub enum RefreshError {
     },
 }
 
-/// A fault in an UPDATE that hides its routes, or for which RFC 7606 keeps the session reset.
+/// A fault in an UPDATE that ends the session. The routes cannot be read, or RFC 7606 requires a
+/// session reset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// Withdrawn Routes Length or Total Path Attribute Length exceed the message (RFC 7606 §3 b).
@@ -168,8 +169,8 @@ pub enum UpdateError {
     },
     /// The field ends within or directly after a path identifier (RFC 7911 §3).
     #[error(
-        "{field}: there is no prefix after the path identifier at octet {offset}: the peer may \
-         send no path identifiers"
+        "{field}: there is no prefix after the path identifier at octet {offset}: perhaps \
+         the peer sends no path identifiers"
     )]
     Identifier {
         /// The name of the field.
@@ -258,7 +259,8 @@ pub enum AttributeFaultKind {
         /// The correct values, in words.
         expected: &'static str,
     },
-    /// A path segment of an unknown type, or a confederation segment (RFC 5065) from outside one.
+    /// A path segment of an unknown type, or a confederation segment (RFC 5065) from a peer outside
+    /// the confederation.
     #[error("path segment of type {kind}, must be AS_SET (1) or AS_SEQUENCE (2)")]
     SegmentKind {
         /// The segment's type.

@@ -1,5 +1,5 @@
-//! Searches of the tables: each condition of a filter with any piece size, and limited results with
-//! a complete count.
+//! Searches of the tables. The number of rows in a piece does not change the result of a filter. A
+//! limited result still counts all matches.
 
 use std::net::IpAddr;
 

@@ -67,8 +67,8 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// Checks the runtime's folders. A host without the folder has no runtime that reads it. Outside a
-/// cluster, our configuration may be in another folder; in a cluster it may not.
+/// Checks the runtime's folders. In a cluster, our configuration must be in this folder. Outside a
+/// cluster, it may be in another folder, or the host has no runtime that reads this one.
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);

@@ -204,7 +204,7 @@ fn peer_details_are_shown() {
     let mut model = night();
     act(&mut model, &[Action::Open]);
     assert_screen(&model, 80, 24, "peer");
-    // The details cannot be scrolled out of sight, and one key returns.
+    // Scrolling stops at the end of the details. One key closes the details.
     act(&mut model, &[Action::Last]);
     let end = screen(&model, 80, 24);
     assert!(end.contains("session with AS 65002"), "{end}");
@@ -289,7 +289,7 @@ fn unreachable_agent_is_shown_and_times_stand_still() {
     let row = |text: &str| {
         back.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {back}"))
     };
-    // Events of the run before stay, the newest on top.
+    // Events of the previous run remain. The newest event is at the top.
     let rows = [
         "the first selection",
         "another run",
@@ -389,7 +389,7 @@ fn newest_event_is_selected_until_another_is_selected() {
 }
 
 #[test]
-fn colours_repeat_marks_and_can_be_disabled() {
+fn a_down_peer_is_red_unless_colours_are_disabled() {
     let model = night();
     for (palette, red) in [(Palette::coloured(), Color::Red), (Palette::plain(), Color::Reset)] {
         let terminal = terminal(&model, &palette, 80, 24);

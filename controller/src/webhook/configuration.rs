@@ -9,9 +9,10 @@
 //!   a cluster must be able to start its network components while its network is down.
 //!
 //! So the webhook cannot lock out any system component: only Trunkline's own kinds fail closed.
-//! Pods are admitted in every namespace, including kube-system, whose pods on the pod network need
-//! the webhook too: they are scheduled where an address is free. Pods and namespaces with the label
-//! `webhook.hybridnet.io/ignore: "true"` are exempt, such as the controller's own pods.
+//! The webhook handles the pods of every namespace, including kube-system. Pods of kube-system on
+//! the pod network need the webhook too, because the webhook selects nodes with a free address.
+//! Pods and namespaces with the label `webhook.hybridnet.io/ignore: "true"` are exempt, such as the
+//! controller's own pods.
 //!
 //! Status writes of agents and controller are subresources, for which the webhook is not called.
 //!
@@ -29,8 +30,8 @@ use trunkline_api::names::{GROUP, label};
 
 /// Name of both configurations.
 pub const NAME: &str = "trunkline-webhook";
-/// The API server's timeout, in seconds. The server's own (`DEADLINE`) is shorter, so that the
-/// error text is the webhook's.
+/// The API server's timeout, in seconds. The webhook's own timeout (`DEADLINE`) is shorter, so the
+/// webhook writes the error text.
 const TIMEOUT: i32 = 10;
 
 /// The webhook's address for the API server.

@@ -13,7 +13,7 @@ use crate::shell::{cmd, run};
 
 pub(super) struct Frr;
 
-/// Router AS, which some commands name; kept in the running configuration.
+/// The line `router bgp AS` of the running configuration. Some commands need this line.
 fn bgp_node(host: &Host) -> Result<String> {
     let config = host.run("vtysh", ["-c", "show running-config"])?;
     let line = config.lines().find(|line| line.starts_with("router bgp"));

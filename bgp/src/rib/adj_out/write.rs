@@ -29,7 +29,8 @@ impl AdjOut {
     }
 }
 
-/// The attributes to advertise for a row, counted for the caller, or the reason for none.
+/// Returns the attributes to advertise for a row. The caller releases the reference. The error is
+/// the reason why the row is not advertised.
 pub(in crate::rib) fn export<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,
@@ -41,7 +42,8 @@ pub(in crate::rib) fn export<F: AddressFamily>(
     export_path::<F>(shared, peer, prefix, &best)
 }
 
-/// The attributes to advertise for a path, counted for the caller, or the reason for none.
+/// Returns the attributes to advertise for a path. The caller releases the reference. The error is
+/// the reason why the path is not advertised.
 pub(super) fn export_path<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,
@@ -117,8 +119,7 @@ pub(in crate::rib) fn explain<F: AddressFamily>(
     outcome.err()
 }
 
-/// The attributes to advertise for a path if they fit into a message, counted for the caller, or
-/// the reason for none.
+/// Like `export_path`, with one more check: the attributes fit into a message to the peer.
 pub(in crate::rib) fn exportable<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,
@@ -153,8 +154,8 @@ fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     }
 }
 
-/// Rows taken from the pending set: rows to withdraw, and rows to advertise with their counted
-/// attributes.
+/// Rows of the pending set: rows to withdraw, and rows to advertise. Each row to advertise holds a
+/// reference to its attributes.
 #[derive(Default)]
 struct Batch {
     looked_at: usize,
@@ -204,7 +205,8 @@ pub(in crate::rib) fn write<F: AddressFamily>(
         }
         *rows -= batch.looked_at;
         withdraw(table, shared, peer, out, context, &batch.withdrawn);
-        // Equal attributes share messages; row order is mostly the order of arrival.
+        // Routes with equal attributes share messages. Rows are mostly in the order in which their
+        // prefixes arrived.
         batch.announced.sort_unstable();
         let mut left = batch.announced.as_slice();
         while let Some((advertised, _)) = left.first()
@@ -280,8 +282,8 @@ fn announce<F: AddressFamily>(
     let prefixes = group.iter().filter_map(|(_, row)| table.row(*row)).map(|row| row.prefix);
     let block = shared.attributes.block(new);
     if UpdateWriter::new(out, context).announce::<F>(next_hop, block, prefixes).is_err() {
-        // They do not fit into a message to this peer; the earlier advertisement is no longer
-        // valid.
+        // The attributes do not fit into a message to this peer. The earlier advertisement is no
+        // longer valid.
         let advertised = |row: &u32| adj_out::<F>(shared, peer).is_some_and(|adj| adj.is_advertised(*row));
         let gone: Vec<u32> = group.iter().map(|(_, row)| *row).filter(advertised).collect();
         group.iter().for_each(|(new, _)| shared.release(Some(*new)));
@@ -310,7 +312,8 @@ pub(super) fn was_written<F: AddressFamily>(table: &Table<F>, shared: &mut Share
     }
 }
 
-/// Makes rows pending again that found no room, and releases their attributes.
+/// Marks the remaining rows as pending again, and releases their attributes. The rows did not fit
+/// into the output.
 pub(super) fn put_back<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,

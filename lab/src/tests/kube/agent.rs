@@ -261,7 +261,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(link.contains("02:12:34:56:78:9a"), "the pod's MAC is not its IPInstance's: {link}");
         let pings = bed.pings("outside", &got)?;
 
-        // Late, and one family after the other: the ADD waits for both.
+        // The IPInstances of the two families arrive during the ADD. The ADD waits for both.
         let late = bed.pod("late")?;
         let events = node.source()?;
         let (got, _) = std::thread::scope(|scope| -> Result<_> {

@@ -1,9 +1,9 @@
 //! A real Prometheus in a cluster: API server, two controllers that also serve admission, and a
-//! node between two ToRs. Each alert about them fires for its fault and clears afterwards, and by
-//! then every panel about them has had data.
+//! node between two ToRs. Each alert about these components fires during its fault and clears
+//! afterwards. In the end every panel about these components has had data.
 //!
-//! Certificates of the webhook live for seconds here. So they expire while the API server is down,
-//! because the API server stores the next certificate.
+//! A certificate of the webhook is valid for only 90 s here. The controller stores the next one in
+//! the API server, so an outage of the API server prevents the replacement.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,9 +34,11 @@ pub(super) const TEST: Test = Test {
 const PATIENCE: Duration = Duration::from_secs(120);
 const NODE: &str = "node1";
 const NAMESPACE: &str = "shop";
-/// Namespace of the other holder of an address: an IPInstance has the name of its address.
+/// Namespace of a second IPInstance with the same address. Both have the address as their name, so
+/// they need two namespaces.
 const ELSEWHERE: &str = "warehouse";
-/// Replaced after 60 s and served 3 s later, with [`LAST_SECONDS`] and as many again left.
+/// The controller replaces a certificate after 60 s, 2 × [`LAST_SECONDS`] before the certificate
+/// expires. It serves the new certificate 3 s later.
 const CERTIFICATES: [&str; 2] = ["--webhook-cert-lifetime-seconds=90", "--webhook-cert-overlap-seconds=3"];
 /// Number of addresses in the subnet.
 const ADDRESSES: usize = 20;
@@ -99,13 +101,14 @@ impl Observed<'_> {
         let folder = self.bed.fabric.folder.join("prometheus");
         let prometheus = Prometheus::start(&folder, &targets, rules)?;
 
-        // A rate only sees the second of each kind.
+        // `rate` does not count the first event of a kind, because that event creates the series.
         let mut pods = Vec::new();
         for name in ["one", "two", "three"] {
             pods.push(self.attach(name)?);
             prometheus.wait_scrape()?;
         }
-        // Before the webhook is registered: it would refuse this fault while no controller runs.
+        // This step precedes the registration of the webhook. With the webhook, the API server
+        // would refuse the second IPInstance while no controller runs.
         say("no controller");
         self.leaderless(&mut replicas, &prometheus, &pods[0]).context("no controller")?;
         let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
@@ -182,7 +185,7 @@ impl Observed<'_> {
             rules.retain(|rule| rule["verbs"].as_array().is_some_and(|verbs| !verbs.is_empty()));
         }
         replace(cluster, &role.to_string())?;
-        wait_for("a pod to pass that was not judged", PATIENCE, || {
+        wait_for("a pod to be admitted without a check", PATIENCE, || {
             Ok(Seen::when(!is_judged(cluster)?, || "the pod is refused".to_owned()))
         })?;
         for _ in 0..6 {
@@ -230,8 +233,8 @@ impl Observed<'_> {
         prometheus.wait_cleared("TrunklineNetworkNearlyEmpty")
     }
 
-    /// The API server is stopped, for longer than the leader's Lease and the webhook's certificate
-    /// last.
+    /// Stops the API server until the leader's Lease has expired and the webhook's certificate is
+    /// about to expire.
     fn away(&mut self, prometheus: &Prometheus) -> Result<()> {
         self.cluster.stop_api()?;
         let alerts = [

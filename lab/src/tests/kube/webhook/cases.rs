@@ -2,8 +2,8 @@
 //! Network of each kind.
 //!
 //! A refusal comes from the first check: the schema and its CEL rules precede the webhook. The
-//! webhook has them too, so an API server without a rule in its schema, or without CEL, cannot
-//! bypass it. The last column names the source of the refusal.
+//! webhook checks the same rules, because an API server may have no CEL or an older schema. The
+//! last column names the source of the refusal.
 
 use std::collections::BTreeSet;
 
@@ -122,7 +122,7 @@ fn instance(name: &str, ip: &str, network: &str, subnet: &str, pod: &str, node: 
     )
 }
 
-/// Rules with cases that need further objects in between.
+/// Rules with cases in two parts. The test creates further objects between the parts.
 const ONE_OVERLAY: &str = "one Overlay";
 const ONE_GLOBAL: &str = "one GlobalBGP";
 const REMOTE: &str = "Overlay delete: without RemoteClusters";
@@ -342,7 +342,7 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "equal: one Network, other addresses",
+            "equal prefixes: one Network, different addresses",
             vec![subnet("bgp", "10.20.0.0/24", json!({"start": "10.20.0.100"}))],
             vec![
                 (
@@ -382,7 +382,7 @@ fn then() -> Vec<Rule> {
             vec![(Delete("Subnet", "bgp4"), "10.20.0.7 (retained for pod default/kept-0)")],
         ),
         rule(
-            "IPInstance by hand: of its Subnet",
+            "IPInstance by hand: it matches its Subnet",
             vec![Create(instance("new", "10.20.0.8/24", "bgp", "bgp4", "x-0", "n1"))],
             vec![
                 (
@@ -458,7 +458,7 @@ fn then() -> Vec<Rule> {
             )],
         ),
         rule(
-            "pod: ip-pool with a Network, of addresses",
+            "pod: ip-pool has valid addresses and a Network",
             vec![
                 asking(&[("specified-network", "bgp"), ("ip-pool", "10.20.0.20")]),
                 asking(&[("specified-network", "bgp"), ("ip-pool", "10.20.0.20,10.20.0.21,10.20.0.22")]),
@@ -626,8 +626,8 @@ spec:
     - { name: v1, served: true, storage: true, schema: { openAPIV3Schema: { type: object } } }
 ";
 
-/// Waits for the watches of both replicas, which the rules for pods use. The webhook itself only
-/// waits for names; retained addresses and free counts arrive with the watches.
+/// Waits until the watches of both replicas have the retained addresses and the free counts. The
+/// rules for pods use them. The webhook itself waits only for objects that a request names.
 fn known(cluster: &Cluster) -> Result<()> {
     crate::shell::wait_for("the replicas to have the addresses", super::PATIENCE, || {
         let kept = owned("kept-0", &[]);
@@ -700,10 +700,10 @@ fn owned(name: &str, annotations: &[(&str, &str)]) -> Value {
     pod(name, json!({"annotations": annotations_of(annotations), "ownerReferences": [owner]}))
 }
 
-/// Precedence: a retained address, the pod's own annotations, the namespace's, the defaults; each
-/// with its nodes.
+/// Precedence: a retained address, the pod's own annotations, the namespace's, the defaults. Each
+/// case also checks the node selector.
 fn stamps(cluster: &Cluster) -> Result<usize> {
-    // A pod right after its namespace, which no watch may have shown yet.
+    // A pod is created directly after its namespace. The watch may not have the namespace yet.
     let annotations = annotations_of(&[("specified-network", "vlan")]);
     create(
         cluster,
