@@ -282,7 +282,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     })?;
     let flaps = peer(node, session)?.flaps;
     shell(bed, session, fault.begin)?;
-    let fault = wait_for("the cause to be shown", PATIENCE, || {
+    let expected = wait_for("the cause to be shown", PATIENCE, || {
         if peer(node, session)?.flaps == flaps {
             return Ok(Seen::NotYet("the session is still up".to_owned()));
         }
@@ -296,7 +296,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
         let seconds = peer(node, session)?.down_seconds;
         Ok(Seen::when(seconds.is_some_and(|seconds| seconds >= LATER), || format!("{seconds:?}")))
     })?;
-    shown(node, session, fault).with_context(|| format!("{LATER} s later"))?;
+    shown(node, session, expected).with_context(|| format!("{LATER} s later"))?;
     let line = format!("{}: {}", fault.name, row(node, session)?);
     let more = session.fill(
         "trunkline peers {peer} | grep -A1 -e ^cause -e '^last '; trunkline doctor | grep -A1 {peer} || :",
