@@ -36,7 +36,7 @@ pub struct SpeakerConfig {
     /// not come back.
     pub selection_deferral: Duration,
     /// The cluster of this speaker in CLUSTER_LIST (RFC 4456 §7), the same for all reflectors of
-    /// one cluster. The router id if none.
+    /// one cluster. None: the router id.
     pub cluster_id: Option<Ipv4Addr>,
     /// The maximum number of paths for one prefix (ECMP); at least 1.
     pub max_paths: usize,

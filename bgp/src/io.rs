@@ -282,11 +282,11 @@ pub enum Event {
         paths: usize,
         /// The number of paths removed because they carry NO_LLGR.
         removed: usize,
-        /// The time after which they are removed, unless the peer comes back.
+        /// The time after which the retained paths are removed, unless the peer comes back.
         time: Duration,
     },
-    /// The retention of a family is over, or a refresh of it (RFC 7313). The paths that were still
-    /// stale were removed.
+    /// The retention of a family's paths is over, or a refresh of the family (RFC 7313) is over.
+    /// The paths that were still stale were removed.
     StaleSwept {
         /// The peer.
         peer: PeerId,
@@ -304,8 +304,8 @@ pub enum Event {
         /// Its address.
         address: PeerKey,
     },
-    /// A dynamic neighbour was rejected because its range has reached its limit. One event until
-    /// the range has room again.
+    /// A dynamic neighbour was rejected because its range has reached its limit. There is one event
+    /// until the range has room again.
     RangeFull {
         /// The range.
         prefix: IpNet,
@@ -323,8 +323,8 @@ pub enum Event {
     },
     /// The initial selection of the family is done: all awaited peers sent End-of-RIB, or the
     /// Selection_Deferral_Timer expired. Routes in the FIB from before the restart that
-    /// `route_changes` did not return may be removed now. Once per family and run of the speaker,
-    /// after [`Speaker::originations_complete`].
+    /// `route_changes` did not return may be removed now. The event occurs once per family and run
+    /// of the speaker, after [`Speaker::originations_complete`].
     ///
     /// [`Speaker::originations_complete`]: crate::speaker::Speaker::originations_complete
     Converged {

@@ -18,10 +18,10 @@
 //! replaces an older one. So a slow peer costs one buffer.
 //!
 //! *Ending.* A failed write does not end the connection. The reader ends it after it has read
-//! everything, because the peer's NOTIFICATION is often in the receive buffer when a write fails by
-//! its RST. To close, the writer sends the remaining octets and a FIN, and then reads until the
-//! peer's FIN. A socket that is closed with unread octets sends a RST, and a RST discards a
-//! NOTIFICATION that the peer has not read yet.
+//! everything, because the peer's NOTIFICATION is often in the receive buffer when the peer's RST
+//! makes a write fail. To close, the writer sends the remaining octets and a FIN, and then reads
+//! until the peer's FIN. A socket that is closed with unread octets sends a RST, and a RST discards
+//! a NOTIFICATION that the peer has not read yet.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -140,7 +140,8 @@ impl Connection {
         buffer.clear();
         let result = encode(buffer);
         match try_write(&self.stream, buffer) {
-            // A buffer that grew for a table is not kept for KEEPALIVEs.
+            // A buffer that has grown for a table is freed, because KEEPALIVEs need only a small
+            // one.
             Ok(written) if written == buffer.len() && written < CHUNK / 4 => *buffer = Vec::new(),
             Ok(written) if written == buffer.len() => {}
             Ok(written) => {
@@ -166,8 +167,8 @@ impl Connection {
         self.write_error.get_or_insert(reason);
     }
 
-    /// The reason for the end of the connection. A failed write explains it better than the end of
-    /// file that the reader saw.
+    /// The reason for the end of the connection. The error of a failed write is more precise than
+    /// the end of file that the reader reports.
     pub(super) fn reason(&mut self, seen: String) -> String {
         self.write_error.take().unwrap_or(seen)
     }

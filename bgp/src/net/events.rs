@@ -1,10 +1,10 @@
 //! The speaker's output for its process: events, and changes of received routes.
 //!
-//! Neither may grow if they are not read. Events have one place for each peer and subject: a newer
-//! event replaces an older one that was not read. So a slow reader may miss that a session went
-//! down and up again, which its counters show, but it always gets the current state. Route changes
-//! are not queued: the engine keeps the set of changed prefixes, and a request returns a batch with
-//! their current state.
+//! Neither output grows while the process does not read it. Events have one place for each peer and
+//! subject: a newer event replaces an older one that was not read. So a slow reader may miss that a
+//! session went down and up again (the peer's counters show this), but it always gets the current
+//! state. Route changes are not queued: the engine keeps the set of changed prefixes, and a request
+//! returns a batch with their current state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -123,7 +123,7 @@ impl Events {
 /// Changes of the received routes, for one consumer that installs them in a FIB.
 #[derive(Debug)]
 pub struct RouteChanges {
-    // Weak: a waiting consumer does not keep a speaker running without handles.
+    // The sender is weak: a waiting consumer does not keep a speaker running without handles.
     commands: mpsc::WeakSender<Command>,
     requested: Option<oneshot::Receiver<Vec<RouteChange>>>,
 }

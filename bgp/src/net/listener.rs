@@ -265,8 +265,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Binds, listens, and accepts. The keys are set before the socket listens: a connection that
-    /// the kernel completes without a key would stay without one.
+    /// Binds, listens, and accepts. The keys are set before the socket listens, because a
+    /// connection that the kernel completes without a key would never get one.
     fn open(
         address: SocketAddr,
         wanted: &[(IpNet, Password)],

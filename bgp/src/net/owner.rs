@@ -198,8 +198,8 @@ impl Owner {
             }
             self.turn(at);
             if !inputs.is_empty() {
-                // Tasks that received an answer in this turn run on this thread: they continue now
-                // and not after all inputs.
+                // Tasks that received an answer in this turn run on this thread. The yield lets
+                // them continue now, not after all inputs.
                 tokio::task::yield_now().await;
             }
         }

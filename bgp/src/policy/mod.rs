@@ -36,11 +36,11 @@ use crate::wire::PathAttributes;
 pub struct Policy {
     /// The rules, in order of evaluation.
     pub rules: Vec<Rule>,
-    /// The verdict for a path that no rule decided.
+    /// The result for a path that no rule decided.
     pub default: PolicyResult,
 }
 
-/// The verdict on a path.
+/// Whether a path is accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyResult {
     /// The path is used (import) or advertised (export).
@@ -58,14 +58,14 @@ pub struct Rule {
     pub when: Conditions,
     /// The changes to a path that matches.
     pub set: Actions,
-    /// The verdict. None: evaluation continues with the next rule, with the changes applied.
+    /// The result. None: evaluation continues with the next rule, with the changes applied.
     pub verdict: Option<PolicyResult>,
 }
 
 /// The result of a policy for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyDecision {
-    /// The verdict on the path.
+    /// The result for the path.
     pub verdict: PolicyResult,
     /// The index of the rule that decided; none if the default applied.
     pub rule: Option<usize>,

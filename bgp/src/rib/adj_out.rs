@@ -9,10 +9,10 @@
 //! attribute number per row.
 //!
 //! The initial table is the rows that exist when the session is established. The writer takes them
-//! in row order, from the first one. It is complete when the next pending row lies beyond it,
-//! however much changes meanwhile. Then End-of-RIB follows (RFC 4724 §2). A refresh that the peer
-//! requests is sent in the same way, between its two markers (RFC 7313). It begins after
-//! End-of-RIB. A request during a refresh starts another one afterwards.
+//! in row order, from the first one. The initial table is complete when the next pending row is not
+//! one of its rows. Changes meanwhile do not delay this. Then End-of-RIB follows (RFC 4724 §2). A
+//! refresh that the peer requests is sent in the same way, between its two markers (RFC 7313). It
+//! begins after End-of-RIB. A request during a refresh starts another one afterwards.
 
 mod paths;
 pub(super) mod write;
@@ -34,7 +34,7 @@ pub enum NotAdvertised {
     Held,
     /// No path of the prefix is in use.
     NoPath,
-    /// The limit of paths per prefix (RFC 7911) is reached; this path is worse than those.
+    /// The limit of paths per prefix (RFC 7911) is reached by better paths.
     BeyondPaths,
     /// The path in use came from this peer.
     SplitHorizon,
@@ -137,7 +137,7 @@ impl AdjOut {
     }
 
     /// Whether a path of a row is advertised; `number` is the path's number in the table. With
-    /// `attributes`, only a match of these counts.
+    /// `attributes`, the path must be advertised with these attributes.
     pub(super) fn has(&self, row: u32, number: u32, attributes: Option<AttrId>) -> bool {
         let same = |advertised: AttrId| attributes.is_none_or(|attributes| attributes == advertised);
         match &self.paths {
@@ -208,7 +208,7 @@ impl AdjOut {
         }
     }
 
-    /// Handles a refresh request of the peer that is answered between markers.
+    /// Handles a refresh request of the peer. The answer is sent between markers.
     pub(super) fn request_refresh(&mut self) {
         match &mut self.refresh {
             Refresh::Running { requested_again, .. } => *requested_again = true,

@@ -11,7 +11,7 @@
 //! table has one owner, and a number of 4 octets is half a pointer. A set without references stays
 //! readable until [`AttributeTable::collect`], so no number changes its meaning within an
 //! operation. Numbers are reused. Code that keeps a number without a reference (the caches of
-//! `transform`) keeps its generation too.
+//! `transform`) keeps the set's generation too.
 
 use std::hash::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -221,7 +221,7 @@ struct Entry {
     /// The reference count in the low 31 bits, [`Entry::DYING`] above.
     references: u32,
     generation: u32,
-    /// Hash of `bytes`: growing the index and removing sets need not read the bytes.
+    /// Hash of `bytes`. With it the index grows and sets are removed without reading the bytes.
     hash: u32,
     digest: Digest,
 }
@@ -264,7 +264,7 @@ impl AttributeTable {
         }
     }
 
-    /// The number of a set with one more community, counted for the caller.
+    /// Returns the number of a set with one more community. The caller releases the reference.
     pub(super) fn with_community(&mut self, id: AttrId, community: Community) -> AttrId {
         let parsed = PathAttributes::parse(self.block(id));
         debug_assert!(parsed.is_ok(), "the decoder accepted a malformed block: {parsed:?}");
@@ -281,8 +281,8 @@ impl AttributeTable {
         self.index.len()
     }
 
-    /// Interns a set and counts one reference for the caller. No next hop means this speaker
-    /// itself.
+    /// Interns a set and adds a reference, which the caller releases. No next hop means this
+    /// speaker itself.
     pub(super) fn intern(&mut self, next_hop: Option<&NextHop>, attributes: &[u8]) -> AttrId {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();

@@ -302,8 +302,8 @@ impl<F: AddressFamily> Table<F> {
         candidates
     }
 
-    /// Takes the best path out of [`Self::usable`], with its number. One at a time, because a
-    /// caller that needs few paths should not rank many.
+    /// Takes the best path out of [`Self::usable`], with its number. It takes one path at a time,
+    /// because a caller that needs few paths should not rank all of them.
     pub(super) fn take_best(&self, usable: &mut Candidates) -> Option<(u32, Path)> {
         let mut best = usable.clone();
         decision::select(&mut best, 1);
@@ -542,7 +542,8 @@ impl<F: AddressFamily> Table<F> {
     /// Returns the number of long-lived stale paths and of removed paths.
     pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
         let (mut removed, mut from) = (0, 0);
-        // By received attribute set; sets that already have the community are not in it.
+        // The set with the community, by received set. Sets that already have the community are not
+        // in this map.
         let mut marked: FxHashMap<AttrId, AttrId> = FxHashMap::default();
         while let Some(row) = shared.next_row(peer, F::FAMILY, from)
             && shared.counts(peer, F::FAMILY).stale > 0

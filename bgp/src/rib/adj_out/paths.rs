@@ -28,7 +28,7 @@ pub(super) struct AdvertisedPaths {
     /// By row; no entry is empty.
     rows: FxHashMap<u32, Paths>,
     /// Rows and identifiers of paths to send again although nothing differs. The key is a path, not
-    /// a row: some paths of a row may be written while others find no room.
+    /// a row: some paths of a row may be written while others do not fit.
     again: FxHashSet<(u32, u32)>,
 }
 
@@ -67,7 +67,8 @@ impl AdvertisedPaths {
         self.again.contains(&(row, identifier))
     }
 
-    /// Records an advertised path; returns the previous attributes. The caller has counted `advertised`.
+    /// Records an advertised path; returns the previous attributes. The caller has added a
+    /// reference to `advertised`.
     pub(super) fn set(&mut self, row: u32, identifier: u32, advertised: AttrId) -> Option<AttrId> {
         self.again.remove(&(row, identifier));
         let paths = self.rows.entry(row).or_default();
