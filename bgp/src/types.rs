@@ -270,8 +270,8 @@ impl AddressFamily for Ipv4 {
 
     #[inline]
     fn prefix(octets: &[u8], length: u8) -> Option<Ipv4Net> {
-        // Reads a whole address at once if there are enough octets. This is usual for all prefixes
-        // but the last one of a message.
+        // Reads a whole address at once if there are enough octets. Only the last prefix of a
+        // message may have fewer.
         let address = match octets.first_chunk() {
             Some(address) => *address,
             None => leading(octets, length)?,

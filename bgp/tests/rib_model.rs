@@ -183,7 +183,7 @@ fn policy(number: usize) -> Policy {
     }
 }
 
-/// The same policies as Rust code.
+/// Applies the policies of the test as plain Rust code.
 fn apply_policy(
     number: usize,
     prefix: &IpNet,

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 /// An extended community in wire format. The text form is `rt:65000:1`, `rt:10.0.0.1:1` or, for an
 /// AS number of up to 65535 in four octets, `rt:65000L:1`. `soo:…` is the Route Origin ("site of
-/// origin"), and `0x…` with 16 digits is any other.
+/// origin"), and `0x…` with 16 digits is any other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtendedCommunity(pub [u8; 8]);
 

@@ -1,4 +1,4 @@
-//! What a session's capabilities change in the decoding of UPDATE.
+//! The effects of a session's capabilities on the decoding of UPDATE.
 
 use crate::types::FamilySet;
 

@@ -46,7 +46,7 @@ impl EncodeContext {
 /// The routes cannot be advertised to this peer. Withdraw them if they were advertised before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The attributes leave no room for a prefix.
+    /// The message has no room for a prefix after the attributes.
     #[error("the path attributes make a message of {octets} octets with one prefix, the peer accepts {max}")]
     TooLarge {
         /// Octets of the message with one host prefix.

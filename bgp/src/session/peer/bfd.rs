@@ -8,8 +8,8 @@
 //!   and the paths stay (§4.3.2). This side's own C bit does not matter, because this side runs.
 //! - AdminDown of the peer is no failure (§3.2).
 //! - A Down that the peer signals within [`BFD_SETTLE_TIME`] of Established does not end the
-//!   session. FRR replaces its BFD session when BGP is Established, and otherwise each start would
-//!   cost a session. BFD must come Up again within [`BFD_RETURN_TIME`].
+//!   session. FRR replaces its BFD session when BGP is Established, so otherwise each start would
+//!   end a session. BFD must come Up again within [`BFD_RETURN_TIME`].
 //! - BGP does not wait for BFD. If BFD comes Up before the next attempt to connect, the attempt
 //!   starts at once.
 
