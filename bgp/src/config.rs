@@ -218,9 +218,9 @@ impl PeerConfig {
         Some(Target { remote, local, interface: self.interface, config })
     }
 
-    /// Whether the change from `self` to `new` needs a new session, because it affects the
-    /// negotiation in OPEN or the parameters of the TCP connection. Everything else is applied to
-    /// the live session.
+    /// Whether the change from `self` to `new` needs a new session. This is the case if the change
+    /// affects the negotiation in OPEN or the parameters of the TCP connection. All other changes
+    /// are applied to the live session.
     pub fn requires_reset(&self, new: &PeerConfig) -> bool {
         // All fields are listed, and the pattern has no `..`, so a new field cannot be forgotten
         // here.
@@ -355,7 +355,7 @@ impl SpeakerConfig {
 }
 
 impl PeerConfig {
-    /// Checks the peer for a speaker of this AS; [`Self::validate`] checks the rest.
+    /// Checks the peer for a speaker of this AS; [`Self::validate`] checks the other rules.
     ///
     /// # Errors
     /// If a rule does not fit the two AS numbers.

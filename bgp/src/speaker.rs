@@ -7,9 +7,9 @@
 //!    action.
 //! 2. [`Speaker::poll_event`] until it returns none.
 //! 3. [`Speaker::poll_writable`] until it returns none. It names connections with octets to send.
-//!    When the socket accepts octets: [`Speaker::poll_transmit`] with the free room. UPDATEs are
-//!    encoded in this call and not earlier. So a peer that does not read costs no memory, and a
-//!    prefix that changed ten times in between is sent once.
+//!    When the socket accepts octets: [`Speaker::poll_transmit`] with the free space of the socket.
+//!    UPDATEs are encoded in this call and not earlier. So a peer that does not read costs no
+//!    memory, and a prefix that changed ten times in between is sent once.
 //! 4. [`Speaker::route_changes`] whenever the FIB can accept more.
 //! 5. Sleep until [`Speaker::poll_timeout`], then [`Speaker::handle_timeout`].
 

@@ -366,9 +366,9 @@ pub struct Community(pub u32);
 impl Community {
     /// Planned maintenance of the path (RFC 8326).
     pub const GRACEFUL_SHUTDOWN: Community = Community(0xffff_0000);
-    /// The path is kept during a long restart of its peer and used last (RFC 9494).
+    /// The path is retained during a long restart of its peer and used last (RFC 9494).
     pub const LLGR_STALE: Community = Community(0xffff_0006);
-    /// The path is not kept as long-lived stale (RFC 9494).
+    /// The path is not retained as long-lived stale (RFC 9494).
     pub const NO_LLGR: Community = Community(0xffff_0007);
     /// Discard traffic (RFC 7999).
     pub const BLACKHOLE: Community = Community(0xffff_029a);

@@ -136,7 +136,7 @@ fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
                 writer.announce_paths::<Ipv6>(reach.next_hop, block, nlri.paths().map(or_0))
             }
         };
-        let Ok(count) = written else { continue }; // attributes that leave no room
+        let Ok(count) = written else { continue }; // the attributes are too long for this peer
         assert_eq!(count, reach.prefixes.len());
         let decode = DecodeContext { four_octet_as, ..internal };
         let mut rest = &out[..];

@@ -6,14 +6,14 @@
 //!                 one socket per session ◄───┘  └─── up to four sockets: 3784, 4784; IPv4, IPv6
 //! ```
 //!
-//! Why a thread and not a task: a session at 10 ms × 3 fails after a delay of 30 ms, and a table
-//! can keep the runtime's workers busy for longer. The thread raises its priority if the process
-//! may do that (CAP_SYS_NICE). If the pods of a node use every core, an ordinary thread waits for
-//! the processor, and the peer would treat the path as dead. The thread works a few microseconds
-//! per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold while it
-//! waits for a processor. The heap has such a lock. So while no session changes, the thread
-//! allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round broke
-//! sessions at 10 ms, and on a busy node some at 50 ms.)
+//! BFD has a thread and not a task, because a session at 10 ms × 3 fails after a delay of 30 ms. A
+//! large table can keep the runtime's workers busy for longer. The thread raises its priority if
+//! the process may do that (CAP_SYS_NICE). If the pods of a node use every core, an ordinary thread
+//! waits for the processor. The peer would then treat the path as dead. The thread works a few
+//! microseconds per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold
+//! while it waits for a processor. The heap has such a lock. So while no session changes, the
+//! thread allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round
+//! broke sessions at 10 ms, and on a busy node some at 50 ms.)
 //!
 //! A late thread does not count as the peer's silence. The kernel timestamps each packet, the
 //! thread empties the sockets before it checks a timer, and detection uses the timestamps. Sends

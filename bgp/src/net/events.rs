@@ -2,9 +2,9 @@
 //!
 //! Neither output grows while the process does not read it. Events have one place for each peer and
 //! subject: a newer event replaces an older one that was not read. So a slow reader may miss that a
-//! session went down and up again (the peer's counters show this), but it always gets the current
-//! state. Route changes are not queued: the engine keeps the set of changed prefixes, and a request
-//! returns a batch with their current state.
+//! session went down and up again, but it always gets the current state. The peer's counters show
+//! what it missed. Route changes are not queued: the engine keeps the set of changed prefixes, and
+//! a request returns a batch with their current state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -94,7 +94,7 @@ pub(super) struct AdjOut {
     /// Rows to examine.
     pub(super) pending: RowSet,
     /// Rows to send again although nothing differs. A row stays here until it is written, even if
-    /// there is no room now or its attributes change.
+    /// it does not fit into the output now or its attributes change.
     again: RowSet,
     /// End-of-RIB is due when all rows before this one have been examined.
     initial: Option<u32>,

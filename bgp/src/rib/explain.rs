@@ -247,7 +247,7 @@ fn explain_exports<F: AddressFamily>(
     explained
 }
 
-/// The verdict of a policy on a path.
+/// The result of a policy for a path.
 fn ruling(
     shared: &Shared,
     policy: TransformId,

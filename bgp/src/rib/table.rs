@@ -16,8 +16,8 @@
 //! flagged, because the previous selection is unknown at the end of the hold. Originated paths may
 //! be selected earlier: they win against every received path, so no peer can change that result.
 //!
-//! A row stays while it has paths, while it is advertised to a peer (a count in the row), and until
-//! the FIB has received its removal.
+//! A row stays while it has paths, and while it is advertised to a peer (the row has a count of
+//! these peers). It also stays until the FIB has received its removal.
 
 mod fib;
 
@@ -686,7 +686,7 @@ impl<F: AddressFamily> Table<F> {
     pub(super) fn count_advertised(&mut self, row: u32, advertised: bool) {
         let count = &mut self.rows[row as usize].advertised_to;
         match (*count, advertised) {
-            (u16::MAX, _) => {} // no longer counted: the row stays
+            (u16::MAX, _) => {} // at the maximum the count no longer changes
             (_, true) => *count += 1,
             (_, false) => {
                 *count -= 1;

@@ -24,7 +24,7 @@ pub struct Local {
     /// The process was restarted, and its initial selection is not complete: OPENs carry the R bit
     /// (RFC 4724 §3).
     pub restarting: bool,
-    /// The FIB of the previous process was kept: the F bits (RFC 4724 §3).
+    /// The FIB of the previous process is still installed, so OPENs carry the F bits (RFC 4724 §3).
     pub forwarding: bool,
 }
 

@@ -60,7 +60,7 @@ pub enum PathStatus {
     Unused,
     /// Rejected: policy, a loop, a leak.
     Refused,
-    /// Kept from before its peer's restart.
+    /// Retained from before its peer's restart.
     Stale,
 }
 

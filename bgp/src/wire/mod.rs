@@ -1,8 +1,8 @@
 //! The codec: octets of a TCP stream to messages, and back (RFC 4271 §4).
 //!
-//! [`frame`] returns the first message of a buffer. Each message type has its own module with a
-//! `decode` of the body (the octets after the 19-octet header) and an `encode` of the whole
-//! message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
+//! [`frame`] returns the first message of a buffer. Each message type has its own module. Its
+//! `decode` reads the body (the octets after the 19-octet header), and its `encode` writes the
+//! whole message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
 //! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates
 //! everything once. Its result borrows from the message and from the caller's [`Scratch`]. A valid
 //! UPDATE allocates nothing.

@@ -1,5 +1,5 @@
-//! Random schedules and random octets. After any history, two speakers converge again, no input of
-//! a peer causes a panic, and no effect of an input outlives the peer's session.
+//! Random schedules and random octets. After any history, two speakers converge again. No input of
+//! a peer causes a panic, and no effect of an input remains after the peer's session.
 
 use std::time::Duration;
 

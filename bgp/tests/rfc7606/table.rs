@@ -1,6 +1,6 @@
-//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}, with the
-//! outcome that RFC 7606 §7 (or the attribute's own RFC) requires. Impossible cases have no row:
-//! ATOMIC_AGGREGATE too short, or a wrong value of four arbitrary octets.
+//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}. RFC 7606 §7,
+//! or the attribute's own RFC, requires the outcome. Impossible cases have no row: ATOMIC_AGGREGATE
+//! too short, or a wrong value of four arbitrary octets.
 //!
 //! | attribute | flags | short | long | twice | value | where |
 //! |---|---|---|---|---|---|---|

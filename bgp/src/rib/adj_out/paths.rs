@@ -1,7 +1,7 @@
 //! Adj-RIB-Out of a peer that receives several paths of a prefix (RFC 7911).
 //!
-//! Here a row covers the best N paths that the peer may receive, each with an identifier. In the
-//! plain kind a row covers the best path only. So any change of a row's usable paths makes the row
+//! Here a row covers the best N paths that the peer may receive, each with an identifier. For other
+//! peers a row covers the best path only. So any change of a row's usable paths makes the row
 //! pending, even if the best path is the same. Otherwise both kinds work in the same way: the
 //! wanted paths are computed when the socket accepts octets, and compared with the advertised ones.
 //!

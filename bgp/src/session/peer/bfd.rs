@@ -1,7 +1,8 @@
 //! The effect of BFD's reports on the session (RFC 5882 §4).
 //!
 //! - Down ends an Established session with Cease, BFD Down (RFC 9384), and the peer's paths are
-//!   removed: §4.2, and §4.3.2.2 if graceful restart is negotiated but not in progress.
+//!   removed (§4.2). The same applies if graceful restart is negotiated but not in progress
+//!   (§4.3.2.2).
 //! - While the peer restarts gracefully (its paths are stale), the peer's C bit decides. If it is
 //!   set, BFD does not share fate with the peer's control plane, so Down means that forwarding is
 //!   gone: the paths are removed (§4.3.1). If it is clear, BFD went down with the restart itself,

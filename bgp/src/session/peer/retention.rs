@@ -14,8 +14,8 @@
 //! family's F bit (each of the two capabilities has one).
 //!
 //! If the session is lost while paths are stale, they are removed (RFC 4724 §4.2, consecutive
-//! restarts). Long-lived stale paths stay for the rest of their Stale Time, because a peer that is
-//! away for hours may come back briefly more than once. The Stale Time continues in the new session
+//! restarts). Long-lived stale paths stay for the rest of their Stale Time, because a peer may come
+//! back briefly several times during a long failure. The Stale Time continues in the new session
 //! until End-of-RIB. If it expires before End-of-RIB, no path of the family is retained when that
 //! session is lost.
 
