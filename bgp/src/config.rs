@@ -156,7 +156,7 @@ pub struct PeerConfig {
     pub import: Policy,
     /// Export policy.
     pub export: Policy,
-    /// Protocol rules for the peer's paths, besides policy.
+    /// Protocol rules for the peer's paths, in addition to policy.
     pub paths: PathRules,
     /// IPv4 next hop that this side advertises; if none, the session's local address if it is IPv4.
     pub next_hop_v4: Option<Ipv4Addr>,

@@ -59,7 +59,7 @@ pub enum Action {
         conn: ConnId,
         /// Octets to write before the FIN, after the octets of `poll_transmit`, for a short linger
         /// time at most. They hold a NOTIFICATION. The OPEN precedes it, if the shell has not taken
-        /// the OPEN yet. Empty if nothing is sent, for example at a silent stop.
+        /// the OPEN yet. They are empty if nothing is sent, for example at a silent stop.
         last_words: Vec<u8>,
     },
     /// Start the BFD session of a peer, or change it. The shell reports its state by `handle_bfd`.
@@ -255,10 +255,10 @@ pub enum Event {
         /// The family.
         family: Family,
     },
-    /// A peer advertises a usable default route of a family, or no longer does. Usable: it is in
-    /// the Adj-RIB-In, and neither import policy nor a loop check rejects it. A path that is
-    /// retained over the peer's restart counts. The event precedes the [`Event::EndOfRib`] of the
-    /// same UPDATE, and follows the [`Event::PeerDown`] of a session that ended.
+    /// A peer advertises a usable default route of a family, or no longer does. A route is usable
+    /// if it is in the Adj-RIB-In and neither import policy nor a loop check rejects it. A path
+    /// that is retained over the peer's restart counts. The event precedes the [`Event::EndOfRib`]
+    /// of the same UPDATE, and follows the [`Event::PeerDown`] of a session that ended.
     DefaultRoute {
         /// The peer.
         peer: PeerId,

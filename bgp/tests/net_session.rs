@@ -150,8 +150,8 @@ async fn timers_and_ttl_change_on_the_live_session() {
     let status = a.until(b.address, "kept alive", |peer| peer.traffic.received.keepalive >= before + 4).await;
     assert_eq!((status.established_count, status.flaps), (1, 0));
 
-    // One side no longer sends with TTL 255: its packets are dropped, and the Hold Timer expires at
-    // the other side.
+    // One side no longer sends with TTL 255. The other side drops these packets, and its Hold Timer
+    // expires.
     to_a.ttl_security = None;
     assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
     a.until(b.address, "down", |peer| peer.flaps == 1).await;

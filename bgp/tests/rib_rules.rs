@@ -1,5 +1,5 @@
-//! Protocol rules besides policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles
-//! (RFC 9234).
+//! Protocol rules in addition to policy: graceful shutdown (RFC 8326), route reflection (RFC 4456),
+//! roles (RFC 9234).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;

@@ -70,7 +70,7 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
     }
 }
 
-/// One attribute besides the mandatory ones.
+/// One attribute in addition to the mandatory ones.
 #[test]
 fn a_faulty_attribute_has_its_specified_outcome() {
     let table = [

@@ -56,7 +56,7 @@ struct World {
     /// The smallest identifier that a new connection may have.
     names: u64,
     stopped: bool,
-    /// Whether ranges were configured, so that guests may connect.
+    /// Whether ranges were configured; then guests may connect.
     guests: bool,
 }
 
@@ -138,7 +138,7 @@ impl World {
             // The octets arrive one at a time, which TCP allows.
             13 => argument.iter().for_each(|octet| self.send(peer, &[*octet])),
             14 => {
-                // A whole handshake, so that most scripts reach an established session.
+                // This is a whole handshake. With it, most scripts reach an established session.
                 self.accept(peer);
                 self.send(peer, &open(peer, asn, first));
                 self.send(peer, &message(4, &[]));

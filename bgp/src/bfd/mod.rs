@@ -32,7 +32,7 @@
 //!   §4.3.
 //!
 //! Deviation: a change of timers uses a Poll only while the session is Up. Before that, each packet
-//! carries the values, and nothing depends on the peer having received them.
+//! carries the values, and no timer depends on their arrival at the peer.
 
 mod endpoint;
 mod links;

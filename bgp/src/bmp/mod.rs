@@ -59,7 +59,7 @@ pub struct StationConfig {
 /// The result of reading for a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StationRead {
-    /// Everything so far was read.
+    /// All queued octets were read.
     Idle,
     /// More octets follow.
     More,

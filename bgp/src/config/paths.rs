@@ -1,4 +1,4 @@
-//! Protocol rules for the paths from and to one peer, besides policy.
+//! Protocol rules for the paths from and to one peer, in addition to policy.
 //!
 //! Policies belong to the operator. These rules have a name in a specification, and routers must
 //! agree on them. They are fields of a peer's configuration, and the tables get them as one value

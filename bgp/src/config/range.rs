@@ -21,7 +21,7 @@ pub struct PeerRange {
 }
 
 impl PeerRange {
-    /// A range whose peers use `template`.
+    /// A range; its peers use `template`.
     pub fn new(prefix: IpNet, limit: u32, template: PeerConfig) -> Self {
         let prefix = prefix.trunc();
         // For the checks that compare addresses, any address of the prefix is sufficient.

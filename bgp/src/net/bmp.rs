@@ -2,9 +2,9 @@
 //! and reconnects after a failure.
 //!
 //! The task requests octets only when the previous ones are in the socket, so a slow station delays
-//! nothing else. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner
-//! reports it as lost. It then gets all routes again on a new connection. A station sends nothing
-//! (RFC 7854 §3.2): received octets are discarded, and a FIN ends the connection.
+//! no other work. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner
+//! reports it as lost. The station then gets all routes again on a new connection. A station sends
+//! nothing (RFC 7854 §3.2): received octets are discarded, and a FIN ends the connection.
 //!
 //! The pause between connection attempts is 1 s at first and doubles up to a minute.
 

@@ -123,7 +123,7 @@ impl Connection {
         let _ = self.empty.try_send(buffer);
     }
 
-    /// Whether the socket accepted all octets, so that more may be encoded.
+    /// Whether the socket accepted all octets; then more may be encoded.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.output, Output::Ready(_))
     }

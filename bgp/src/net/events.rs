@@ -134,8 +134,8 @@ impl RouteChanges {
     }
 
     /// Waits until received best paths have changed, and returns up to `max` prefixes with their
-    /// current state; never an empty list. Cancel safe: a batch that was already taken is returned
-    /// by the next call, whatever its `max` is.
+    /// current state; never an empty list. Cancel safe: the next call returns a batch that was
+    /// already taken, even if the batch exceeds the new `max`.
     ///
     /// # Errors
     /// If the speaker has ended.

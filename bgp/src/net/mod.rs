@@ -92,8 +92,8 @@ impl Default for ShellConfig {
 }
 
 /// Starts a speaker in a task of the current tokio runtime. On return it listens on every address
-/// that could be bound. The others are tried again, and [`SpeakerHandle::listeners`] has the
-/// reasons.
+/// that could be bound. The speaker tries the other addresses again, and
+/// [`SpeakerHandle::listeners`] has the reasons.
 ///
 /// A wildcard address of a family that this kernel lacks is skipped with a warning if another
 /// address exists.

@@ -6,8 +6,8 @@
 //! export turns used attributes into those that a peer receives.
 //!
 //! Evaluation has two halves: `Policy::rule_mask` finds the rules that the prefix satisfies, and
-//! `Policy::apply` runs those rules on the attributes. The first runs once per prefix, and not at
-//! all for a policy without prefix conditions. The second runs once per attribute set
+//! `Policy::apply` runs those rules on the attributes. `rule_mask` runs once per prefix, and is
+//! skipped for a policy without prefix conditions. `apply` runs once per attribute set
 //! (`rib::transform` caches the result). So a condition on anything but the prefix costs nothing
 //! per prefix. The time to look up a prefix list does not grow with its length ([`PrefixSet`]).
 //!

@@ -1,12 +1,12 @@
 //! Adj-RIB-Out: the routes that a peer has received, and the rows that are pending for it (RFC 4271
 //! §9.2).
 //!
-//! A change of a best path computes nothing: the row only joins the peer's pending set. When the
-//! peer's socket accepts octets, the writer takes rows from the set. For each row it computes the
-//! route that the peer should have *now* ([`write::export`]) and compares it with the advertised one. It
-//! writes only the difference. So ten changes become one, and a policy edit sends only what
-//! changed. A peer that does not read costs one bit per prefix. The advertised state is one
-//! attribute number per row.
+//! A change of a best path causes no computation: the row is only added to the peer's pending set.
+//! When the peer's socket accepts octets, the writer takes rows from the set. For each row it
+//! computes the route that the peer should have *now* ([`write::export`]) and compares it with the
+//! advertised one. It writes only the difference. So ten changes become one, and a policy edit
+//! sends only what changed. A peer that does not read costs one bit per prefix. The advertised
+//! state is one attribute number per row.
 //!
 //! The initial table is the rows that exist when the session is established. The writer takes them
 //! in row order, from the first one. The initial table is complete when the next pending row is not
@@ -159,7 +159,7 @@ impl AdjOut {
         self.advertised_paths().map(|(row, _, advertised)| (row, advertised))
     }
 
-    /// Everything advertised for a row, with path identifiers.
+    /// All advertised paths of a row, with path identifiers.
     pub(super) fn advertised_paths_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
         let plain = self.advertised(row).map(|advertised| (None, advertised));
         let paths = self.paths.iter().flat_map(|paths| paths.of(row));
@@ -169,7 +169,7 @@ impl AdjOut {
             .collect()
     }
 
-    /// Everything advertised, with path identifiers.
+    /// All advertised paths, with path identifiers.
     pub(super) fn advertised_paths(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
         let plain = (0u32..).zip(&self.advertised);
         let plain =

@@ -1,11 +1,11 @@
-//! Path attributes, stored once however many paths carry them.
+//! Path attributes. Equal sets are stored once, even if many paths carry them.
 //!
 //! A million prefixes of a peer share far fewer attribute sets, and comparing sets is most of the
 //! tables' work. So sets are interned. The canonical bytes, with the next hop in front, are stored
 //! once under an [`AttrId`]. Paths hold the number, and equal numbers mean equal sets. A [`Digest`]
-//! next to the bytes has the values that the decision process and the export rules read. Everything
-//! else is parsed from the bytes when a policy or an operator needs it. A set takes its bytes and
-//! 48 octets.
+//! next to the bytes has the values that the decision process and the export rules read. All other
+//! values are parsed from the bytes when a policy or an operator needs it. A set takes its bytes
+//! and 48 octets.
 //!
 //! References are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the
 //! table has one owner, and a number of 4 octets is half a pointer. A set without references stays

@@ -80,7 +80,7 @@ pub struct Origination {
     pub communities: Vec<Community>,
     /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
-    /// MULTI_EXIT_DISC, sent to internal and external peers alike.
+    /// MULTI_EXIT_DISC, sent to internal and to external peers.
     pub med: Option<u32>,
 }
 

@@ -341,8 +341,8 @@ impl Rib {
         self.shared.hold(families);
     }
 
-    /// Advertises originated prefixes of the held families. They are selected whatever the peers
-    /// advertise, so they need not wait for the peers. Received paths and End-of-RIB still wait for
+    /// Advertises originated prefixes of the held families. No received path is preferred to them,
+    /// so they need not wait for the peers. Received paths and End-of-RIB still wait for
     /// [`Self::release`].
     pub fn advertise_originated(&mut self) {
         for family in Family::ALL {
@@ -494,7 +494,7 @@ impl Rib {
         self.shared.written.retain(|(written, _)| *written != prefix);
     }
 
-    /// A watched prefix, with a peer whose output now contains its advertisement.
+    /// A watched prefix, with a peer. The output to this peer now contains the advertisement.
     pub fn poll_written(&mut self) -> Option<(IpNet, PeerId)> {
         self.shared.written.pop_front()
     }

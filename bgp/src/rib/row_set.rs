@@ -2,8 +2,8 @@
 //!
 //! Each Adj-RIB-Out has a set of the rows to examine, and so does the FIB. Each peer has a set of
 //! the rows in which it has paths. So the cost of an operation on a peer grows with its paths, not
-//! with the table. A row is in the set once however often it changes. This coalesces changes and
-//! bounds the memory to one bit per row. Each take continues in row order after the last one, so no
+//! with the table. A row is in the set once, even if it changes often. This coalesces changes and
+//! limits the memory to one bit per row. Each take continues in row order after the last one, so no
 //! row waits for ever. Row order is mostly the order in which the prefixes arrived. Adjacent rows
 //! often share their attributes, so a message holds many prefixes.
 

@@ -147,8 +147,8 @@ impl Path {
 
 /// The selected paths before or after a change: peers and attributes.
 ///
-/// The best path is separate from the others. Usually there are no others, and with a million
-/// prefixes this type is used several times for each.
+/// The best path is separate from the others. Usually there are no others, and this type is used
+/// several times for each of a million prefixes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SelectedPaths {
     best: Option<(PeerId, AttrId)>,
@@ -682,7 +682,7 @@ impl<F: AddressFamily> Table<F> {
         self.rows[row as usize].head = next;
     }
 
-    /// Counts a peer that the row is now advertised to, or no longer.
+    /// Changes the count of peers that the row is advertised to: one more, or one less.
     pub(super) fn count_advertised(&mut self, row: u32, advertised: bool) {
         let count = &mut self.rows[row as usize].advertised_to;
         match (*count, advertised) {

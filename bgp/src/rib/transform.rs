@@ -146,7 +146,7 @@ impl Transform {
         output
     }
 
-    /// An import without rules: nothing to change and nothing to cache.
+    /// Whether this is an import without rules, which changes nothing and needs no cache.
     fn is_identity(&self, table: &AttributeTable, input: AttrId) -> bool {
         let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()

@@ -236,7 +236,7 @@ impl PeerRestart {
 }
 
 /// Checks that the peer's role is the counterpart of the local role, if one is configured (RFC 9234
-/// §4.2). A repeated role counts once; two different roles match nothing.
+/// §4.2). A repeated role counts once. Two different roles match no role.
 fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     let Some(local) = config.paths.local_role else { return Ok(()) };
     let roles = theirs.capabilities.iter().filter(|capability| capability.code() == 9);

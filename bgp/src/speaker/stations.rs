@@ -38,7 +38,7 @@ impl Speaker {
         id
     }
 
-    /// Removes a station whose connection is closed.
+    /// Removes a station after its connection was closed.
     pub fn station_gone(&mut self, id: StationId) {
         self.hub.stations.retain(|station| station.id != id);
     }

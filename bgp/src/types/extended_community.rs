@@ -1,8 +1,8 @@
 //! Extended communities (RFC 4360), with AS numbers of four octets (RFC 5668).
 //!
-//! The speaker passes them on unchanged. Each has eight octets, and the first octet defines the
-//! format of the others. The two kinds in use with IPv4 and IPv6 unicast have names, Route Target
-//! and Route Origin; others are shown as octets.
+//! The speaker passes them on unchanged. Each community has eight octets, and the first octet
+//! defines the format of the other octets. Two kinds are in use with IPv4 and IPv6 unicast and have
+//! names: Route Target and Route Origin. Other kinds are shown as octets.
 
 use std::fmt;
 use std::net::Ipv4Addr;

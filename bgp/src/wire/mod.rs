@@ -3,9 +3,9 @@
 //! [`frame`] returns the first message of a buffer. Each message type has its own module. Its
 //! `decode` reads the body (the octets after the 19-octet header), and its `encode` writes the
 //! whole message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
-//! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates
-//! everything once. Its result borrows from the message and from the caller's [`Scratch`]. A valid
-//! UPDATE allocates nothing.
+//! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates the
+//! whole message once. Its result borrows from the message and from the caller's [`Scratch`]. A
+//! valid UPDATE allocates nothing.
 //!
 //! The attributes of a path are stored as one *canonical block* of octets. It has path attributes
 //! in ascending order of type code, four-octet AS numbers, and the flags of each attribute's

@@ -258,7 +258,7 @@ fn decode_with_error_handling<'a>(
         if let Some(found) = flags_fault {
             first_fault(found);
         }
-        // NLRI are read whatever the flags are: treat-as-withdraw needs the routes.
+        // NLRI are read even if the flags are wrong, because treat-as-withdraw needs the routes.
         match code {
             table::MP_REACH_NLRI | table::MP_UNREACH_NLRI => {
                 let mp_error = |what| UpdateError::Mp {

@@ -202,8 +202,8 @@ fn each_family_has_its_own_time() {
     }
 }
 
-/// RFC 9494 §4.2: a family that graceful restart does not list has no Restart Time, whatever the
-/// other family has.
+/// RFC 9494 §4.2: a family that graceful restart does not list has no Restart Time, even if the
+/// other family has one.
 #[test]
 fn a_family_without_graceful_restart_skips_the_first_phase() {
     let times = [(Family::Ipv6Unicast, 100)];

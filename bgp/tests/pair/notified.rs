@@ -193,7 +193,7 @@ fn later_errors_do_not_hide_a_notification() {
     assert_eq!(status.notification_received, None);
 }
 
-/// Two speakers: an edit of one side that needs a new session loses no route on either side.
+/// One of two speakers gets an edit that needs a new session. No route is lost on either side.
 #[test]
 fn an_edit_that_resets_the_session_loses_no_route() {
     for notification in [false, true] {

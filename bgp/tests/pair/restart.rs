@@ -114,7 +114,7 @@ fn routes_are_removed_when_the_restart_time_expires() {
     all.run(secs(2));
     assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
     assert_eq!(swept(&all, 1), 1);
-    // If the node returns later, everything starts again.
+    // If the node returns later, the session and the route come back.
     all.reboot(2);
     all.run_until_up(1, 2);
     all.run(secs(5));

@@ -67,8 +67,8 @@ impl Peer {
         let waits_for_end_of_rib = negotiated.graceful_restart.is_some();
         let refresh = match RouteRefresh::decode(body) {
             Ok(refresh) => refresh,
-            // Without the negotiated capability markers have no meaning, whatever their length (RFC
-            // 7313 §5).
+            // If the capability is not negotiated, markers of any length have no meaning (RFC 7313
+            // §5).
             Err(_) if !enhanced => return Ok(()),
             Err(error) => return Err(WireError::from(error).into()),
         };

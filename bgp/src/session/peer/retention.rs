@@ -137,7 +137,7 @@ impl Peer {
     }
 
     /// Handles a new session. Removes stale paths of a family if the peer did not continue to
-    /// forward for it, or no longer supports it. The other stale paths wait for End-of-RIB.
+    /// forward for the family, or no longer supports it. The other stale paths wait for End-of-RIB.
     pub(super) fn resume(
         &mut self,
         negotiated: &Negotiated,

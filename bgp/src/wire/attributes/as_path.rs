@@ -258,7 +258,7 @@ pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) 
         }
         match last {
             // The merge cut the sequence in two. It is joined again, because equal paths must have
-            // equal octets, whatever form they arrived in.
+            // equal octets, even if they arrived in different forms.
             Some((SEQUENCE, count))
                 if kind == SEQUENCE && usize::from(out[count]) + asns.len() / 4 <= 255 =>
             {
