@@ -2,10 +2,10 @@
 //! allocations by a counting allocator. `cargo lab bench codec` runs this and compares.
 //!
 //! Two loads, in sessions with four-octet AS numbers: one UPDATE with 500 IPv4 /24s, and twenty
-//! with 1 to 5 each. The attributes of the twenty differ as in real tables (AS_PATH of 1 to 6,
-//! MULTI_EXIT_DISC, 1 to 5 communities, a large one on half of them). Decoding here does the work
-//! that a RIB needs: it checks every octet, locates the attributes and reads every prefix. The
-//! other codecs build a value of each part for the same purpose.
+//! with 1 to 5 each. The attributes of the twenty UPDATEs differ as in real tables: an AS_PATH of 1
+//! to 6, MULTI_EXIT_DISC, and 1 to 5 communities. Half of the UPDATEs also have a large community.
+//! Decoding here does the work that a RIB needs: it checks every octet, locates the attributes and
+//! reads every prefix. The other codecs build a value of each part for the same purpose.
 //!
 //! A time is for the whole load; the name of the group has the number of messages.
 #![allow(missing_docs, reason = "criterion's macros")]

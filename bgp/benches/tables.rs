@@ -102,7 +102,7 @@ impl Tables {
         self.rib.peer_down(PeerId(peer), FamilySet::EMPTY, FamilySet::EMPTY);
     }
 
-    /// Handles UPDATEs, and lets peers write as often as a connection does.
+    /// Handles UPDATEs, and writes to the peers as often as a connection does.
     fn take(&mut self, peer: u32, bodies: &[Vec<u8>]) {
         let mut octets = 0;
         for body in bodies {

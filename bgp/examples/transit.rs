@@ -17,8 +17,8 @@ use trunkline_bgp::speaker::Stop;
 use trunkline_bgp::types::{Asn, Family, FamilySet};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Called before the runtime has threads: then the memory of large tables is released with the
-    // tables.
+    // This call must come before the runtime starts threads. After it, the memory of large tables
+    // is released with the tables.
     compact_heap();
     tokio::runtime::Runtime::new()?.block_on(run())
 }

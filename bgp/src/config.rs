@@ -36,7 +36,7 @@ pub struct SpeakerConfig {
     /// not come back.
     pub selection_deferral: Duration,
     /// The cluster of this speaker in CLUSTER_LIST (RFC 4456 §7), the same for all reflectors of
-    /// one cluster. The router id if none.
+    /// one cluster. None: the router id.
     pub cluster_id: Option<Ipv4Addr>,
     /// The maximum number of paths for one prefix (ECMP); at least 1.
     pub max_paths: usize,
@@ -156,7 +156,7 @@ pub struct PeerConfig {
     pub import: Policy,
     /// Export policy.
     pub export: Policy,
-    /// Protocol rules for the peer's paths, besides policy.
+    /// Protocol rules for the peer's paths, in addition to policy.
     pub paths: PathRules,
     /// IPv4 next hop that this side advertises; if none, the session's local address if it is IPv4.
     pub next_hop_v4: Option<Ipv4Addr>,
@@ -218,9 +218,9 @@ impl PeerConfig {
         Some(Target { remote, local, interface: self.interface, config })
     }
 
-    /// Whether the change from `self` to `new` needs a new session, because it affects the
-    /// negotiation in OPEN or the parameters of the TCP connection. Everything else is applied to
-    /// the live session.
+    /// Whether the change from `self` to `new` needs a new session. This is the case if the change
+    /// affects the negotiation in OPEN or the parameters of the TCP connection. All other changes
+    /// are applied to the live session.
     pub fn requires_reset(&self, new: &PeerConfig) -> bool {
         // All fields are listed, and the pattern has no `..`, so a new field cannot be forgotten
         // here.
@@ -355,7 +355,7 @@ impl SpeakerConfig {
 }
 
 impl PeerConfig {
-    /// Checks the peer for a speaker of this AS; [`Self::validate`] checks the rest.
+    /// Checks the peer for a speaker of this AS; [`Self::validate`] checks the other rules.
     ///
     /// # Errors
     /// If a rule does not fit the two AS numbers.

@@ -59,7 +59,7 @@ pub enum Action {
         conn: ConnId,
         /// Octets to write before the FIN, after the octets of `poll_transmit`, for a short linger
         /// time at most. They hold a NOTIFICATION. The OPEN precedes it, if the shell has not taken
-        /// the OPEN yet. Empty if nothing is sent, for example at a silent stop.
+        /// the OPEN yet. They are empty if nothing is sent, for example at a silent stop.
         last_words: Vec<u8>,
     },
     /// Start the BFD session of a peer, or change it. The shell reports its state by `handle_bfd`.
@@ -255,10 +255,10 @@ pub enum Event {
         /// The family.
         family: Family,
     },
-    /// A peer advertises a usable default route of a family, or no longer does. Usable: it is in
-    /// the Adj-RIB-In, and neither import policy nor a loop check rejects it. A path that is
-    /// retained over the peer's restart counts. The event precedes the [`Event::EndOfRib`] of the
-    /// same UPDATE, and follows the [`Event::PeerDown`] of a session that ended.
+    /// A peer advertises a usable default route of a family, or no longer does. A route is usable
+    /// if it is in the Adj-RIB-In and neither import policy nor a loop check rejects it. A path
+    /// that is retained over the peer's restart counts. The event precedes the [`Event::EndOfRib`]
+    /// of the same UPDATE, and follows the [`Event::PeerDown`] of a session that ended.
     DefaultRoute {
         /// The peer.
         peer: PeerId,
@@ -282,11 +282,11 @@ pub enum Event {
         paths: usize,
         /// The number of paths removed because they carry NO_LLGR.
         removed: usize,
-        /// The time after which they are removed, unless the peer comes back.
+        /// The time after which the retained paths are removed, unless the peer comes back.
         time: Duration,
     },
-    /// The retention of a family is over, or a refresh of it (RFC 7313). The paths that were still
-    /// stale were removed.
+    /// The retention of a family's paths is over, or a refresh of the family (RFC 7313) is over.
+    /// The paths that were still stale were removed.
     StaleSwept {
         /// The peer.
         peer: PeerId,
@@ -304,8 +304,8 @@ pub enum Event {
         /// Its address.
         address: PeerKey,
     },
-    /// A dynamic neighbour was rejected because its range has reached its limit. One event until
-    /// the range has room again.
+    /// A dynamic neighbour was rejected because its range has reached its limit. There is one event
+    /// until the range has room again.
     RangeFull {
         /// The range.
         prefix: IpNet,
@@ -323,8 +323,8 @@ pub enum Event {
     },
     /// The initial selection of the family is done: all awaited peers sent End-of-RIB, or the
     /// Selection_Deferral_Timer expired. Routes in the FIB from before the restart that
-    /// `route_changes` did not return may be removed now. Once per family and run of the speaker,
-    /// after [`Speaker::originations_complete`].
+    /// `route_changes` did not return may be removed now. The event occurs once per family and run
+    /// of the speaker, after [`Speaker::originations_complete`].
     ///
     /// [`Speaker::originations_complete`]: crate::speaker::Speaker::originations_complete
     Converged {

@@ -47,8 +47,9 @@
 //! | [`config`], [`types`] | plain values |
 //! | `net` | the shell |
 //!
-//! All output is pulled: nothing is computed or encoded for a peer, a FIB or a station before it
-//! can accept it. So a slow receiver costs one bit per prefix and delays no other receiver.
+//! All output is pulled: nothing is computed or encoded for a peer, a FIB or a station before this
+//! receiver can accept it. So a slow receiver costs one bit per prefix and delays no other
+//! receiver.
 //!
 //! # RFCs
 //! | RFC | | |

@@ -117,8 +117,8 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether the attributes fit the format: those of an extended message may leave no room for
-    /// the next hop.
+    /// Whether the attributes fit the format. The attributes of an extended message may leave no
+    /// room for the next hop.
     fn fits(&self) -> bool {
         self.block.len() <= usize::from(u16::MAX) - 64
     }

@@ -7,9 +7,9 @@
 //!    action.
 //! 2. [`Speaker::poll_event`] until it returns none.
 //! 3. [`Speaker::poll_writable`] until it returns none. It names connections with octets to send.
-//!    When the socket accepts octets: [`Speaker::poll_transmit`] with the free room. UPDATEs are
-//!    encoded in this call and not earlier. So a peer that does not read costs no memory, and a
-//!    prefix that changed ten times in between is sent once.
+//!    When the socket accepts octets: [`Speaker::poll_transmit`] with the free space of the socket.
+//!    UPDATEs are encoded in this call and not earlier. So a peer that does not read costs no
+//!    memory, and a prefix that changed ten times in between is sent once.
 //! 4. [`Speaker::route_changes`] whenever the FIB can accept more.
 //! 5. Sleep until [`Speaker::poll_timeout`], then [`Speaker::handle_timeout`].
 
@@ -250,10 +250,10 @@ impl Speaker {
 
     /// The first intent is complete: the owner added every peer and originated every prefix.
     ///
-    /// No UPDATE and no End-of-RIB is sent before this call. Otherwise a peer would take prefixes
-    /// that are not originated yet after a restart for withdrawn ones. From this call on,
-    /// originated prefixes are advertised; received paths and End-of-RIB follow after the deferral.
-    /// Later calls do nothing.
+    /// No UPDATE and no End-of-RIB is sent before this call. Otherwise, after a restart, a peer
+    /// would treat a prefix that is not originated yet as withdrawn. From this call on, originated
+    /// prefixes are advertised; received paths and End-of-RIB follow after the deferral. Later
+    /// calls do nothing.
     pub fn originations_complete(&mut self, now: Instant) {
         self.deferral.originations_complete();
         self.hub.rib.advertise_originated();
@@ -314,8 +314,8 @@ impl Speaker {
     }
 
     /// Ends every session and accepts no more connections. The following actions close every
-    /// connection. The tables stay as they are, and no route change follows, so the FIB outlives
-    /// the stop. After a silent stop no event follows either.
+    /// connection. The tables stay as they are, and no route change follows, so the FIB keeps its
+    /// routes. After a silent stop no event follows either.
     pub fn stop(&mut self, stop: Stop, now: Instant) {
         self.hub.clock = now;
         self.hub.frozen = true;
@@ -326,8 +326,8 @@ impl Speaker {
         };
         for peer in self.peers.iter_mut().flatten() {
             peer.stop(fault.clone(), now, &mut self.hub);
-            // A silent stop sends nothing by BFD either: peers would take AdminDown for the end of
-            // a session that comes back (RFC 5882 §4.3.2.2).
+            // A silent stop sends no AdminDown by BFD either. Peers would treat AdminDown as the
+            // end of the session, but the session comes back (RFC 5882 §4.3.2.2).
             if !self.hub.silent && peer.config().bfd.is_some() {
                 self.hub.actions.push_back(Action::RemoveBfd { peer: peer.id() });
             }
@@ -432,7 +432,7 @@ impl Speaker {
         self.after(now);
     }
 
-    /// The connection ended: the peer's FIN, a reset or a write error; `reason` is a text.
+    /// The connection ended by the peer's FIN, a reset or a write error. `reason` is a text.
     pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant) {
         self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
@@ -500,7 +500,8 @@ impl Speaker {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.peers.iter().flatten().filter_map(Peer::poll_timeout);
         let stations = self.hub.stations.iter().filter_map(Station::poll_timeout);
-        // After a stop no selection follows, and the deadline would stay due for ever.
+        // After a stop no selection follows. Without this filter the deadline would stay due for
+        // ever.
         let deferral = self.deferral.poll_timeout().filter(|_| !self.hub.frozen);
         peers.chain(deferral).chain(stations).min()
     }
@@ -518,7 +519,8 @@ impl Speaker {
         self.hub.rib.attribute_sets()
     }
 
-    /// Reports all prefixes again by [`Speaker::route_changes`]: the consumer lost its FIB.
+    /// Reports all prefixes again by [`Speaker::route_changes`], for a consumer that has lost its
+    /// FIB.
     pub fn resend_routes(&mut self) {
         self.hub.rib.resend_routes();
     }
@@ -600,13 +602,13 @@ impl Speaker {
         }))
     }
 
-    /// Follows every input: ends the deferral if it is over, and collects connections with octets
-    /// to send.
+    /// Runs after every input: ends the deferral if it is over, and collects connections with
+    /// octets to send.
     fn after(&mut self, now: Instant) {
         if self.hub.frozen {
             return;
         }
-        // After the `PeerDown` of a session that ended.
+        // These calls come after the `PeerDown` of a session that ended.
         self.hub.report_defaults();
         self.drop_spent(now);
         let ready = self.deferral.take_ready(now, self.peers.iter().flatten(), self.ranges.any());

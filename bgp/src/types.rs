@@ -270,8 +270,8 @@ impl AddressFamily for Ipv4 {
 
     #[inline]
     fn prefix(octets: &[u8], length: u8) -> Option<Ipv4Net> {
-        // Reads a whole address at once if there are enough octets: for all but the last prefix of
-        // a message.
+        // Reads a whole address at once if there are enough octets. Only the last prefix of a
+        // message may have fewer.
         let address = match octets.first_chunk() {
             Some(address) => *address,
             None => leading(octets, length)?,
@@ -366,9 +366,9 @@ pub struct Community(pub u32);
 impl Community {
     /// Planned maintenance of the path (RFC 8326).
     pub const GRACEFUL_SHUTDOWN: Community = Community(0xffff_0000);
-    /// The path is kept during a long restart of its peer and used last (RFC 9494).
+    /// The path is retained during a long restart of its peer and used last (RFC 9494).
     pub const LLGR_STALE: Community = Community(0xffff_0006);
-    /// The path is not kept as long-lived stale (RFC 9494).
+    /// The path is not retained as long-lived stale (RFC 9494).
     pub const NO_LLGR: Community = Community(0xffff_0007);
     /// Discard traffic (RFC 7999).
     pub const BLACKHOLE: Community = Community(0xffff_029a);

@@ -1,6 +1,6 @@
-//! Code that must not allocate: decoding and encoding a valid UPDATE (`cargo lab bench codec`
-//! measures the time), and BFD while no session changes (its thread would have to wait for another
-//! thread that holds the heap).
+//! Code that must not allocate: decoding and encoding a valid UPDATE, and BFD while no session
+//! changes. `cargo lab bench codec` measures the time of the codec. In BFD's thread, an allocation
+//! could wait for another thread that holds the heap's lock.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod counting;

@@ -166,7 +166,7 @@ fn silence_expires_the_session_and_the_peer_is_informed() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.independent = true;
     pair.run(Duration::from_secs(5));
-    // The packets of side 1 are lost; those of side 0 still arrive.
+    // The packets of side 1 are lost. The packets of side 0 still arrive.
     pair.lost[1] = |_| true;
     let cut = pair.now;
     pair.run(ms(400));
@@ -195,13 +195,13 @@ fn two_of_three_packets_may_be_lost() {
 fn packets_handled_late_count_from_their_arrival() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
-    // This side did not run for a second, while the peer kept sending.
+    // This side did not run for a second. The peer sent packets all the time.
     let last = pair.sent[1].last().unwrap().1;
     let late = pair.now + Duration::from_secs(1);
     pair.ends[0].handle_packet(&source(0), &last.encode(), late - ms(10)).unwrap();
     pair.ends[0].handle_timeout(late);
     assert_eq!(pair.state(0), State::Up);
-    // The ten milliseconds in the socket do not extend the detection time.
+    // A packet waits in the socket for ten milliseconds, which does not extend the detection time.
     let due = late - ms(10) + ms(150);
     pair.ends[0].handle_timeout(due - ms(1));
     assert_eq!(pair.state(0), State::Up);

@@ -46,7 +46,7 @@ async fn a_watch_resolves_when_a_route_was_advertised() {
     assert_eq!(
         soon(a.handle.watch(prefix(1))).await,
         Ok(b.address.into()),
-        "again, for a prefix that is advertised already"
+        "a second watch, for a prefix that is advertised already"
     );
     let pods = (10..60).map(|index| {
         let handle = a.handle.clone();
@@ -70,7 +70,7 @@ async fn fifty_thousand_routes_are_advertised_and_withdrawn() {
 
     let mut seen = BTreeSet::new();
     while seen.len() < ROUTES as usize {
-        // A slow FIB: small batches. The engine keeps the rest, one entry per prefix.
+        // A slow FIB takes small batches. The engine keeps the other changes, one entry per prefix.
         let changes = soon(b.changes.next(1000)).await.unwrap();
         assert!(!changes.is_empty() && changes.len() <= 1000);
         for change in changes {
@@ -98,12 +98,12 @@ struct SlowPeer {
 impl SlowPeer {
     async fn connect(local: &Node, to: SocketAddr) -> SlowPeer {
         let socket = TcpSocket::new_v4().unwrap();
-        // The kernel buffers this much on this side without a read.
+        // The size of the kernel's receive buffer on this side.
         socket.set_recv_buffer_size(64 * 1024).unwrap();
         socket.bind(SocketAddr::new(local.address, 0)).unwrap();
         let mut stream = soon(socket.connect(to)).await.unwrap();
         let mut open = vec![0xff; 16];
-        // AS 2, no Hold Time, BGP identifier 10.0.0.2, no optional parameters.
+        // This OPEN has AS 2, no Hold Time, BGP identifier 10.0.0.2 and no optional parameters.
         open.extend([0, 29, 1, 4, 0, 2, 0, 0, 10, 0, 0, 2, 0]);
         open.extend([0xff; 16]);
         open.extend([0, 19, 4]);
@@ -125,7 +125,7 @@ async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     a.established(&slow).await;
     a.established(&b).await;
 
-    // About 90 octets each: four megabytes in total.
+    // Each route takes about 90 octets, all routes about four megabytes.
     let routes = (0..ROUTES).map(|index| (prefix(index), own_attributes(index)));
     a.handle.originate_all(routes.collect()).await.unwrap();
     b.until(a.address, "all routes received", |peer| peer.families[0].received == ROUTES as usize).await;
@@ -133,8 +133,8 @@ async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     let written = a.status(slow.address).await.traffic.sent.octets;
     assert!(written < 1_500_000, "{written} octets were encoded for a peer that does not read");
 
-    // While it does not read, most of its pending routes are withdrawn again: it never receives
-    // them.
+    // While the peer does not read, most of its pending routes are withdrawn again. The peer never
+    // receives these routes.
     for index in 100..ROUTES {
         a.handle.withdraw(prefix(index)).await.unwrap();
     }

@@ -150,8 +150,8 @@ async fn timers_and_ttl_change_on_the_live_session() {
     let status = a.until(b.address, "kept alive", |peer| peer.traffic.received.keepalive >= before + 4).await;
     assert_eq!((status.established_count, status.flaps), (1, 0));
 
-    // One side no longer sends with TTL 255: its packets are dropped, and the Hold Timer expires at
-    // the other side.
+    // One side no longer sends with TTL 255. The other side drops these packets, and its Hold Timer
+    // expires.
     to_a.ttl_security = None;
     assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
     a.until(b.address, "down", |peer| peer.flaps == 1).await;
@@ -206,7 +206,7 @@ async fn a_silent_stop_retains_routes_and_a_cease_has_a_reason() {
         }
         assert_eq!(b.handle.peers().await, Err(Stopped));
         assert_eq!(b.handle.remove_peer(a.address).await, Err(CommandError::Stopped(Stopped)));
-        // Its port is free again.
+        // The port of the stopped speaker is free again.
         drop(std::net::TcpListener::bind(b.handle.listening()[0]).unwrap());
         soon(b.handle.stop(Stop::Silent)).await;
     }
@@ -256,7 +256,7 @@ async fn a_restart_comes_back_without_losing_a_route() {
     let status = a.status(b.address).await;
     assert_eq!(status.families.iter().map(|family| family.stale).sum::<usize>(), 0);
     assert_eq!(status.families.iter().map(|family| family.received).sum::<usize>(), 1);
-    // The FIB received no change in between.
+    // The FIB received no change meanwhile.
     let change = tokio::time::timeout(Duration::from_millis(100), a.changes.next(10)).await;
     assert!(change.is_err(), "{change:?}");
 }
@@ -334,7 +334,8 @@ async fn a_taken_port_stops_no_outgoing_session_and_is_bound_when_free() {
     b.handle.add_peer(passive).await.unwrap();
     b.established(&a).await;
 
-    // The late socket has the keys too: the passive peer gets its session.
+    // The socket that was bound late has the keys too, so the session of the passive peer is
+    // established.
     drop(owner);
     let mut listeners = b.handle.listeners();
     soon(listeners.wait_for(|status| status.iter().all(|status| status.fault.is_none()))).await.unwrap();

@@ -14,7 +14,7 @@ use trunkline_bgp::wire::PathAttributes;
 
 const PREFIX: &str = "10.1.0.0/16";
 
-/// By peer: the result for its path, with the path that it was compared with.
+/// For each path: its peer, and the result of the decision, including the path of the comparison.
 fn selections(bench: &Bench) -> Vec<(Option<u32>, SelectionResult)> {
     let explained = bench.rib.explain(&net(PREFIX));
     explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.selection)).collect()
@@ -148,7 +148,7 @@ fn export_results_report_their_reason() {
     bench.withdraw(1, PREFIX);
     bench.announce(3, PREFIX, &PathAttributes { local_pref: Some(100), ..path(&[65009]) });
     assert_eq!(export(&mut bench, 4).refused, Some(NotAdvertised::InternalToInternal));
-    // An explanation changes nothing: it holds no attribute set, and a second one is equal.
+    // An explanation changes nothing. It holds no attribute set, and a second explanation is equal.
     let sets = bench.rib.attribute_sets();
     for number in 1..=5 {
         assert_eq!(export(&mut bench, number), export(&mut bench, number));
@@ -172,8 +172,8 @@ fn an_add_path_peer_has_a_row_for_each_path() {
     let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
     assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
 
-    // A route that cannot be encoded still takes a place, in the explanation and in the
-    // advertisement.
+    // A route that cannot be encoded still counts towards the limit of paths, in the explanation
+    // and in the advertisement.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
     let grown =
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001]) };

@@ -183,7 +183,7 @@ fn policy(number: usize) -> Policy {
     }
 }
 
-/// The same policies as Rust code.
+/// Applies the policies of the test as plain Rust code.
 fn apply_policy(
     number: usize,
     prefix: &IpNet,
@@ -278,8 +278,8 @@ impl Model {
                 }
             }
         }
-        // Long-lived stale paths are used only if there are no other paths, whatever their
-        // attributes are (RFC 9494 §4.3).
+        // Long-lived stale paths are used only if there are no other paths; their attributes do not
+        // matter (RFC 9494 §4.3).
         let fresh = |path: &PathAttributes| !path.communities.contains(&Community::LLGR_STALE);
         if usable.iter().any(|(_, path)| fresh(path)) {
             usable.retain(|(_, path)| fresh(path));

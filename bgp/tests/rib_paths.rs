@@ -1,5 +1,5 @@
 //! Several paths of a prefix (RFC 7911): the paths that peers with and without ADD-PATH send and
-//! receive. The model keeps a list of paths and sorts it.
+//! receive. The tests compare them with a model, which sorts a list of paths.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 

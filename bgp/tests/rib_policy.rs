@@ -143,7 +143,7 @@ fn every_condition_matches_exactly_its_paths() {
         bench.rib.set_policy(PeerId(1), &only(when()), &Policy::accept_all());
         let filtered = (!holds).then_some(Filtered::Policy);
         assert_eq!(bench.rib.lookup(&net(PREFIX))[0].filtered, filtered, "import: {what}");
-        // The same conditions in export.
+        // The conditions have the same effect in export.
         bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
         let reason = (!holds).then_some(NotAdvertised::Policy);

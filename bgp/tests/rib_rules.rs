@@ -1,5 +1,5 @@
-//! Protocol rules besides policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles
-//! (RFC 9234).
+//! Protocol rules in addition to policy: graceful shutdown (RFC 8326), route reflection (RFC 4456),
+//! roles (RFC 9234).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -39,7 +39,7 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
-    // Import policy's LOCAL_PREF does not keep the path in use; removing the community does.
+    // Import policy's LOCAL_PREF does not keep the path in use; the removal of the community does.
     let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
@@ -120,7 +120,7 @@ fn reflection_adds_originator_and_cluster_only() {
     let (_, outside) = bench.advertised_path(6, PREFIX).unwrap();
     assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
 
-    // Reflected a second time: the originator stays, the cluster is prepended.
+    // The path is reflected a second time. The originator stays, and the cluster is prepended.
     let other = Ipv4Addr::new(9, 9, 9, 9);
     let far = PathAttributes {
         originator_id: Some(other),
@@ -407,7 +407,7 @@ fn next_hops_follow_the_next_hop_rule() {
     assert_eq!(bench.advertised_path(4, "198.51.100.0/24").unwrap().0, next_hop(5, &reflected));
 }
 
-/// RFC 9494 §4.2: NO_LLGR counts as sent by the peer or as the result of a configured policy.
+/// RFC 9494 §4.2: NO_LLGR counts if the peer sent it or if a configured policy added it.
 #[test]
 fn a_policy_may_exclude_paths_from_long_lived_retention() {
     let mut bench = Bench::new(1, &[(1, true)]);

@@ -60,7 +60,7 @@ fn each_decision_step_selects_the_better_path() {
         bench.announce(2, PREFIX, &second);
         assert_eq!(bench.fib(PREFIX), [address(2)], "{step}");
         bench.withdraw(2, PREFIX);
-        assert_eq!(bench.fib(PREFIX), [address(1)], "{step}: the other is used again");
+        assert_eq!(bench.fib(PREFIX), [address(1)], "{step}: the other path is used again");
         bench.withdraw(1, PREFIX);
         assert!(bench.fib(PREFIX).is_empty());
         assert_eq!((bench.rib.prefixes(V4), bench.rib.attribute_sets()), (0, 0));
@@ -103,7 +103,8 @@ fn the_fib_receives_only_the_latest_differences() {
     assert!(!bench.rib.has_route_changes());
     bench.announce(2, PREFIX, &path(&[65001, 9, 10])); // worse
     assert!(!bench.rib.has_route_changes());
-    // Advertised and withdrawn before the FIB reads: no change to report, no state kept.
+    // A route is advertised and withdrawn before the FIB reads. There is no change to report, and
+    // no state is kept.
     bench.announce(1, "198.51.100.0/24", &path(&[65001]));
     bench.withdraw(1, "198.51.100.0/24");
     assert!(bench.rib.route_changes(100).is_empty());
@@ -146,8 +147,8 @@ fn re_reporting_to_the_fib_covers_exactly_its_routes() {
 #[test]
 fn well_known_communities_and_peer_types_limit_export() {
     use NotAdvertised::{InternalToInternal, NoAdvertise, NoExport};
-    // From peer 1 to peer 2: whether peer 1 is external, whether peer 2 is external, community,
-    // outcome.
+    // Peer 2 may receive a path of peer 1. The columns: whether peer 1 is external, whether peer 2
+    // is external, the community, the reason if the path is not advertised.
     let rows = [
         (true, true, None, None),
         (true, false, None, None),
@@ -216,7 +217,7 @@ fn attributes_towards_external_and_internal_peers() {
     assert_eq!(sent.large_communities, origination.large_communities);
     let (hop, sent) = bench.advertised_path(3, "10.9.0.0/16").unwrap();
     assert_eq!((hop, sent.med, sent.as_path.len(), sent.local_pref), (own_v4(3), Some(9), 0, Some(100)));
-    // Originating the same again changes nothing; a changed community is sent.
+    // A second, equal origination changes nothing; a changed community is sent.
     let announced = bench.receivers[&2].announced;
     bench.rib.originate(net("10.9.0.0/16"), &origination);
     assert!(!bench.rib.pending(PeerId(2)));
@@ -315,7 +316,7 @@ fn an_export_edit_sends_only_its_changes() {
         bench.announce(1, &format!("10.0.{third}.0/24"), &path(&[65001]));
     }
     assert_eq!(bench.advertised(2).len(), 20);
-    // Other rules with the same result: rows are examined, nothing is sent.
+    // The rules differ, but the result is the same. Rows are examined, and nothing is sent.
     let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
     let same = Policy { rules: vec![accept], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &same);
@@ -390,7 +391,7 @@ fn stale_paths_are_used_until_they_are_swept() {
     assert_eq!(bench.advertised(2), ["10.1.0.0/16"]);
     assert_eq!(bench.receivers[&2].announced, announced, "an equal advertisement is not sent again");
 
-    // Lost twice: paths that were stale before are removed (RFC 4724 §4.2).
+    // The session is lost twice. Paths that were stale before are removed (RFC 4724 §4.2).
     bench.announce(1, "10.2.0.0/16", &path(&[65001]));
     bench.lose(1, only(V4));
     bench.up(1);
@@ -434,7 +435,7 @@ fn a_held_family_is_sent_completely_after_release() {
     assert_eq!(bench.advertised(3).len(), 3);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 
-    // A later hold: changes are sent at its end, without a second End-of-RIB.
+    // In a later hold, changes are sent at the end of the hold, without a second End-of-RIB.
     bench.rib.hold(only(V4));
     bench.withdraw(1, PREFIX);
     bench.announce(2, "203.0.113.0/24", &path(&[65002]));
@@ -465,7 +466,7 @@ fn originations_may_be_advertised_during_a_hold() {
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("10.0.0.0/16")), None);
 
-    // Withdrawn during the hold: the received path still waits.
+    // The originations end during the hold. The received path still waits.
     bench.rib.withdraw(net("10.1.0.0/16"));
     bench.rib.withdraw(net("10.2.0.0/16"));
     assert_eq!(bench.advertised(3), ["10.0.0.0/16"]);
@@ -497,7 +498,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
     while bench.receivers[&2].end_of_rib.len() < 2 {
         writes += 1;
         assert!(writes < 1000, "changes delay End-of-RIB without end");
-        // More changes than the limit allows: of an old prefix and of new prefixes.
+        // One old prefix and many new prefixes change: more than one write can send.
         for new in 0..40 {
             bench.announce(1, "10.0.0.0/24", &path(&[65001, 100_000 + writes]));
             bench.announce(1, &format!("11.{}.{new}.0/24", writes % 256), &path(&[65001, 200_000 + new]));
@@ -549,7 +550,7 @@ fn writing_respects_its_limit_and_packs_equal_attributes() {
     assert!(calls >= 2);
     let sent: usize = bench.rib.counts(PeerId(3), V4).advertised;
     assert_eq!(sent, 1000);
-    // Advertised and withdrawn between two writes: no output.
+    // A route that is advertised and withdrawn between two writes causes no output.
     bench.announce(1, PREFIX, &path(&[65001]));
     bench.withdraw(1, PREFIX);
     let mut octets = Vec::new();
@@ -725,7 +726,7 @@ fn a_route_without_room_in_a_refresh_is_sent_before_eorr() {
     bench.flush();
     bench.rib.refresh_out(PeerId(2), V4, true);
     announce(&mut bench, 20);
-    assert!(bench.write(2, 24), "BoRR and one of the two");
+    assert!(bench.write(2, 24), "BoRR and one of the two routes");
     assert_eq!(bench.receivers[&2].announced, 3);
     announce(&mut bench, 10);
     bench.flush(); // the receiver checks that no route is missing at EoRR

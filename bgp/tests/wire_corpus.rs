@@ -101,8 +101,8 @@ fn every_corpus_message_is_rejected_as_expected() {
     }
 }
 
-/// Checks that no input panics and that any accepted UPDATE can be iterated, parsed and encoded
-/// again.
+/// Checks that no input causes a panic, and that any accepted UPDATE can be iterated, parsed and
+/// encoded again.
 fn must_hold_together(body: &[u8], context: &DecodeContext, scratch: &mut Scratch) {
     match decode_update(body, context, scratch) {
         Err(error) => {

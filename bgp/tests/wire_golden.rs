@@ -140,7 +140,8 @@ fn an_ipv4_announcement() {
     assert_eq!(PathAttributes::parse(update.attributes.unwrap()), Ok(attributes));
 }
 
-/// The same for IPv6, with both next hops of RFC 2545, and IPv4 over IPv6 (RFC 8950).
+/// An IPv6 announcement with both next hops of RFC 2545, and an IPv4 announcement with an IPv6 next
+/// hop (RFC 8950).
 #[test]
 fn announcements_with_an_ipv6_next_hop() {
     let global = "2001:db8::1".parse().unwrap();

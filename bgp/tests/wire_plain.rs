@@ -95,7 +95,8 @@ proptest! {
     }
 }
 
-/// Attributes in any order and number, valid and invalid, which random octets rarely reach.
+/// Attributes in any order and number, valid and invalid. Random octets rarely give such
+/// attributes.
 #[test]
 fn both_decoders_agree_on_any_attribute_sequence() {
     let attributes = [

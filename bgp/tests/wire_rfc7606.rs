@@ -70,7 +70,7 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
     }
 }
 
-/// One attribute besides the mandatory ones.
+/// One attribute in addition to the mandatory ones.
 #[test]
 fn a_faulty_attribute_has_its_specified_outcome() {
     let table = [
@@ -259,7 +259,7 @@ fn a_faulty_mp_attribute_has_its_specified_outcome() {
         (format!("c00e1e{}{good}", &MP_REACH[6..]), EBGP, Withdraw(14)),
         (format!("{MP_REACH}{MP_REACH}{good}"), EBGP, Reset(1)),
         ("800f03 000201 800f03 000201".into(), EBGP, Reset(1)),
-        // Fixed part cut short.
+        // The fixed part is cut short.
         (format!("800e00{good}"), EBGP, Reset(9)),
         (format!("800e02 0002{good}"), EBGP, Reset(9)),
         (format!("800e03 000201{good}"), EBGP, Reset(9)),
@@ -267,7 +267,7 @@ fn a_faulty_mp_attribute_has_its_specified_outcome() {
         (format!("800e14 000201 10 {v6}{good}"), EBGP, Reset(9)), // no reserved octet
         ("800f00".into(), EBGP, Reset(9)),
         ("800f02 0002".into(), EBGP, Reset(9)),
-        // Longer than the rest of the attributes.
+        // The attribute is longer than the rest of the attributes.
         (format!("{good}800eff 000201 10 {v6} 00 {nlri}"), EBGP, Reset(9)),
         (format!("{good}800f20 000201"), EBGP, Reset(9)),
         // The next hop length does not match the family.

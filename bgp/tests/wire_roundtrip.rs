@@ -12,8 +12,8 @@ use trunkline_bgp::wire::{
 };
 use wire_support::*;
 
-/// Decodes the messages, each of which must be valid, within the session's length, and of one kind
-/// only.
+/// Decodes the messages. Each message must be valid, within the session's length, and only announce
+/// or only withdraw.
 fn read(
     octets: &[u8],
     encode: &EncodeContext,
@@ -109,7 +109,8 @@ proptest! {
         prop_assert_eq!(gone, all);
     }
 
-    /// Blocks of equal attributes are equal, whatever their received order and length encoding.
+    /// Equal attributes have equal blocks. The received order and the length encoding do not
+    /// matter.
     #[test]
     fn the_block_does_not_depend_on_the_order(attributes in attributes(), seed in any::<u64>()) {
         let canonical = block(&attributes);

@@ -36,8 +36,8 @@ pub fn run(data: &[u8]) {
             break;
         }
     }
-    // Silence: the longest detection time is 255 packets, with an interval of more than 60 s, as
-    // the peer requested.
+    // The peers are silent for the longest detection time: 255 packets at the longest interval that
+    // a peer can request (4295 s).
     for _ in 0..3 {
         world.now += Duration::from_secs(255 * 4300);
         world.fire();

@@ -3,10 +3,10 @@
 //! The input is a list of choices. This module builds a message from them octet by octet, without
 //! the speaker's encoder: attributes in any order, one-octet and two-octet lengths, both widths of
 //! AS numbers, both places for routes. Each oracle is compared only where measurements have shown
-//! it to be right. For zettabgp these are prefixes, AS_PATH without sets, ORIGIN, MULTI_EXIT_DISC,
-//! LOCAL_PREF and communities in four-octet sessions. For netgauze these are the same parts, and
-//! also sets, two-octet sessions, AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID, CLUSTER_LIST and
-//! IPv6 next hops of IPv4 routes.
+//! that it is correct. For zettabgp these are prefixes, AS_PATH without sets, ORIGIN,
+//! MULTI_EXIT_DISC, LOCAL_PREF and communities in four-octet sessions. For netgauze these are the
+//! same parts, and also sets, two-octet sessions, AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID,
+//! CLUSTER_LIST and IPv6 next hops of IPv4 routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -9,8 +9,8 @@
 //!
 //! Random octets are nearly always refused at the first length. So each target has a mutator with
 //! knowledge of the input's structure ([`mutate`]). It repeats, drops, swaps and damages whole
-//! attributes and messages, and mostly keeps the lengths around them right. The fuzzer's own
-//! mutations do the rest.
+//! attributes and messages, and usually corrects the lengths that enclose them. The fuzzer also
+//! applies its own mutations.
 
 pub mod bfd;
 pub mod differential;

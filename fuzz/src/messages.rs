@@ -13,7 +13,7 @@ pub fn run(data: &[u8]) {
         match frame(stream, max) {
             Err(error) => return refused(error.into()),
             Ok(None) => {
-                // More octets are needed: at most as many as fit into a buffer of `max`.
+                // More octets are needed, and they always fit into a buffer of `max`.
                 assert!(stream.len() < max);
                 return;
             }

@@ -175,7 +175,7 @@ fn body(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
         _ => shuffle(&mut list, &ATTRIBUTES, 3, random),
     }
     let list = list.concat();
-    // The old lengths belong to another message.
+    // In one case of eight the old lengths stay, although they do not match the new parts.
     let kept = random.one_in(8);
     let length = |new: usize, old: usize| (if kept { old } else { new } as u16).to_be_bytes();
     let mut out = length(withdrawn.len(), octets.len() - rest.len() - 2).to_vec();

@@ -56,7 +56,7 @@ struct World {
     /// The smallest identifier that a new connection may have.
     names: u64,
     stopped: bool,
-    /// Whether ranges were configured, so that guests may connect.
+    /// Whether ranges were configured; then guests may connect.
     guests: bool,
 }
 
@@ -135,10 +135,10 @@ impl World {
             ),
             11 => self.send(peer, &message(5, &[0, 1 + (first & 1), second & 3, 1])),
             12 => self.send(peer, &message(3, if argument.len() < 2 { &[6, 2] } else { argument })),
-            // One octet at a time, as in TCP.
+            // The octets arrive one at a time, which TCP allows.
             13 => argument.iter().for_each(|octet| self.send(peer, &[*octet])),
             14 => {
-                // A whole handshake, so that most scripts reach an established session.
+                // This is a whole handshake. With it, most scripts reach an established session.
                 self.accept(peer);
                 self.send(peer, &open(peer, asn, first));
                 self.send(peer, &message(4, &[]));
@@ -185,7 +185,7 @@ impl World {
                 let rules = PathRules { local_as: local_as(second), ..PathRules::default() };
                 _ = self.speaker.update_peer(PeerConfig { paths: rules, ..config }, now);
             }
-            // Identifiers that were never assigned.
+            // These identifiers were never assigned.
             29 => self.speaker.handle_bytes(ConnId(u64::MAX), argument, now),
             _ => self.write(usize::from(first) + 1),
         }
@@ -245,7 +245,8 @@ impl World {
     fn set_ranges(&mut self, which: u8, options: u8) {
         let range = |bit: u8, length: u8| {
             let prefix = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 1, 2), length);
-            // The AS number of one guest or the other; both may not connect then.
+            // The template has the AS number of one of the two guests, so the other guest cannot
+            // connect.
             let template = edited(CONFIGURED + usize::from(which >> 2 & bit == bit), options, which);
             let rules = PathRules { local_as: local_as(which), ..PathRules::default() };
             let template = PeerConfig { paths: rules, ..template };
@@ -335,8 +336,8 @@ impl World {
         while let Some(conn) = self.speaker.poll_writable() {
             assert!(self.pipes.contains_key(&conn), "{conn} does not exist");
         }
-        // At most one outgoing and one incoming connection, and those that wait for the collision
-        // resolution.
+        // A peer has at most two connections: an outgoing and an incoming one, until the collision
+        // is resolved.
         for peer in 0..PEERS.len() {
             let pipes = self.pipes.values().filter(|pipe| pipe.peer == peer);
             assert!(pipes.count() <= 2, "{:?}", self.pipes);
@@ -368,7 +369,7 @@ impl World {
                 self.settle();
             }
         }
-        // Longer than the longest Restart Time; attempts to connect are not answered.
+        // This time is longer than the longest Restart Time. Attempts to connect are not answered.
         for _ in 0..5 {
             self.now += Duration::from_secs(1100);
             self.fire();

@@ -30,7 +30,7 @@ pub fn context(octet: u8) -> DecodeContext {
 /// An octet of context, then the body.
 pub fn run(data: &[u8]) {
     let Some((&octet, body)) = data.split_first() else { return };
-    // At most the maximum length of a message.
+    // The body is cut at the maximum length of a message.
     let body = &body[..body.len().min(MAX_EXTENDED - 19)];
     check(body, &context(octet));
 }
@@ -109,8 +109,8 @@ fn or_0<P>((identifier, prefix): (Option<u32>, P)) -> (u32, P) {
     (identifier.unwrap_or(0), prefix)
 }
 
-/// Encodes a decoded UPDATE again: it stays equal for a peer with all capabilities, and can be
-/// encoded for one with two-octet AS numbers.
+/// Encodes a decoded UPDATE again. For a peer with all capabilities the result is equal. For a peer
+/// with two-octet AS numbers the UPDATE can also be encoded.
 fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
     let add_path = match reach.prefixes {
         Prefixes::V4(nlri) => nlri.has_identifiers(),
@@ -136,7 +136,7 @@ fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
                 writer.announce_paths::<Ipv6>(reach.next_hop, block, nlri.paths().map(or_0))
             }
         };
-        let Ok(count) = written else { continue }; // attributes that leave no room
+        let Ok(count) = written else { continue }; // the attributes are too long for this peer
         assert_eq!(count, reach.prefixes.len());
         let decode = DecodeContext { four_octet_as, ..internal };
         let mut rest = &out[..];

@@ -1,4 +1,4 @@
-//! Replays the committed corpus of every target, so that no fixed bug returns.
+//! Replays the committed corpus of every target. So a fixed bug cannot return unnoticed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -21,8 +21,8 @@ fn every_input_of_the_corpus_does_no_harm() {
     }
 }
 
-/// A few of each target's own mutations: a mutator must neither exceed the length nor panic, for
-/// any input.
+/// Runs each target on inputs of its own mutator. A mutator must neither exceed the length nor
+/// panic.
 #[test]
 fn every_mutator_keeps_to_the_length() {
     for target in TARGETS {

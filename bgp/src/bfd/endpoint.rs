@@ -14,7 +14,7 @@ use super::session::{ConfigError, Down, Session, SessionChange, Status, Target};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
-/// The origin of a datagram. There is one for each packet, so it needs no heap.
+/// The origin of a datagram. Each packet has a source, so the type needs no heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Source address.
@@ -150,7 +150,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// An endpoint without sessions. The seed determines discriminators and jitter. Use a new seed
-    /// for each start, or a peer may take a new session for the old one.
+    /// for each start; otherwise a peer may mistake a new session for the old one.
     pub fn new(seed: u64) -> Endpoint {
         Endpoint {
             sessions: BTreeMap::new(),

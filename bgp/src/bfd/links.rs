@@ -1,10 +1,10 @@
 //! The links that a session accepts packets from.
 //!
-//! A TTL of 255 proves that no router forwarded a packet. It does not prove which neighbour sent the
-//! packet: a pod is one hop away too, and a pod with CAP_NET_RAW writes any source address. A
+//! A TTL of 255 proves that no router forwarded a packet. It does not prove which neighbour sent
+//! the packet: a pod is one hop away too, and a pod with CAP_NET_RAW writes any source address. A
 //! single-hop session is bound to an interface (RFC 5881 §3): it accepts packets from the peer's
-//! link only. A multihop session, and a single-hop session with a peer on no connected network,
-//! accept packets from every link that carries no pods.
+//! link only. Two kinds of sessions accept packets from every link that carries no pods: multihop
+//! sessions, and single-hop sessions with a peer outside all connected networks.
 
 use std::net::IpAddr;
 

@@ -28,11 +28,11 @@
 //!   with the A bit has a rejection of its own, and Required Min Echo RX Interval is 0.
 //! - RFC 5881: TTL 255 in both directions (§5); a session accepts packets from the peer's links
 //!   only ([`Links`], set by the owner). RFC 5883: addresses identify multihop sessions.
-//! - RFC 5882: [`Down`] has what a client needs for §4.2 and §4.3: the reason, and the peer's C
-//!   bit.
+//! - RFC 5882: [`Down`] contains the reason and the peer's C bit. A client needs both for §4.2 and
+//!   §4.3.
 //!
 //! Deviation: a change of timers uses a Poll only while the session is Up. Before that, each packet
-//! carries the values, and nothing depends on the peer having received them.
+//! carries the values, and no timer depends on their arrival at the peer.
 
 mod endpoint;
 mod links;

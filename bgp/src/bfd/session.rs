@@ -87,7 +87,7 @@ pub enum Cause {
     TimeExpired,
     /// The peer signalled Down: it does not receive this side's packets, or was restarted.
     NeighborDown,
-    /// The peer's operator disabled the session; this means nothing for the path (RFC 5882 §3.2).
+    /// The peer's operator disabled the session. The path itself may still work (RFC 5882 §3.2).
     NeighborAdminDown,
 }
 
@@ -153,11 +153,11 @@ pub(super) struct Session {
     remote_diagnostic: Diagnostic,
     /// The advertised Desired Min TX Interval.
     desired_min_tx: Duration,
-    /// The transmit interval in effect: it adopts a slower `desired_min_tx` only after the peer
+    /// The transmit interval in effect. A slower `desired_min_tx` takes effect only after the peer
     /// answered the Poll (§6.8.3).
     acting_tx: Duration,
-    /// The receive interval of the detection time: it also adopts a faster `interval` only after
-    /// that answer.
+    /// The receive interval in effect, for the detection time. A faster `interval` also takes
+    /// effect only after the peer answered the Poll.
     acting_rx: Duration,
     remote_min_rx: Duration,
     remote_demand: bool,
@@ -383,12 +383,12 @@ impl Session {
     /// The packet that is due; schedules the next one. `unit` is a random number from 0 to 1.
     pub(super) fn take_due(&mut self, now: Instant, unit: f64) -> Option<Packet> {
         let due = self.next_send.filter(|due| *due <= now && self.sends())?;
-        // §6.8.7: jitter to 75 to 100 %, or at most 90 % with Detect Mult 1, where one late packet
-        // expires the session.
+        // §6.8.7: jitter reduces the interval to 75 to 100 %. With Detect Mult 1 the maximum is 90
+        // %, because one late packet ends the session.
         let most = if self.target.config.multiplier == 1 { 0.90 } else { 1.0 };
         let interval = self.transmit_interval().mul_f64(0.75 + (most - 0.75) * unit);
-        // Counts from the deadline, not from now, so delays do not add up. After a whole lost
-        // interval it counts from now.
+        // The next deadline counts from the last one, so delays do not add up. If a whole interval
+        // was lost, the next deadline counts from now.
         let next = due + interval;
         self.next_send = Some(if next <= now { now + interval } else { next });
         Some(self.packet(false))

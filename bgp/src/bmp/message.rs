@@ -43,7 +43,7 @@ fn message(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[VERSION, 0, 0, 0, 0, kind]);
     body(out);
-    // A BGP message or a few names: far below 32 bits.
+    // The body is a BGP message or a few names, so its length fits into 32 bits.
     let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     out[start + 1..start + 5].copy_from_slice(&length.to_be_bytes());
 }
@@ -58,7 +58,7 @@ fn peer_header(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration) {
     address(out, peer.address);
     out.extend_from_slice(&peer.asn.0.to_be_bytes());
     out.extend_from_slice(&peer.router_id.octets());
-    // 32 bits last until 2106.
+    // 32 bits are sufficient until 2106.
     out.extend_from_slice(&(time.as_secs() as u32).to_be_bytes());
     out.extend_from_slice(&time.subsec_micros().to_be_bytes());
 }
@@ -144,8 +144,8 @@ pub(super) fn peer_down(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration, re
     });
 }
 
-/// Route Monitoring (§4.6): one for each UPDATE in `updates`, which has whole messages one after
-/// the other.
+/// Route Monitoring (§4.6): one message for each UPDATE in `updates`, which contains complete
+/// messages.
 pub(super) fn route_monitoring(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration, mut updates: &[u8]) {
     const LENGTH: std::ops::Range<usize> = 16..18;
     while let Some(length) = updates.get(LENGTH) {

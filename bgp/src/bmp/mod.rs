@@ -11,18 +11,18 @@
 //!   tables ──walk, when the queue is empty──┘
 //! ```
 //!
-//! A station that connects receives the tables first. They are walked in pieces, and only while no
-//! live message is queued, so live messages go out first. The order of the two does not change the
-//! result, since both show the state of that moment. After the last row End-of-RIB follows for each
-//! peer and family (RFC 7854 §5).
+//! A station that connects receives the tables first. The tables are walked in pieces, and only
+//! while no live message is queued, so live messages go out first. Table rows and live messages
+//! both show the current state, so their order does not change the result. After the last row
+//! End-of-RIB follows for each peer and family (RFC 7854 §5).
 //!
 //! UPDATEs are encoded again from the decoded form, always with four-octet AS numbers (the A flag
 //! is never set). They include RFC 7606's outcome: a route that was treated as withdrawn is sent as
 //! withdrawn.
 //!
 //! A station that reads more slowly than routes change would need an unlimited queue. Instead the
-//! connection is closed beyond [`QUEUE`] octets, and the station gets the tables again when it
-//! reconnects.
+//! speaker closes the connection if the queue exceeds [`QUEUE`] octets. The station gets the tables
+//! again when it reconnects.
 //!
 //! Stale paths of a lost session (RFC 4724) are not sent: Peer Down has withdrawn them, and Peer Up
 //! starts again.
@@ -59,7 +59,7 @@ pub struct StationConfig {
 /// The result of reading for a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StationRead {
-    /// Everything so far was read.
+    /// All queued octets were read.
     Idle,
     /// More octets follow.
     More,

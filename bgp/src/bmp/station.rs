@@ -32,7 +32,7 @@ struct MonitoredSession {
 pub(crate) struct Station {
     pub(crate) id: StationId,
     config: StationConfig,
-    /// The same moment on both clocks.
+    /// One moment on two clocks: the monotonic clock, and the time since 1970.
     epoch: (Instant, Duration),
     peers: FxHashMap<PeerId, MonitoredSession>,
     queue: Vec<u8>,
@@ -230,8 +230,8 @@ fn withdraw<F: AddressFamily>(out: &mut Vec<u8>, prefixes: Nlri<'_, F>) -> usize
     UpdateWriter::new(out, context).withdraw_paths::<F>(paths)
 }
 
-/// Adds path identifiers if the peer's routes have them: the station knows this from the two OPENs
-/// in Peer Up (RFC 7854 §4.10).
+/// Adds path identifiers if the peer's session has negotiated ADD-PATH. The station knows the
+/// negotiation from the two OPENs in Peer Up (RFC 7854 §4.10).
 fn as_they_came<F: AddressFamily>(
     paths: impl IntoIterator<Item = (Option<u32>, F::Prefix)>,
 ) -> (EncodeContext, impl Iterator<Item = (u32, F::Prefix)>) {

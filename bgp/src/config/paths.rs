@@ -1,4 +1,4 @@
-//! Protocol rules for the paths from and to one peer, besides policy.
+//! Protocol rules for the paths from and to one peer, in addition to policy.
 //!
 //! Policies belong to the operator. These rules have a name in a specification, and routers must
 //! agree on them. They are fields of a peer's configuration, and the tables get them as one value
@@ -32,11 +32,13 @@ pub enum NextHopRule {
 
 /// A different AS number towards an external peer (RFC 7705 §3, "local-as"). It is for a peer that
 /// is still configured with the number of an AS that was merged into the speaker's own. OPEN
-/// carries this number. A path with it in its AS_PATH has looped, like one with the speaker's own.
+/// carries this number. A path with this number in its AS_PATH has looped, as with the speaker's
+/// own number.
 ///
-/// Advertised paths have this number in front of the speaker's own. Received paths get it in front,
-/// as if the old AS were still between the two. MULTI_EXIT_DISC is then compared between all peers
-/// with this number, because RFC 4271 §9.1.2.2 c uses the first AS of a path.
+/// Advertised paths have this number in front of the speaker's own. The speaker also prepends the
+/// number to received paths, as if the old AS were still between the peer and the speaker.
+/// MULTI_EXIT_DISC is then compared between all peers with this number, because RFC 4271 §9.1.2.2 c
+/// uses the first AS of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAs {
     /// The number; different from the speaker's own and the peer's.
@@ -75,7 +77,7 @@ pub struct PathRules {
     /// Takes effect without a reset.
     pub graceful_shutdown: bool,
     /// The internal peer is a client of this route reflector (RFC 4456): its paths go to all
-    /// internal peers, and all internal peers' paths to it.
+    /// internal peers, and the paths of all internal peers go to it.
     pub route_reflector_client: bool,
     /// The local role towards an external peer (RFC 9234), sent in OPEN. It prevents route leaks:
     /// paths with ONLY_TO_CUSTOMER are not advertised to providers, peers and route servers, and
@@ -98,7 +100,7 @@ pub struct PathRules {
 }
 
 impl PathRules {
-    /// The AS number that the peer sees of a speaker of `own`.
+    /// The AS number in the OPEN to the peer. `own` is the speaker's AS number.
     pub fn as_to_peer(&self, own: Asn) -> Asn {
         self.local_as.map_or(own, |local_as| local_as.asn)
     }

@@ -7,7 +7,7 @@ use crate::types::Asn;
 
 /// A prefix from which peers may connect without a configuration of their own. The speaker creates
 /// a peer when one connects. It removes the peer when its session has ended and none of its paths
-/// are kept.
+/// are retained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerRange {
     /// The prefix, without host bits; it is the key of the range.
@@ -21,7 +21,7 @@ pub struct PeerRange {
 }
 
 impl PeerRange {
-    /// A range whose peers use `template`.
+    /// A range; its peers use `template`.
     pub fn new(prefix: IpNet, limit: u32, template: PeerConfig) -> Self {
         let prefix = prefix.trunc();
         // For the checks that compare addresses, any address of the prefix is sufficient.
@@ -34,7 +34,7 @@ impl PeerRange {
         PeerConfig { address, passive: true, ..self.template.clone() }
     }
 
-    /// Checks the template for a speaker of this AS; [`Self::validate`] checks the rest.
+    /// Checks the template for a speaker of this AS; [`Self::validate`] checks the other rules.
     ///
     /// # Errors
     /// If the peer's rules do not fit the two AS numbers.

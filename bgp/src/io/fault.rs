@@ -111,7 +111,7 @@ pub enum Fault {
     Needless,
 }
 
-/// What follows the end of a peer's last connection.
+/// The next step after the end of a peer's last connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// Idle until the IdleHoldTimer expires: an attempt at once would fail with the same error. The
@@ -194,7 +194,7 @@ impl Fault {
         }
     }
 
-    /// What follows when no connection is left.
+    /// The next step when no connection is left.
     pub(crate) fn retry(&self) -> Retry {
         match self {
             Fault::Wire(_)

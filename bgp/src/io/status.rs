@@ -1,5 +1,5 @@
-//! The status of a peer for the operator. Plain values; durations count back from the `now` of the
-//! query.
+//! The status of a peer for the operator. All fields are plain values; durations are relative to
+//! the `now` of the query.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -6,14 +6,14 @@
 //!                 one socket per session ◄───┘  └─── up to four sockets: 3784, 4784; IPv4, IPv6
 //! ```
 //!
-//! Why a thread and not a task: a session at 10 ms × 3 fails after a delay of 30 ms, and a table
-//! can keep the runtime's workers busy for longer. The thread raises its priority if the process
-//! may do that (CAP_SYS_NICE). If the pods of a node use every core, an ordinary thread waits for
-//! the processor, and the peer would treat the path as dead. The thread works a few microseconds
-//! per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold while it
-//! waits for a processor. The heap is such a lock. So while no session changes, the thread
-//! allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round broke
-//! sessions at 10 ms, and on a busy node some at 50 ms.)
+//! BFD has a thread and not a task, because a session at 10 ms × 3 fails after a delay of 30 ms. A
+//! large table can keep the runtime's workers busy for longer. The thread raises its priority if
+//! the process may do that (CAP_SYS_NICE). If the pods of a node use every core, an ordinary thread
+//! waits for the processor. The peer would then treat the path as dead. The thread works a few
+//! microseconds per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold
+//! while it waits for a processor. The heap has such a lock. So while no session changes, the
+//! thread allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round
+//! broke sessions at 10 ms, and on a busy node some at 50 ms.)
 //!
 //! A late thread does not count as the peer's silence. The kernel timestamps each packet, the
 //! thread empties the sockets before it checks a timer, and detection uses the timestamps. Sends
@@ -24,8 +24,8 @@
 //! packets by reason.
 //!
 //! A socket is opened when the first session needs it. Opening may fail: the port is in use, or the
-//! interface or the local address does not exist yet. It is then retried with each packet that is
-//! due (once a second), and logged once.
+//! interface or the local address does not exist yet. The thread then tries again with each packet
+//! that is due (once a second), and logs the failure once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -49,7 +49,8 @@ mod filter;
 mod sockets;
 mod thread;
 
-/// Reports queued for the owner; more are merged until there is room.
+/// The maximum number of reports queued for the owner; further reports are merged until there is
+/// room.
 const REPORTS: usize = 64;
 
 /// Packet counters of a session.
@@ -70,7 +71,7 @@ enum Command {
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) peer: PeerId,
-    /// The remote address of the session: the peer may have been replaced since.
+    /// The remote address of the session, because the peer may have been replaced since.
     pub(super) remote: IpAddr,
     pub(super) down: Option<Down>,
     pub(super) status: Status,
@@ -81,7 +82,7 @@ pub(super) struct Report {
 #[derive(Default)]
 struct RejectionCounters {
     by_reason: [AtomicU64; Reason::ALL.len()],
-    /// Copies of the receiving sockets: the kernel counts the drops of each.
+    /// Copies of the receiving sockets, from which the kernel's counters of drops are read.
     sockets: [OnceLock<Socket>; PORTS],
 }
 

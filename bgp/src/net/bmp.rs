@@ -2,9 +2,9 @@
 //! and reconnects after a failure.
 //!
 //! The task requests octets only when the previous ones are in the socket, so a slow station delays
-//! nothing else. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner
-//! reports it as lost. It then gets all routes again on a new connection. A station sends nothing
-//! (RFC 7854 §3.2): received octets are discarded, and a FIN ends the connection.
+//! no other work. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner
+//! reports it as lost. The station then gets all routes again on a new connection. A station sends
+//! nothing (RFC 7854 §3.2): received octets are discarded, and a FIN ends the connection.
 //!
 //! The pause between connection attempts is 1 s at first and doubles up to a minute.
 
@@ -86,7 +86,7 @@ impl Drop for Monitor {
 type Piece = (Vec<u8>, StationRead);
 
 struct StationConnection {
-    // Weak, so a station does not keep a speaker running without handles.
+    // The sender is weak, so a station does not keep a speaker without handles running.
     commands: mpsc::WeakSender<Command>,
     address: SocketAddr,
     config: StationConfig,
@@ -152,8 +152,8 @@ impl StationConnection {
     }
 
     async fn talk(&self, mut stream: TcpStream) -> End {
-        // If the host of a station is gone, nothing arrives from it, and in a quiet network this
-        // side has nothing to write.
+        // Keepalive detects that the host of a station is gone. Nothing arrives from such a host,
+        // and in a quiet network this side has nothing to write.
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30));
         // Without keepalive the next write detects the failure.
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);

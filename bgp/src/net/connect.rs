@@ -1,8 +1,8 @@
 //! One attempt to connect: a socket with all options of the session before the first SYN.
 //!
 //! Password, TTLs, source address and interface must be set before the SYN. Otherwise the peer's
-//! kernel drops an unsigned SYN, or this kernel a SYN-ACK with the wrong TTL. The attempt has its
-//! own time limit, much shorter than the kernel's two minutes. It fails with a kind and a text,
+//! kernel drops an unsigned SYN, or this kernel drops a SYN-ACK with the wrong TTL. The attempt has
+//! its own time limit, much shorter than the kernel's two minutes. It fails with a kind and a text,
 //! which become the peer's last error.
 
 use std::io;

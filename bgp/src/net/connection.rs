@@ -7,21 +7,21 @@
 //!                                              └─(socket full)─► writer task
 //! ```
 //!
-//! *Reading.* Two buffers circulate between reader and owner. The reader reads only while it has
-//! one. So TCP itself slows down a peer that sends faster than the owner can work, and that peer
+//! *Reading.* Two buffers circulate between reader and owner. The reader reads only while it has a
+//! buffer. So TCP itself slows down a peer that sends faster than the owner can work, and that peer
 //! costs two buffers.
 //!
 //! *Writing.* The owner requests octets from the engine only when the previous ones are in the
 //! socket. It writes them itself while the socket accepts them, so a KEEPALIVE or one route needs
-//! no task switch. When the socket is full, a writer task takes the rest, waits, and returns the
-//! buffer. Nothing is encoded meanwhile: changes collect in the Adj-RIB-Out, where a newer one
-//! replaces an older one. So a slow peer costs one buffer.
+//! no task switch. When the socket is full, a writer task takes the remaining octets, waits, and
+//! returns the buffer. Nothing is encoded meanwhile: changes collect in the Adj-RIB-Out, where a
+//! newer change replaces an older one. So a slow peer costs one buffer.
 //!
 //! *Ending.* A failed write does not end the connection. The reader ends it after it has read
-//! everything, because the peer's NOTIFICATION is often in the receive buffer when a write fails by
-//! its RST. To close, the writer sends the remaining octets and a FIN, and then reads until the
-//! peer's FIN. A socket that is closed with unread octets sends a RST, and a RST discards a
-//! NOTIFICATION that the peer has not read yet.
+//! everything. The peer's NOTIFICATION is often still in the receive buffer when the peer's RST
+//! makes a write fail. To close, the writer sends the remaining octets and a FIN, and then reads
+//! until the peer's FIN. A socket that is closed with unread octets sends a RST, and a RST discards
+//! a NOTIFICATION that the peer has not read yet.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -59,7 +59,7 @@ pub(super) enum Input {
     Connected { conn: ConnId, result: Result<TcpStream, ConnectFailure> },
     /// Received octets: the first `length` of `buffer`, which returns by [`Connection::recycle`].
     Bytes { conn: ConnId, buffer: Vec<u8>, length: usize },
-    /// The socket accepted the rest of `buffer`, or it failed and accepts no more.
+    /// The socket accepted the remaining octets of `buffer`, or it failed and accepts no more.
     Written { conn: ConnId, buffer: Vec<u8>, result: Result<(), String> },
     /// The peer sent its FIN, or the connection failed.
     Closed { conn: ConnId, reason: String },
@@ -80,7 +80,7 @@ pub(super) struct Connection {
 enum Output {
     /// The socket accepted all encoded octets.
     Ready(Vec<u8>),
-    /// The writer task has the rest.
+    /// The writer task has the remaining octets.
     Waiting(JoinHandle<()>),
     /// The socket failed; the reader will report the reason.
     Broken,
@@ -97,8 +97,8 @@ impl Connection {
         let stream = Arc::new(stream);
         let (empty, buffers) = mpsc::channel(READ_BUFFERS);
         for _ in 0..READ_BUFFERS {
-            // The channel has room by construction. The reader allocates the buffer when octets
-            // arrive.
+            // The channel has room for all of these buffers. The reader allocates the buffer when
+            // octets arrive.
             let _ = empty.try_send(Vec::new());
         }
         let reader = tokio::spawn(read(conn, Arc::clone(&stream), buffers, inputs.clone())).abort_handle();
@@ -123,7 +123,7 @@ impl Connection {
         let _ = self.empty.try_send(buffer);
     }
 
-    /// Whether the socket accepted all octets, so that more may be encoded.
+    /// Whether the socket accepted all octets; then more may be encoded.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.output, Output::Ready(_))
     }
@@ -140,7 +140,8 @@ impl Connection {
         buffer.clear();
         let result = encode(buffer);
         match try_write(&self.stream, buffer) {
-            // A buffer that grew for a table is not kept for KEEPALIVEs.
+            // A buffer that has grown for a table is freed, because KEEPALIVEs need only a small
+            // one.
             Ok(written) if written == buffer.len() && written < CHUNK / 4 => *buffer = Vec::new(),
             Ok(written) if written == buffer.len() => {}
             Ok(written) => {
@@ -166,8 +167,8 @@ impl Connection {
         self.write_error.get_or_insert(reason);
     }
 
-    /// The reason for the end of the connection. A failed write explains it better than the end of
-    /// file that the reader saw.
+    /// The reason for the end of the connection. The error of a failed write is more precise than
+    /// the end of file that the reader reports.
     pub(super) fn reason(&mut self, seen: String) -> String {
         self.write_error.take().unwrap_or(seen)
     }

@@ -10,15 +10,15 @@
 //!
 //! A Hop Limit of 255 proves that a message was not forwarded, and routers advertise from
 //! link-local addresses only (§6.1.2). One link has one neighbour. When an advertisement arrives
-//! from another address, this side solicits the known neighbour, which is replaced unless it
-//! answers within 5 s. So a router with a new address is followed within seconds. Two routers on
-//! one link cause a warning, not flapping. A silent neighbour stays: BGP and BFD detect whether it
-//! is alive. The lifetime in an advertisement is for default routers, and the neighbour need not be
-//! one.
+//! from another address, this side solicits the known neighbour. If the neighbour does not answer
+//! within 5 s, the new address replaces it. So discovery finds the new address of a router within
+//! seconds. Two routers on one link cause a warning, not flapping. A silent neighbour stays: BGP
+//! and BFD detect whether it is alive. The lifetime in an advertisement is for default routers, and
+//! the neighbour need not be a default router.
 //!
 //! Supported: the parts of RFC 4861 that this discovery needs. Not supported: Router Lifetime and
 //! everything else that a host takes from an advertisement (§6.3.4), random delays before an answer
-//! (§6.2.6: with one neighbour nobody else answers), redirects.
+//! (§6.2.6; with one neighbour no other host answers), redirects.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,8 +49,9 @@ const FIRST_ROUND: Duration = Duration::from_secs(1);
 /// The maximum interval between advertisements (MaxRtrAdvInterval, RFC 4861 §6.2.1: at least 4 s).
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the known neighbour has to answer a solicitation after another address advertised. It
-/// is MIN_DELAY_BETWEEN_RAS (3 s) and MAX_RA_DELAY_TIME (0.5 s) of RFC 4861 §10 plus a margin.
+/// The time in which the known neighbour must answer a solicitation after another address
+/// advertised. It is MIN_DELAY_BETWEEN_RAS (3 s) and MAX_RA_DELAY_TIME (0.5 s) of RFC 4861 §10 plus
+/// a margin.
 const CONTEST: Duration = Duration::from_secs(5);
 
 const ROUTER_SOLICITATION: u8 = 133;
@@ -177,9 +178,9 @@ enum AdvertisementResult {
     Same,
     /// This address is the neighbour now.
     Found(Ipv6Addr),
-    /// Another address advertised: solicit the known one.
+    /// Another address advertised: solicit the known address.
     Contested,
-    /// Both are present.
+    /// Both addresses are present.
     Two(Ipv6Addr),
 }
 

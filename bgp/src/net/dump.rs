@@ -5,8 +5,8 @@ use super::error::Stopped;
 use super::handle::SpeakerHandle;
 use crate::mrt::TableDump;
 
-/// The approximate size of a piece in octets. Some 2,000 prefixes: well under a millisecond of the
-/// speaker's time.
+/// The approximate size of a piece in octets. Some 2,000 prefixes fit into a piece; they take much
+/// less than a millisecond of the speaker's time.
 const PIECE: usize = 128 * 1024;
 
 /// An MRT dump in progress; see [`SpeakerHandle::dump_tables`].

@@ -1,7 +1,7 @@
 //! Errors of sockets, as texts that name the address and the fix.
 //!
 //! Two kinds: a [`ListenError`] becomes the status of a listening address; a [`ConnectFailure`]
-//! becomes the peer's last error. Errors of commands are the engine's.
+//! becomes the peer's last error. Errors of commands come from the engine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -99,7 +99,7 @@ pub(super) fn connect_failure(remote: SocketAddr, error: &io::Error) -> ConnectF
 
 /// An attempt to connect without an answer in time.
 pub(super) fn timed_out(timeout: Duration, signed: bool, refused: RefusedSegments) -> ConnectFailure {
-    // Segments of other peers are left out, because they are no evidence for this one.
+    // Segments of other peers are left out, because they prove nothing about this peer.
     let evidence = if refused.mismatches(signed) > 0 { refused } else { RefusedSegments::default() };
     ConnectFailure::new(ConnectKind::NoAnswer(evidence), refused.no_answer(timeout.as_secs_f32(), signed))
 }

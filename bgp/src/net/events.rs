@@ -1,10 +1,10 @@
 //! The speaker's output for its process: events, and changes of received routes.
 //!
-//! Neither may grow if they are not read. Events have one place for each peer and subject: a newer
-//! event replaces an older one that was not read. So a slow reader may miss that a session went
-//! down and up again, which its counters show, but it always gets the current state. Route changes
-//! are not queued: the engine keeps the set of changed prefixes, and a request returns a batch with
-//! their current state.
+//! Neither output grows while the process does not read it. Events have one place for each peer and
+//! subject: a newer event replaces an older one that was not read. So a slow reader may miss that a
+//! session went down and up again, but it always gets the current state. The peer's counters show
+//! what it missed. Route changes are not queued: the engine keeps the set of changed prefixes, and
+//! a request returns a batch with their current state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -123,7 +123,7 @@ impl Events {
 /// Changes of the received routes, for one consumer that installs them in a FIB.
 #[derive(Debug)]
 pub struct RouteChanges {
-    // Weak: a waiting consumer does not keep a speaker running without handles.
+    // The sender is weak: a waiting consumer does not keep a speaker running without handles.
     commands: mpsc::WeakSender<Command>,
     requested: Option<oneshot::Receiver<Vec<RouteChange>>>,
 }
@@ -134,8 +134,8 @@ impl RouteChanges {
     }
 
     /// Waits until received best paths have changed, and returns up to `max` prefixes with their
-    /// current state; never an empty list. Cancel safe: a batch that was already taken is returned
-    /// by the next call, whatever its `max` is.
+    /// current state; never an empty list. Cancel safe: the next call returns a batch that was
+    /// already taken, even if the batch exceeds the new `max`.
     ///
     /// # Errors
     /// If the speaker has ended.

@@ -28,7 +28,8 @@ use crate::speaker::{
 };
 use crate::types::{PeerId, PeerKey};
 
-/// Prefixes that a search examines at once: less than a millisecond of the speaker's time.
+/// Prefixes that a search examines at once. They take less than a millisecond of the speaker's
+/// time.
 const SEARCHED: usize = 8192;
 
 /// A running speaker. Cheap to clone; the speaker stops silently when the last clone is dropped.
@@ -135,7 +136,7 @@ impl SpeakerHandle {
             .map_err(CommandError::from)
     }
 
-    /// Waits until every Established peer was sent all pending routes. Without a time limit: the
+    /// Waits until every Established peer was sent all pending routes. There is no time limit; the
     /// caller sets one.
     pub async fn wait_all_advertised(&self) -> Result<(), Stopped> {
         let (sender, receiver) = oneshot::channel();
@@ -144,7 +145,7 @@ impl SpeakerHandle {
     }
 
     /// Waits until the prefix is written to an Established peer, or returns at once if it was
-    /// written before; returns the peer. Without a time limit: the caller sets one. Dropping the
+    /// written before; returns the peer. There is no time limit; the caller sets one. Dropping the
     /// future ends the watch.
     pub async fn watch(&self, prefix: IpNet) -> Result<PeerKey, Stopped> {
         let (sender, receiver) = oneshot::channel();
@@ -204,7 +205,8 @@ impl SpeakerHandle {
         Ok(self.list(Listed::Used).await?.collect().await?)
     }
 
-    /// Reports all prefixes with a path again by [`RouteChanges`]: the consumer lost its FIB.
+    /// Reports all prefixes with a path again by [`RouteChanges`], for a consumer that has lost its
+    /// FIB.
     ///
     /// [`RouteChanges`]: super::RouteChanges
     pub async fn resend_routes(&self) -> Result<(), Stopped> {
@@ -257,8 +259,8 @@ impl SpeakerHandle {
         Dump::new(self.clone(), when)
     }
 
-    /// Returns after all earlier requests were answered as far as possible. An earlier request for
-    /// route changes that is still open then has none to return.
+    /// Returns after all earlier requests were answered as far as possible. If an earlier request
+    /// for route changes is still open then, there are no route changes.
     pub async fn fence(&self) -> Result<(), Stopped> {
         self.call(|owner, _| owner.give_route_changes()).await
     }

@@ -19,12 +19,12 @@ static COMPACT: AtomicBool = AtomicBool::new(false);
 const MANY: usize = 100_000;
 
 /// Keeps this process's memory near the size that its tables need. All threads share one heap.
-/// Every block of 128 KiB and more has its own pages: the kernel gets them back when it is freed,
-/// and moves them instead of copying when it grows.
+/// Every block of 128 KiB and more has its own pages. When the block is freed, the kernel gets the
+/// pages back. When the block grows, the kernel moves the pages instead of copying them.
 ///
-/// Optional. Applies to the whole process, and only works before other threads run: call it first
-/// in `main`. Does nothing if the C library is not glibc. A program with its own allocator
-/// (`#[global_allocator]`) does not need it.
+/// This call is optional. It applies to the whole process and only works before other threads run,
+/// so call it first in `main`. Does nothing if the C library is not glibc. A program with its own
+/// allocator (`#[global_allocator]`) does not need it.
 pub fn compact_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 128 * 1024)] {

@@ -5,8 +5,8 @@
 //! arrives. IPv6 sockets are v6only, and IPv4 has its own sockets, so an IPv4 peer's key is looked
 //! up as IPv4.
 //!
-//! A connection from an unconfigured address is closed after `accept` and counted. Such connections
-//! take none of the speaker's time, whatever their number.
+//! A connection from an unconfigured address is closed after `accept` and counted. Even many such
+//! connections take none of the speaker's time.
 //!
 //! **Listening is separate from running.** An address that cannot be bound stops neither the
 //! speaker nor its outgoing sessions. [`Listeners`] tries the address again, first after 1 s, later
@@ -177,7 +177,7 @@ impl Listeners {
         self.status.subscribe()
     }
 
-    /// Replaces the TCP-MD5 keys; of two keys for the same prefix the last one counts.
+    /// Replaces the TCP-MD5 keys; if two keys have the same prefix, the last one is used.
     pub(super) fn set_keys(&mut self, keys: Vec<(IpNet, Password)>) {
         self.keys = keys;
         for listener in &mut self.bound {
@@ -265,8 +265,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Binds, listens, and accepts. The keys are set before the socket listens: a connection that
-    /// the kernel completes without a key would stay without one.
+    /// Binds, listens, and accepts. The keys are set before the socket listens, because a
+    /// connection that the kernel completes without a key would never get one.
     fn open(
         address: SocketAddr,
         wanted: &[(IpNet, Password)],
@@ -309,8 +309,8 @@ impl Listener {
     }
 }
 
-/// Sets the TCP-MD5 keys of a socket to those of its family; of two keys for the same prefix the
-/// last one counts. Unchanged keys are not touched.
+/// Sets the TCP-MD5 keys of a socket to those of its family; if two keys have the same prefix, the
+/// last one is used. Unchanged keys are not touched.
 fn set_keys(
     socket: &impl AsFd,
     address: SocketAddr,

@@ -6,7 +6,7 @@ use super::handle::SpeakerHandle;
 use crate::config::ConfigError;
 use crate::speaker::{Listed, Listing, Route};
 
-/// Rows in a piece: about a millisecond of the speaker's time, most of it for text.
+/// Rows in a piece. They take about a millisecond of the speaker's time, most of it for text.
 const ROWS: usize = 1024;
 
 /// A listing in progress; see [`SpeakerHandle::list`].

@@ -74,15 +74,15 @@ const INPUTS: usize = 256;
 /// Settings of the shell in addition to the speaker's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellConfig {
-    /// The addresses to listen on. Port 0: the kernel chooses. Empty: all sessions are connected
-    /// from this side.
+    /// The addresses to listen on. Port 0: the kernel chooses. Empty: this side opens all
+    /// connections.
     pub listen: Vec<SocketAddr>,
     /// The longest time of an attempt to connect.
     pub connect_timeout: Duration,
 }
 
 impl Default for ShellConfig {
-    /// Port 179 on every address of both families; 10 s for an attempt, which is three SYNs.
+    /// Port 179 on every address of both families; 10 s for an attempt, enough for three SYNs.
     fn default() -> Self {
         ShellConfig {
             listen: vec![(Ipv6Addr::UNSPECIFIED, 179).into(), (Ipv4Addr::UNSPECIFIED, 179).into()],
@@ -92,8 +92,8 @@ impl Default for ShellConfig {
 }
 
 /// Starts a speaker in a task of the current tokio runtime. On return it listens on every address
-/// that could be bound. The others are tried again, and [`SpeakerHandle::listeners`] has the
-/// reasons.
+/// that could be bound. The speaker tries the other addresses again, and
+/// [`SpeakerHandle::listeners`] has the reasons.
 ///
 /// A wildcard address of a family that this kernel lacks is skipped with a warning if another
 /// address exists.

@@ -4,7 +4,7 @@
 //! A turn takes a batch of queued inputs, which turns a burst of originations into few UPDATEs.
 //! Then it carries out the engine's actions, lets connections write, and passes events on. A
 //! connection that fills several buffers in one turn goes to the end of the queue. So a fast reader
-//! of a large table does not delay the others.
+//! of a large table does not delay the other peers.
 //!
 //! Reading and writing each end after a `SLICE`, even if more is left. So a full table in either
 //! direction delays neither queries nor KEEPALIVEs. Only when a timer is due, all queued inputs are
@@ -198,8 +198,8 @@ impl Owner {
             }
             self.turn(at);
             if !inputs.is_empty() {
-                // Tasks that received an answer in this turn run on this thread: they continue now
-                // and not after all inputs.
+                // Tasks that received an answer in this turn run on this thread. The yield lets
+                // them continue now, not after all inputs.
                 tokio::task::yield_now().await;
             }
         }
@@ -514,8 +514,8 @@ impl Owner {
         }
     }
 
-    /// Removes watches without a waiting caller. Runs each time their number has doubled, so the
-    /// cost per watch is constant, however many are abandoned.
+    /// Removes watches without a waiting caller. This runs each time the number of watches has
+    /// doubled, so the cost per watch stays constant.
     fn sweep_watches(&mut self) {
         let speaker = &mut self.speaker;
         self.watches.retain(|prefix, watchers| {

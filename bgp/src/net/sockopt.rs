@@ -14,11 +14,12 @@
 //!   share a key.
 //! - The kernel checks the minimum TTL for every packet of the socket. So it is set on connections
 //!   only, not on the listener that all peers share. The listener *sends* TTL 255, so a SYN-ACK
-//!   passes a peer that checks it. The accepted connection then gets the peer's own TTL.
+//!   passes the GTSM check of a peer. The accepted connection then gets the peer's own TTL.
 //! - `TCP_INFO` grows with the kernel: an older kernel fills less of the structure and returns the
 //!   length.
 //!
-//! The keys exist only in the structure that is passed to the kernel, which is cleared afterwards.
+//! This module copies a key only into the structure that is passed to the kernel, and clears the
+//! structure afterwards.
 
 #![allow(unsafe_code)]
 

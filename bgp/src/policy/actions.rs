@@ -58,8 +58,8 @@ pub struct Actions {
     pub communities: Edit<Community>,
     /// LARGE_COMMUNITIES.
     pub large_communities: Edit<LargeCommunity>,
-    /// EXTENDED COMMUNITIES. External peers receive the transitive ones, and those that their own
-    /// export policy adds.
+    /// EXTENDED COMMUNITIES. External peers receive the transitive communities, and the communities
+    /// that their own export policy adds.
     pub extended_communities: Edit<ExtendedCommunity>,
 }
 

@@ -85,8 +85,8 @@ pub struct Conditions {
     /// One of these matches the prefix. Empty: no condition.
     pub prefixes: PrefixSet,
     /// One of these matches the next hop as a host prefix (/32, /128). Empty: no condition. An
-    /// originated path has no next hop. For a received path it is the next hop in use, even if the
-    /// peer receives a different one.
+    /// originated path has no next hop. For a received path the condition uses the next hop in use,
+    /// even if the peer receives a different one.
     pub next_hops: PrefixSet,
     /// COMMUNITIES.
     pub communities: Members<Community>,

@@ -6,8 +6,8 @@
 //! export turns used attributes into those that a peer receives.
 //!
 //! Evaluation has two halves: `Policy::rule_mask` finds the rules that the prefix satisfies, and
-//! `Policy::apply` runs those rules on the attributes. The first runs once per prefix, and not at
-//! all for a policy without prefix conditions. The second runs once per attribute set
+//! `Policy::apply` runs those rules on the attributes. `rule_mask` runs once per prefix, and is
+//! skipped for a policy without prefix conditions. `apply` runs once per attribute set
 //! (`rib::transform` caches the result). So a condition on anything but the prefix costs nothing
 //! per prefix. The time to look up a prefix list does not grow with its length ([`PrefixSet`]).
 //!
@@ -36,11 +36,11 @@ use crate::wire::PathAttributes;
 pub struct Policy {
     /// The rules, in order of evaluation.
     pub rules: Vec<Rule>,
-    /// The verdict for a path that no rule decided.
+    /// The result for a path that no rule decided.
     pub default: PolicyResult,
 }
 
-/// The verdict on a path.
+/// Whether a path is accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyResult {
     /// The path is used (import) or advertised (export).
@@ -58,14 +58,14 @@ pub struct Rule {
     pub when: Conditions,
     /// The changes to a path that matches.
     pub set: Actions,
-    /// The verdict. None: evaluation continues with the next rule, with the changes applied.
+    /// The result. None: evaluation continues with the next rule, with the changes applied.
     pub verdict: Option<PolicyResult>,
 }
 
 /// The result of a policy for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyDecision {
-    /// The verdict on the path.
+    /// The result for the path.
     pub verdict: PolicyResult,
     /// The index of the rule that decided; none if the default applied.
     pub rule: Option<usize>,

@@ -3,7 +3,7 @@
 //! A set is a table from covering prefixes to the lengths that match below them. It also has a list
 //! of the covering lengths that occur. A look-up needs one step for each covering length that is
 //! not longer than the prefix's. This is one step for a list of a thousand /24s, and two or three
-//! for typical lists. A trie would need as many steps as the prefix has bits, and more memory.
+//! for typical lists. A trie would need one step for each bit of the prefix, and more memory.
 //!
 //! Sets are shared: a clone only increments a count, so every peer's policy can have a list of a
 //! hundred thousand entries.

@@ -1,18 +1,18 @@
 //! Adj-RIB-Out: the routes that a peer has received, and the rows that are pending for it (RFC 4271
 //! §9.2).
 //!
-//! A change of a best path computes nothing: the row only joins the peer's pending set. When the
-//! peer's socket accepts octets, the writer takes rows from the set. For each row it computes the
-//! route that the peer should have *now* ([`write::export`]) and compares it with the advertised one. It
-//! writes only the difference. So ten changes become one, and a policy edit sends only what
-//! changed. A peer that does not read costs one bit per prefix. The advertised state is one
-//! attribute number per row.
+//! A change of a best path causes no computation: the row is only added to the peer's pending set.
+//! When the peer's socket accepts octets, the writer takes rows from the set. For each row it
+//! computes the route that the peer should have *now* ([`write::export`]) and compares it with the
+//! advertised one. It writes only the difference. So ten changes become one, and a policy edit
+//! sends only what changed. A peer that does not read costs one bit per prefix. The advertised
+//! state is one attribute number per row.
 //!
 //! The initial table is the rows that exist when the session is established. The writer takes them
-//! in row order, from the first one. It is complete when the next pending row lies beyond it,
-//! however much changes meanwhile. Then End-of-RIB follows (RFC 4724 §2). A refresh that the peer
-//! requests is sent in the same way, between its two markers (RFC 7313). It begins after
-//! End-of-RIB. A request during a refresh starts another one afterwards.
+//! in row order, from the first one. The initial table is complete when the next pending row is not
+//! one of its rows. Changes meanwhile do not delay this. Then End-of-RIB follows (RFC 4724 §2). A
+//! refresh that the peer requests is sent in the same way, between its two markers (RFC 7313). It
+//! begins after End-of-RIB. A request during a refresh starts another one afterwards.
 
 mod paths;
 pub(super) mod write;
@@ -34,7 +34,7 @@ pub enum NotAdvertised {
     Held,
     /// No path of the prefix is in use.
     NoPath,
-    /// The limit of paths per prefix (RFC 7911) is reached; this path is worse than those.
+    /// The limit of paths per prefix (RFC 7911) is reached by better paths.
     BeyondPaths,
     /// The path in use came from this peer.
     SplitHorizon,
@@ -94,7 +94,7 @@ pub(super) struct AdjOut {
     /// Rows to examine.
     pub(super) pending: RowSet,
     /// Rows to send again although nothing differs. A row stays here until it is written, even if
-    /// there is no room now or its attributes change.
+    /// it does not fit into the output now or its attributes change.
     again: RowSet,
     /// End-of-RIB is due when all rows before this one have been examined.
     initial: Option<u32>,
@@ -137,7 +137,7 @@ impl AdjOut {
     }
 
     /// Whether a path of a row is advertised; `number` is the path's number in the table. With
-    /// `attributes`, only a match of these counts.
+    /// `attributes`, the path must be advertised with these attributes.
     pub(super) fn has(&self, row: u32, number: u32, attributes: Option<AttrId>) -> bool {
         let same = |advertised: AttrId| attributes.is_none_or(|attributes| attributes == advertised);
         match &self.paths {
@@ -159,7 +159,7 @@ impl AdjOut {
         self.advertised_paths().map(|(row, _, advertised)| (row, advertised))
     }
 
-    /// Everything advertised for a row, with path identifiers.
+    /// All advertised paths of a row, with path identifiers.
     pub(super) fn advertised_paths_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
         let plain = self.advertised(row).map(|advertised| (None, advertised));
         let paths = self.paths.iter().flat_map(|paths| paths.of(row));
@@ -169,7 +169,7 @@ impl AdjOut {
             .collect()
     }
 
-    /// Everything advertised, with path identifiers.
+    /// All advertised paths, with path identifiers.
     pub(super) fn advertised_paths(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
         let plain = (0u32..).zip(&self.advertised);
         let plain =
@@ -208,7 +208,7 @@ impl AdjOut {
         }
     }
 
-    /// Handles a refresh request of the peer that is answered between markers.
+    /// Handles a refresh request of the peer. The answer is sent between markers.
     pub(super) fn request_refresh(&mut self) {
         match &mut self.refresh {
             Refresh::Running { requested_again, .. } => *requested_again = true,

@@ -1,17 +1,17 @@
-//! Path attributes, stored once however many paths carry them.
+//! Path attributes. Equal sets are stored once, even if many paths carry them.
 //!
 //! A million prefixes of a peer share far fewer attribute sets, and comparing sets is most of the
 //! tables' work. So sets are interned. The canonical bytes, with the next hop in front, are stored
 //! once under an [`AttrId`]. Paths hold the number, and equal numbers mean equal sets. A [`Digest`]
-//! next to the bytes has the values that the decision process and the export rules read. Everything
-//! else is parsed from the bytes when a policy or an operator needs it. A set takes its bytes and
-//! 48 octets.
+//! next to the bytes has the values that the decision process and the export rules read. All other
+//! values are parsed from the bytes when a policy or an operator needs it. A set takes its bytes
+//! and 48 octets.
 //!
 //! References are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the
 //! table has one owner, and a number of 4 octets is half a pointer. A set without references stays
 //! readable until [`AttributeTable::collect`], so no number changes its meaning within an
 //! operation. Numbers are reused. Code that keeps a number without a reference (the caches of
-//! `transform`) keeps its generation too.
+//! `transform`) keeps the set's generation too.
 
 use std::hash::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -221,7 +221,7 @@ struct Entry {
     /// The reference count in the low 31 bits, [`Entry::DYING`] above.
     references: u32,
     generation: u32,
-    /// Hash of `bytes`: growing the index and removing sets need not read the bytes.
+    /// Hash of `bytes`. With it the index grows and sets are removed without reading the bytes.
     hash: u32,
     digest: Digest,
 }
@@ -264,7 +264,7 @@ impl AttributeTable {
         }
     }
 
-    /// The number of a set with one more community, counted for the caller.
+    /// Returns the number of a set with one more community. The caller releases the reference.
     pub(super) fn with_community(&mut self, id: AttrId, community: Community) -> AttrId {
         let parsed = PathAttributes::parse(self.block(id));
         debug_assert!(parsed.is_ok(), "the decoder accepted a malformed block: {parsed:?}");
@@ -281,8 +281,8 @@ impl AttributeTable {
         self.index.len()
     }
 
-    /// Interns a set and counts one reference for the caller. No next hop means this speaker
-    /// itself.
+    /// Interns a set and adds a reference, which the caller releases. No next hop means this
+    /// speaker itself.
     pub(super) fn intern(&mut self, next_hop: Option<&NextHop>, attributes: &[u8]) -> AttrId {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();

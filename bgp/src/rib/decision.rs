@@ -2,8 +2,8 @@
 //!
 //! The code follows the RFC: each step removes paths, and the paths left after the last step are
 //! the best. This is not a sort: MED is compared only among paths of the same neighbouring AS, so
-//! no order of paths exists to sort by. Comparing pairs along a list would make the result depend
-//! on the order of arrival.
+//! the paths have no total order. Comparing pairs along a list would make the result depend on the
+//! order of arrival.
 //!
 //! Paths that are still equal after the step "external over internal" are used together (ECMP).
 //! They need the same AS_PATH length but not the same AS_PATH; other speakers call this
@@ -183,7 +183,8 @@ fn keep_least<K: Ord>(
     }
 }
 
-/// Compares few paths in pairs. A peer with ADD-PATH may send any number; many paths are sorted.
+/// Compares few paths in pairs and sorts many paths. A peer with ADD-PATH may send any number of
+/// paths.
 fn keep_least_med_of_each_neighbour(
     candidates: &mut Candidates,
     mut lost: impl FnMut(&Candidate, &Candidate),
@@ -254,7 +255,7 @@ mod tests {
         forwards
     }
 
-    /// For each step, path 1 wins in every later step and path 2 in this one.
+    /// For each step: path 2 is better in this step, and path 1 in every later step.
     #[test]
     fn each_step_decides_before_the_later_ones() {
         let worse = Candidate {
@@ -323,7 +324,8 @@ mod tests {
         ];
         assert_eq!(selected(&paths, 1), [3]);
         assert_eq!(lost(&paths, 1), [(1, Step::Med, 4), (4, Step::RouterId, 3)]);
-        // All orders agree, also where comparing pairs would be circular.
+        // All orders of arrival give the same result, even if comparisons in pairs would be
+        // circular.
         for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
             assert_eq!(selected(&order.map(|place| paths[place]), 1), [3]);
         }

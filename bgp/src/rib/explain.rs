@@ -1,9 +1,9 @@
 //! Explains why a path is used or not, and why it is advertised or not. Operators need this when
 //! traffic takes an unexpected path.
 //!
-//! Nothing here decides. The decision process runs again over the same candidates and records the
-//! step that removed each path. The advertised route is computed by the writer's own function.
-//! Policies report the rule that decided. So an explanation cannot differ from the actual
+//! This module decides nothing. The decision process runs again over the same candidates and
+//! records the step that removed each path. The advertised route is computed by the writer's own
+//! function. Policies report the rule that decided. So an explanation cannot differ from the actual
 //! behaviour. One call costs the work of one prefix, and operators call it by hand.
 
 use ipnet::IpNet;
@@ -48,11 +48,11 @@ pub struct Comparison {
     pub other: String,
     /// The peer of the better path; none if it is originated here.
     pub other_peer: Option<PeerId>,
-    /// The number of equal paths in use, if they left no room for this one.
+    /// The number of equal paths in use, if their limit excludes this path.
     pub limit: Option<usize>,
 }
 
-/// The verdict of a policy on a path, with the rule.
+/// The result of a policy for a path, with the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyMatch {
     /// Whether the policy accepts the path.
@@ -70,7 +70,7 @@ pub struct ExplainedPath<'a> {
     pub entry: PathEntry<'a>,
     /// The result of the decision.
     pub selection: SelectionResult,
-    /// The verdict of import policy; none if the policy was not consulted.
+    /// The result of import policy; none if the policy was not consulted.
     pub import: Option<PolicyMatch>,
 }
 
@@ -81,10 +81,10 @@ pub struct ExplainedExport {
     pub from: Option<PeerId>,
     /// The reason why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
-    /// The verdict of export policy; none if the policy was not consulted.
+    /// The result of export policy; none if the policy was not consulted.
     pub ruling: Option<PolicyMatch>,
-    /// The peer has the path: with the current attributes or, if the path is rejected now, with the
-    /// earlier ones that will be withdrawn.
+    /// The path is advertised to the peer. If the path is rejected now, the earlier advertisement
+    /// will be withdrawn.
     pub advertised: bool,
 }
 
@@ -214,8 +214,7 @@ fn explain_exports<F: AddressFamily>(
             ruling: export.and_then(|(export, used)| ruling(shared, export, prefix.into(), used, originated)),
             advertised,
         });
-        // The writer counts in the same way: a path that does not fit into a message still takes a
-        // place.
+        // The writer also counts a path that does not fit into a message.
         matches!(refused, None | Some(NotAdvertised::TooLong))
     };
     let Some(most) = most else {
@@ -248,7 +247,7 @@ fn explain_exports<F: AddressFamily>(
     explained
 }
 
-/// The verdict of a policy on a path.
+/// The result of a policy for a path.
 fn ruling(
     shared: &Shared,
     policy: TransformId,

@@ -42,7 +42,7 @@ pub struct SessionFacts {
     pub families: FamilySet,
     /// The peer's BGP identifier (RFC 4271 §9.1.2.2 f).
     pub router_id: Ipv4Addr,
-    /// The local address: a path with this next hop leads back here.
+    /// The local address: a path with this next hop leads back to this speaker.
     pub local_address: IpAddr,
     /// The local next hop in IPv4 unicast; an IPv6 address needs `ext_next_hop`. If none, only
     /// paths with an unchanged next hop can be advertised in that family.
@@ -80,7 +80,7 @@ pub struct Origination {
     pub communities: Vec<Community>,
     /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
-    /// MULTI_EXIT_DISC, sent to internal and external peers alike.
+    /// MULTI_EXIT_DISC, sent to internal and to external peers.
     pub med: Option<u32>,
 }
 

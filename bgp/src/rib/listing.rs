@@ -39,7 +39,8 @@ impl RouteAttributes<'_> {
 
     /// All attributes except the next hop.
     pub fn parse(&self) -> PathAttributes {
-        // The decoder checked every interned set or the encoder wrote it, so it always parses.
+        // The decoder has checked every interned set, or the encoder has written it. So parsing
+        // never fails.
         PathAttributes::parse(self.table.block(self.id)).unwrap_or_default()
     }
 }

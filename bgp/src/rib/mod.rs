@@ -1,10 +1,10 @@
 //! The routing tables: Adj-RIB-In, the decision process, Loc-RIB, Adj-RIB-Out (RFC 4271 §3.2, §9).
 //!
 //! [`Rib::handle_update`] adds received paths, and [`Rib::originate`] adds this speaker's own.
-//! Output has two ways: [`Rib::write_updates`] appends pending routes to a peer's output buffer,
-//! and [`Rib::route_changes`] returns changed next hops for the FIB. Readers pull both. So a slow
-//! reader costs one bit per prefix, and a prefix that changed ten times in between is reported
-//! once.
+//! There are two kinds of output: [`Rib::write_updates`] appends pending routes to a peer's output
+//! buffer, and [`Rib::route_changes`] returns changed next hops for the FIB. Readers pull both. So
+//! a slow reader costs one bit per prefix, and a prefix that changed ten times in between is
+//! reported once.
 //!
 //! | module | content |
 //! |---|---|
@@ -30,8 +30,8 @@
 //!
 //! Not supported: confederations.
 //!
-//! Paths from before a peer's restart need care. Those that the peer does not advertise again must
-//! be removed, but not before its End-of-RIB. They are marked and not copied; a path that is
+//! Paths from before a peer's restart need care. Paths that the peer does not advertise again must
+//! be removed, but not before its End-of-RIB. The paths are marked and not copied; a path that is
 //! advertised again loses the mark. If the session is lost a second time, paths with the mark are
 //! removed (RFC 4724 §4.2).
 
@@ -341,8 +341,8 @@ impl Rib {
         self.shared.hold(families);
     }
 
-    /// Advertises originated prefixes of the held families. They are selected whatever the peers
-    /// advertise, so they need not wait for the peers. Received paths and End-of-RIB still wait for
+    /// Advertises originated prefixes of the held families. No received path is preferred to them,
+    /// so they need not wait for the peers. Received paths and End-of-RIB still wait for
     /// [`Self::release`].
     pub fn advertise_originated(&mut self) {
         for family in Family::ALL {
@@ -421,8 +421,8 @@ impl Rib {
         self.shared.peer(peer).is_some_and(|peer| peer.out[family.index()].end_of_rib_sent)
     }
 
-    /// At most `max` prefixes with changed next hops of received paths since the last call returned
-    /// them.
+    /// Returns at most `max` prefixes with changed next hops of received paths. A prefix is
+    /// returned once for all changes since the call that last returned it.
     pub fn route_changes(&mut self, max: usize) -> Vec<RouteChange> {
         let mut changes = Vec::new();
         for family in Family::ALL {
@@ -450,7 +450,7 @@ impl Rib {
         self.shared.counts(peer, family)
     }
 
-    /// The next peer, with its address, that started or stopped to advertise a usable default route
+    /// The next peer, with its address, that started or stopped advertising a usable default route
     /// of a family since the last call. Stale paths count. The cost of a change does not depend on
     /// the size of the tables.
     pub fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
@@ -494,7 +494,7 @@ impl Rib {
         self.shared.written.retain(|(written, _)| *written != prefix);
     }
 
-    /// A watched prefix, with a peer whose output now contains its advertisement.
+    /// A watched prefix, with a peer. The output to this peer now contains the advertisement.
     pub fn poll_written(&mut self) -> Option<(IpNet, PeerId)> {
         self.shared.written.pop_front()
     }

@@ -45,7 +45,7 @@ pub(super) struct Peer {
     /// The peer is in the queue of peers with pending output, or was taken from it and still has
     /// pending output.
     signalled: bool,
-    /// The family that is written first next time, which keeps one family from starving the other.
+    /// The family that is written first next time, so neither family waits for ever.
     first: Family,
 }
 
@@ -300,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// The next peer that started or stopped to advertise a default route since the last call.
+    /// The next peer that started or stopped advertising a default route since the last call.
     pub(super) fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
         while let Some((id, address, family)) = self.changed_defaults.pop_front() {
             // Another peer may have the number now.
@@ -362,8 +362,8 @@ impl Shared {
         if let (Some(role), Some(marked)) =
             (peer.rules.local_role, self.attributes.only_to_customer(received))
         {
-            // RFC 9234 §5: a customer may not send a marked path at all, and a peer only with its
-            // own mark.
+            // RFC 9234 §5: a customer may not send a path with ONLY_TO_CUSTOMER. A peer may send
+            // one only if the attribute has the peer's AS number.
             let from_below = matches!(role, Role::Provider | Role::RouteServer);
             if from_below || role == Role::Peer && marked != peer.remote_as {
                 return Some(Filtered::RouteLeak);
@@ -492,7 +492,7 @@ impl Peer {
         self.session.as_ref().is_some_and(|session| {
             session.families.difference(silent).iter().any(|family| {
                 let out = &self.out[family.index()];
-                // End-of-RIB of a held family waits.
+                // A held family does not send End-of-RIB.
                 if held.contains(family) { !out.pending.is_empty() } else { out.has_pending() }
             })
         })

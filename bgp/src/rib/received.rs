@@ -1,4 +1,4 @@
-//! A received path before the table has it.
+//! A received path before it is added to the table.
 
 use super::attributes::AttrId;
 
@@ -20,7 +20,7 @@ pub enum Filtered {
 }
 
 /// The attributes of a received path, and the attributes after import or the reason of the
-/// rejection. The creator counts both references for the path that takes them.
+/// rejection. The creator adds both references, and the path in the table takes them over.
 pub(super) struct ReceivedPath {
     pub(super) received: AttrId,
     pub(super) used: Result<AttrId, Filtered>,

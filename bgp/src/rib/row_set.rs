@@ -1,11 +1,11 @@
 //! A set of row numbers. Rows are taken from it in row order, cyclically.
 //!
-//! Adj-RIB-Out and the FIB each keep one with the rows to examine. Each peer keeps another with
-//! the rows in which it has paths. So an operation on a peer costs as much as its paths, not as
-//! the table. A row is in the set once however often it changes. This coalesces changes and bounds
-//! the memory to one bit per row. Each take continues in row order after the last one, which
-//! starves no row. Rows come in the order in which they entered the table: neighbours mostly share
-//! their attributes, which packs messages well.
+//! Each Adj-RIB-Out has a set of the rows to examine, and so does the FIB. Each peer has a set of
+//! the rows in which it has paths. So the cost of an operation on a peer grows with its paths, not
+//! with the table. A row is in the set once, even if it changes often. This coalesces changes and
+//! limits the memory to one bit per row. Each take continues in row order after the last one, so no
+//! row waits for ever. Row order is mostly the order in which the prefixes arrived. Adjacent rows
+//! often share their attributes, so a message holds many prefixes.
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -113,8 +113,8 @@ impl RowSet {
         Some((word * 64) as u32 + self.words[word].trailing_zeros())
     }
 
-    /// Takes the next row at or after the cursor and moves the cursor behind it. Wraps to the first
-    /// row if there is none.
+    /// Takes the next row at or after the cursor and moves the cursor to the place after it. Wraps
+    /// to the first row if there is none.
     pub(super) fn take(&mut self) -> Option<u32> {
         let row = match self.peek() {
             Some(row) => row,
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(set.len(), 5);
         assert_eq!(set.take(), Some(5));
         assert_eq!(set.take(), Some(63));
-        set.insert(1); // behind the cursor: after all the others
+        set.insert(1); // behind the cursor: taken after all others
         set.insert(65); // ahead of the cursor
         let rest: Vec<u32> = std::iter::from_fn(|| set.take()).collect();
         assert_eq!(rest, [64, 65, 4096, 70_000, 1]);

@@ -16,8 +16,8 @@
 //! flagged, because the previous selection is unknown at the end of the hold. Originated paths may
 //! be selected earlier: they win against every received path, so no peer can change that result.
 //!
-//! A row stays while it has paths, while it is advertised to a peer (a count in the row), and until
-//! the FIB has received its removal.
+//! A row stays while it has paths, and while it is advertised to a peer (the row has a count of
+//! these peers). It also stays until the FIB has received its removal.
 
 mod fib;
 
@@ -147,8 +147,8 @@ impl Path {
 
 /// The selected paths before or after a change: peers and attributes.
 ///
-/// The best path is separate from the others. Usually there are no others, and with a million
-/// prefixes this type is used several times for each.
+/// The best path is separate from the others. Usually there are no others, and this type is used
+/// several times for each of a million prefixes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SelectedPaths {
     best: Option<(PeerId, AttrId)>,
@@ -302,8 +302,8 @@ impl<F: AddressFamily> Table<F> {
         candidates
     }
 
-    /// Takes the best path out of [`Self::usable`], with its number. One at a time, because a
-    /// caller that needs few paths should not rank many.
+    /// Takes the best path out of [`Self::usable`], with its number. It takes one path at a time,
+    /// because a caller that needs few paths should not rank all of them.
     pub(super) fn take_best(&self, usable: &mut Candidates) -> Option<(u32, Path)> {
         let mut best = usable.clone();
         decision::select(&mut best, 1);
@@ -542,7 +542,8 @@ impl<F: AddressFamily> Table<F> {
     /// Returns the number of long-lived stale paths and of removed paths.
     pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
         let (mut removed, mut from) = (0, 0);
-        // By received attribute set; sets that already have the community are not in it.
+        // The set with the community, by received set. Sets that already have the community are not
+        // in this map.
         let mut marked: FxHashMap<AttrId, AttrId> = FxHashMap::default();
         while let Some(row) = shared.next_row(peer, F::FAMILY, from)
             && shared.counts(peer, F::FAMILY).stale > 0
@@ -681,11 +682,11 @@ impl<F: AddressFamily> Table<F> {
         self.rows[row as usize].head = next;
     }
 
-    /// Counts a peer that the row is now advertised to, or no longer.
+    /// Changes the count of peers that the row is advertised to: one more, or one less.
     pub(super) fn count_advertised(&mut self, row: u32, advertised: bool) {
         let count = &mut self.rows[row as usize].advertised_to;
         match (*count, advertised) {
-            (u16::MAX, _) => {} // no longer counted: the row stays
+            (u16::MAX, _) => {} // at the maximum the count no longer changes
             (_, true) => *count += 1,
             (_, false) => {
                 *count -= 1;

@@ -92,7 +92,8 @@ impl Transform {
         }
     }
 
-    /// The output set, counted for the caller; none if the policy rejects the path.
+    /// Returns the output set; none if the policy rejects the path. The caller releases the
+    /// reference.
     pub(super) fn apply(
         &mut self,
         table: &mut AttributeTable,
@@ -145,7 +146,7 @@ impl Transform {
         output
     }
 
-    /// An import without rules: nothing to change and nothing to cache.
+    /// Whether this is an import without rules, which changes nothing and needs no cache.
     fn is_identity(&self, table: &AttributeTable, input: AttrId) -> bool {
         let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
@@ -223,7 +224,7 @@ impl Transform {
         (seen == [true; 2]).then_some(())
     }
 
-    /// The verdict of the policy on a path, with the rule; nothing is cached.
+    /// The result of the policy for a path, with the rule; nothing is cached.
     fn decision(
         &self,
         table: &AttributeTable,
@@ -251,7 +252,7 @@ impl Transform {
         self.rewrite_by(table, mask, input, originated, &mut self.by_default())
     }
 
-    /// Like [`Self::rewrite`]; also writes the policy's verdict to `decision`.
+    /// Like [`Self::rewrite`]; also writes the policy's result to `decision`.
     fn rewrite_by(
         &self,
         table: &AttributeTable,

@@ -31,11 +31,11 @@ pub(crate) enum Origin {
 /// Timers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// HoldTimer: no message was received.
+    /// HoldTimer: expires if no message is received.
     Hold,
     /// KeepaliveTimer: the next KEEPALIVE is due.
     Keepalive,
-    /// SendHoldTimer: the peer accepted no message (RFC 9687).
+    /// SendHoldTimer: expires if the peer accepts no message (RFC 9687).
     SendHold,
 }
 

@@ -19,7 +19,7 @@
 //! - The delays between the first attempts to connect are 1, 2, 4, … s, up to ConnectRetryTime.
 //!   While the peer has stale paths here, the longest delay is 10 s. An attempt without an answer
 //!   is repeated after 10 s, because the kernel retransmits its SYN at growing intervals. Otherwise
-//!   a peer that only listens would be found after its Restart Time.
+//!   a connection to a peer that only listens would open only after its Restart Time.
 //! - A NOTIFICATION is never answered by another one.
 //!
 //! Graceful restart (RFC 4724):
@@ -28,7 +28,7 @@
 //!   after every end except a Hard Reset. Their paths become stale. Stale paths are removed at the
 //!   first of these events: End-of-RIB; a new OPEN without the family or its F bit; the end of the
 //!   Restart Time; [`STALE_PATH_TIME`] after the session is back. If the session is lost while
-//!   paths are stale, they are removed at once.
+//!   paths are stale, the stale paths are removed at once.
 //! - *Detecting a restart.* The peer opens a second connection and sends OPEN on it. If the first
 //!   one has been Established for [`COLLISION_TIME`], the speaker assumes a restart of the peer.
 //! - *Restarting speaker.* OPEN has the R and F bits; the speaker implements the deferral.
@@ -70,13 +70,14 @@ pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.
 pub const LONGEST_IDLE_HOLD: Duration = Duration::from_secs(60);
-/// For this time after Established, a Down that the peer signals by BFD means a new BFD session and
-/// no failure of the path: FRR replaces its BFD session when BGP is Established.
+/// For this time after Established, a Down that the peer signals by BFD is not a failure of the
+/// path. FRR replaces its BFD session when BGP is Established, and the new session begins in Down.
 pub const BFD_SETTLE_TIME: Duration = Duration::from_secs(1);
-/// After such a Down, BFD must be Up again within this time. A session that is not Up sends one
-/// packet a second (RFC 5880 §6.8.3).
+/// After such a Down, BFD must be Up again within this time. A BFD session that is not Up sends one
+/// packet per second (RFC 5880 §6.8.3).
 pub const BFD_RETURN_TIME: Duration = Duration::from_secs(6);
-/// A session that was Established for this time sets both delays back to the shortest.
+/// After a session was Established for this time, IdleHoldTime and the delay between attempts start
+/// again with the shortest value.
 pub const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// An Established session, for the tables.

@@ -17,14 +17,14 @@ use crate::wire::{
 /// Facts of this speaker that are the same for every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// AS number; a peer may be configured to see another ([`crate::config::LocalAs`]).
+    /// AS number; the configuration of a peer may replace it ([`crate::config::LocalAs`]).
     pub asn: Asn,
     /// BGP identifier.
     pub router_id: Ipv4Addr,
     /// The process was restarted, and its initial selection is not complete: OPENs carry the R bit
     /// (RFC 4724 §3).
     pub restarting: bool,
-    /// The FIB of the previous process was kept: the F bits (RFC 4724 §3).
+    /// The FIB of the previous process is still installed, so OPENs carry the F bits (RFC 4724 §3).
     pub forwarding: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Negotiated {
     pub ext_next_hop: bool,
     /// Families in which the peer's prefixes have path identifiers (RFC 7911).
     pub add_path_receive: FamilySet,
-    /// Likewise for prefixes that this side sends.
+    /// Families in which this side's prefixes have path identifiers.
     pub add_path_send: FamilySet,
     /// ROUTE-REFRESH may be sent (RFC 2918).
     pub route_refresh: bool,
@@ -67,22 +67,22 @@ pub struct Negotiated {
 /// The peer's side of graceful restart (RFC 4724 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRestart {
-    /// Its paths are kept after a NOTIFICATION too, except after a Hard Reset: both sides sent the
-    /// N bit (RFC 8538).
+    /// Both sides sent the N bit (RFC 8538). The peer's paths are also retained after a
+    /// NOTIFICATION, except after a Hard Reset.
     pub notification: bool,
     /// The R bit: the peer was restarted. This side does not wait for its End-of-RIB before it
     /// advertises routes.
     pub restarting: bool,
-    /// Restart Time: how long its paths are kept after the session is lost.
+    /// Restart Time: the peer's paths are retained for this time after the session is lost.
     pub time: Duration,
-    /// Families whose paths are kept.
+    /// Families of which the paths are retained.
     pub families: FamilySet,
     /// Families in which forwarding continued during the last restart (F).
     pub forwarding: FamilySet,
-    /// Long-lived Stale Time, by [`Family::index`]: how long its paths are kept after the Restart
-    /// Time. Zero: not kept, or one side lacks the capability (RFC 9494 §4).
+    /// Long-lived Stale Time, by [`Family::index`]: the peer's paths are retained for this time
+    /// after the Restart Time. Zero: not retained, or one side lacks the capability (RFC 9494 §4).
     pub long_lived: [Duration; 2],
-    /// Families of that capability in which forwarding continued (its own F bit).
+    /// Families in which forwarding continued, by the F bit of the long-lived capability.
     pub long_lived_forwarding: FamilySet,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
             families: families.collect(),
         });
     }
-    // Only families that the configuration enables one by one (RFC 9494 §5).
+    // The configuration enables each family separately (RFC 9494 §5).
     let long_lived = config.families.iter().filter_map(|family| {
         let stale_time = config.long_lived[family.index()]?;
         Some(LongLivedFamily { family: family.into(), forwarding, stale_time })
@@ -236,7 +236,7 @@ impl PeerRestart {
 }
 
 /// Checks that the peer's role is the counterpart of the local role, if one is configured (RFC 9234
-/// §4.2). A repeated role counts once; two different roles match nothing.
+/// §4.2). A repeated role counts once. Two different roles match no role.
 fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     let Some(local) = config.paths.local_role else { return Ok(()) };
     let roles = theirs.capabilities.iter().filter(|capability| capability.code() == 9);

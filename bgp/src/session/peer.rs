@@ -36,15 +36,15 @@ enum Timer {
     ConnectRetry,
     /// The peer's Restart Time (RFC 4724 §4.2).
     Restart,
-    /// The limit of waiting for End-of-RIB.
+    /// The end of the wait for End-of-RIB.
     StalePaths,
-    /// The limit of waiting for EoRR (RFC 7313 §4).
+    /// The end of the wait for EoRR (RFC 7313 §4).
     Refresh,
     /// Long-lived Stale Time of IPv4 unicast (RFC 9494 §4.2).
     LongLivedV4,
     /// Long-lived Stale Time of IPv6 unicast.
     LongLivedV6,
-    /// The limit of waiting for BFD after the peer replaced its BFD session.
+    /// The end of the wait for BFD after the peer replaced its BFD session.
     BfdReturn,
 }
 
@@ -65,7 +65,7 @@ impl Kind for Timer {
     }
 }
 
-/// Whether the peer attempts to have a session.
+/// Whether this side wants a session with the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Idle until an operator acts.
@@ -258,7 +258,8 @@ impl Peer {
             self.mode = Mode::Stopped;
             self.fail(slot, Fault::ConfigurationChange, now, sink);
         }
-        // Paths that the new session will not carry, or that another AS advertised.
+        // The families of which the paths are removed: the new session will not carry them, or
+        // another AS advertised the paths.
         let gone = match self.config.graceful_restart {
             Some(_) if self.config.remote_as == before.remote_as => {
                 self.stale.difference(self.config.families)
@@ -274,8 +275,8 @@ impl Peer {
 
     /// Resets the session for an operator: the current one ends, and a new one begins. An idle hold
     /// after an error ends too. The new connection starts a little later. Otherwise it would arrive
-    /// before the peer has read the reason of the end, and the peer would take it for a restart.
-    /// Returns false if the peer or the speaker is stopped.
+    /// before the peer has read the reason of the end, and the peer would assume a restart of this
+    /// side. Returns false if the peer or the speaker is stopped.
     pub fn reset(&mut self, fault: &Fault, now: Instant, sink: &mut impl Sink) -> bool {
         if self.mode == Mode::Stopped || self.config.shutdown {
             return false;
@@ -388,7 +389,8 @@ impl Peer {
         if let Some(expected) = self.config.local_address.filter(|expected| *expected != local.ip()) {
             return Err(Refusal::LocalAddress { peer, local: local.ip(), expected });
         }
-        // The peer has at most one connection that waits for its OPEN: an older one is dead.
+        // At most one incoming connection waits for the peer's OPEN. If another one arrives, the
+        // older one is dead.
         for slot in 0..self.connections.len() {
             let waits = |c: &Connection| c.origin == Origin::Incoming && c.state != State::Established;
             if self.connections[slot].as_ref().is_some_and(waits) {
@@ -483,7 +485,7 @@ impl Peer {
         self.config.connect_retry.min(CONNECT_TIME)
     }
 
-    /// ConnectRetryTimer_Expires: in Connect the attempt is repeated, in Active one starts.
+    /// ConnectRetryTimer_Expires: in Connect the attempt is repeated, in Active an attempt starts.
     fn retry_connect(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Connect) {
             let seconds = self.attempt_time().as_secs();
@@ -496,9 +498,9 @@ impl Peer {
         }
     }
 
-    /// Whether this side should attempt to connect: true until one connection is known to be the
-    /// peer's. An incoming connection without an OPEN does not count; if the OPEN arrives later,
-    /// §6.8 decides.
+    /// Whether this side should attempt to connect: true until one connection counts. An outgoing
+    /// connection always counts, an incoming one only after its OPEN has arrived. If that OPEN
+    /// arrives later, §6.8 decides.
     fn wants_to_connect(&self) -> bool {
         let counts = |c: &Connection| c.origin == Origin::Outgoing || c.state >= State::OpenConfirm;
         !self.config.passive && !self.connections.iter().flatten().any(counts)
@@ -551,7 +553,7 @@ impl Peer {
         }
     }
 
-    /// Ends a connection. After the last one, the fault decides what follows.
+    /// Ends a connection. After the last one, the fault decides the next step.
     fn fail(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         if self.connections[slot].is_none() {
             return;

@@ -1,5 +1,5 @@
-//! Timers as a table of deadlines, one entry for each kind, and the jitter that keeps peers from
-//! acting in step.
+//! Timers as a table of deadlines, one entry for each kind. Jitter prevents timers of several peers
+//! from expiring at the same time.
 //!
 //! A timer that does not run has no deadline. No function reads a clock: the owner passes `now` and
 //! receives the expired timers.
@@ -16,7 +16,7 @@ pub(crate) trait Kind: Copy + 'static {
     fn index(self) -> usize;
 }
 
-/// The most kinds that a table holds.
+/// The maximum number of kinds in a table.
 pub(crate) const CAPACITY: usize = 8;
 
 /// Deadlines by kind.

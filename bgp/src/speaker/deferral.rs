@@ -10,10 +10,10 @@
 //! timer.
 //!
 //! Originated prefixes wait only for the owner's call: no peer's path is preferred to them, so no
-//! selection has to be deferred. This matters twice. A peer removes its stale paths when the
-//! session is lost a second time (RFC 4724 §4.2). So the time from Established to the UPDATEs is
-//! the time in which a second crash loses routes. And a peer that does not come back must not delay
-//! new prefixes for the peers that did.
+//! selection has to be deferred. This has two reasons. First, a peer removes its stale paths when
+//! the session is lost a second time (RFC 4724 §4.2). So a second crash between Established and the
+//! UPDATEs loses routes. Second, a peer that does not come back must not delay new prefixes for the
+//! peers that are back.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Writes the tables as MRT, in pieces. [`crate::mrt`] has the format.
+//! Writes the tables as MRT, in pieces. [`crate::mrt`] defines the format.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;

@@ -15,7 +15,7 @@ use crate::types::{PeerId, PeerKey};
 pub struct Explanation {
     /// The prefix.
     pub prefix: IpNet,
-    /// The longest covering prefix that has a path, if this one has none.
+    /// The longest covering prefix that has a path, if the prefix has none.
     pub covered_by: Option<IpNet>,
     /// Every path of the prefix, those in use first.
     pub paths: Vec<ExplainedPath>,
@@ -41,7 +41,7 @@ pub enum PathStanding {
 /// The result of export for a path and a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportStanding {
-    /// The peer has the path.
+    /// The path is advertised to the peer.
     Advertised,
     /// The path will be advertised.
     Pending,
@@ -62,7 +62,7 @@ pub struct ExplainedPath {
     pub reason: String,
     /// The step of the decision that separated the path from the best one.
     pub step: Option<Step>,
-    /// The verdict of import policy.
+    /// The result of import policy.
     pub import: Option<PolicyMatch>,
 }
 
@@ -77,7 +77,7 @@ pub struct ExplainedPeer {
     pub standing: ExportStanding,
     /// The reason in words; may be empty.
     pub reason: String,
-    /// The verdict of export policy.
+    /// The result of export policy.
     pub export: Option<PolicyMatch>,
 }
 

@@ -110,7 +110,7 @@ impl Sink for Hub {
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize {
         self.stations_update(peer, update);
         self.rib.handle_update(peer, update);
-        // Before the End-of-RIB that may follow.
+        // The events of default routes precede the End-of-RIB that may follow.
         self.report_defaults();
         self.received(peer)
     }

@@ -3,7 +3,7 @@
 //! A million routes as text take a second of work and hundreds of megabytes. This is too much for
 //! one call of the speaker and for one answer in memory. So a listing is only a position in a
 //! table. The caller passes it to [`Speaker::list`] again and again, each time for a number of
-//! rows. It keeps nothing of what it has listed, and each prefix is listed with its state at that
+//! rows. It does not keep the listed routes, and each prefix is listed with its state at that
 //! moment. A row keeps its number while its prefix exists, so a prefix that stays is listed once. A
 //! prefix that is removed and added again meanwhile may be missing, or listed twice. The order is
 //! the order of rows, which has no meaning: callers that show routes to people sort them.
@@ -69,8 +69,8 @@ impl Speaker {
         false
     }
 
-    /// Lists rows until `left` is zero. Returns the next row if the family has more. The same holds
-    /// for the two functions below.
+    /// Lists rows until `left` is zero. Returns the next row if the family has more. The two
+    /// functions below return the next row in the same way.
     fn list_used(&self, family: Family, first: u32, left: &mut usize, out: &mut Vec<Route>) -> Option<u32> {
         let rows = self.hub.rib.rows_from(family, first).map(|(row, _, paths)| (row, paths));
         piece(rows, left, |paths| {

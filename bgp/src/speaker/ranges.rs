@@ -2,10 +2,10 @@
 //! prefix.
 //!
 //! A connection from a [`PeerRange`] creates a peer with the range's template and the source
-//! address. From then on the speaker treats it like a configured peer. The peer is removed when
-//! nothing would be lost with it: its session has ended, its stale paths are swept (RFC 4724 §4.2,
-//! RFC 9494), and no error holds it idle. If several ranges contain the address, the longest prefix
-//! is used. A configured peer has precedence over all ranges.
+//! address. From then on the speaker treats it like a configured peer. The peer is removed when it
+//! has no state left: its session has ended, its stale paths are swept (RFC 4724 §4.2, RFC 9494),
+//! and no error holds it idle. If several ranges contain the address, the longest prefix is used. A
+//! configured peer has precedence over all ranges.
 //!
 //! The limit of the range bounds the number of peers, including idle ones. Rejected connections
 //! leave only a count. Any host in the prefix may take a place, with a key if one is configured. If
@@ -36,7 +36,7 @@ pub(super) struct Ranges {
 struct Range {
     config: PeerRange,
     refused: u64,
-    /// A peer was rejected since there was last room.
+    /// A peer has been rejected since the range last had room.
     full: bool,
 }
 
@@ -69,7 +69,7 @@ impl Ranges {
         std::mem::take(&mut self.changed).then(|| self.ranges.values().map(key).collect())
     }
 
-    /// The longest range that contains an address.
+    /// The range with the longest prefix that contains an address.
     fn find(&self, address: IpAddr) -> Option<IpNet> {
         // A link-local address identifies no peer without its interface, and ranges have none.
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {

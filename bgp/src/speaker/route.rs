@@ -38,7 +38,7 @@ pub struct Route {
     pub best: bool,
     /// The reason why the path is kept but not used, in words.
     pub filtered: Option<&'static str>,
-    /// Kept from before the peer's restart (RFC 4724 §4.2).
+    /// Retained from before the peer's restart (RFC 4724 §4.2).
     pub stale: bool,
 }
 

@@ -5,8 +5,8 @@
 //! that the caller passes to [`Speaker::search`] again and again, each time for a number of rows.
 //! It keeps only the first prefixes that match and the number of matches. Their paths are looked up
 //! at the end, so the result shows the state of that moment. Rows keep their numbers while their
-//! prefix exists. Only for prefixes that are added or removed during the search, the result is
-//! uncertain.
+//! prefix exists. The result is uncertain only for prefixes that are added or removed during the
+//! search.
 //!
 //! One address needs no walk: at most 33 (IPv6: 129) prefixes cover it, and these are looked up.
 
@@ -60,7 +60,7 @@ pub enum PathStatus {
     Unused,
     /// Rejected: policy, a loop, a leak.
     Refused,
-    /// Kept from before its peer's restart.
+    /// Retained from before its peer's restart.
     Stale,
 }
 
@@ -194,7 +194,7 @@ struct Matches {
     from: Option<Option<PeerId>>,
     /// The requested community in wire format.
     community: Option<CommunityFilter>,
-    /// The result for the attribute set examined last: adjacent rows often share one.
+    /// The result for the attribute set examined last: adjacent rows often have the same set.
     last: Option<(u32, bool)>,
 }
 
@@ -286,8 +286,8 @@ impl Matches {
         }
     }
 
-    /// Whether a block of attributes has the AS and the community. The block is not parsed: parsing
-    /// a million of them would be most of a search.
+    /// Whether a block of attributes has the AS and the community. The block is not parsed, because
+    /// a search would spend most of its time parsing a million blocks.
     fn carries(&self, block: &[u8]) -> bool {
         let has =
             |is: &dyn Fn(&RawAttribute<'_>) -> bool| Attributes::new(block).any(|attribute| is(&attribute));

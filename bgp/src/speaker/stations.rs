@@ -1,5 +1,5 @@
-//! BMP stations of the speaker. They receive sessions and UPDATEs as these happen, and the tables
-//! on reading. [`crate::bmp`] has the protocol.
+//! BMP stations of the speaker. They receive sessions and UPDATEs when these occur, and the tables
+//! when they read. [`crate::bmp`] describes the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ const ROWS: usize = 512;
 const WALK_AHEAD: usize = 64 * 1024;
 
 impl Speaker {
-    /// Adds a connected monitoring station. It receives the tables first, and everything from now
-    /// on. `since_1970` is the time of day.
+    /// Adds a connected monitoring station. It receives the tables first, and then every change
+    /// from now on. `since_1970` is the time of day.
     pub fn station_connected(
         &mut self,
         config: StationConfig,
@@ -38,7 +38,7 @@ impl Speaker {
         id
     }
 
-    /// Removes a station whose connection is closed.
+    /// Removes a station after its connection was closed.
     pub fn station_gone(&mut self, id: StationId) {
         self.hub.stations.retain(|station| station.id != id);
     }

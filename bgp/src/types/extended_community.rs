@@ -1,15 +1,15 @@
 //! Extended communities (RFC 4360), with AS numbers of four octets (RFC 5668).
 //!
-//! The speaker passes them on unchanged. Each has eight octets, and the first octet defines the
-//! format of the others. The two kinds in use with IPv4 and IPv6 unicast have names, Route Target
-//! and Route Origin; others are shown as octets.
+//! The speaker passes them on unchanged. Each community has eight octets, and the first octet
+//! defines the format of the other octets. Two kinds are in use with IPv4 and IPv6 unicast and have
+//! names: Route Target and Route Origin. Other kinds are shown as octets.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
 /// An extended community in wire format. The text form is `rt:65000:1`, `rt:10.0.0.1:1` or, for an
 /// AS number of up to 65535 in four octets, `rt:65000L:1`. `soo:…` is the Route Origin ("site of
-/// origin"), and `0x…` with 16 digits is any other.
+/// origin"), and `0x…` with 16 digits is any other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtendedCommunity(pub [u8; 8]);
 

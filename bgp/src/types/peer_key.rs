@@ -1,8 +1,8 @@
 //! The key of a peer: its address, with the interface of a link-local one.
 //!
 //! A link-local address identifies a router on one link only: fe80::1 on eth0 and fe80::1 on eth1
-//! are two peers. Every other address identifies a peer by itself, whatever interface its packets
-//! use, so its key has no interface. Both types are plain values of a few octets and cheap to copy.
+//! are two peers. Every other address identifies a peer on all interfaces, so its key has no
+//! interface. Both types are plain values of a few octets and cheap to copy.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! Capabilities (RFC 5492), which a speaker advertises in its OPEN.
 //!
-//! An unknown capability is kept unchanged, for listings. A known one with an impossible length is
-//! an error. If, for example, a malformed four-octet AS capability were ignored, every later
-//! AS_PATH would be decoded wrongly.
+//! An unknown capability is kept unchanged, for listings. A known capability with an impossible
+//! length is an error. For example, if a malformed four-octet AS capability were ignored, every
+//! later AS_PATH would be decoded wrongly.
 
 use std::fmt;
 
@@ -79,8 +79,8 @@ pub enum Capability {
     Multiprotocol(AfiSafi),
     /// 2: ROUTE-REFRESH is supported (RFC 2918).
     RouteRefresh,
-    /// 5: families with routes that may have a next hop of another AFI (RFC 8950 §4): family and
-    /// next hop AFI.
+    /// 5: families with routes that may have a next hop of another AFI (RFC 8950 §4). Each entry
+    /// has the family and the AFI of the next hop.
     ExtendedNextHop(Vec<(AfiSafi, u16)>),
     /// 6: messages up to 65,535 octets (RFC 8654).
     ExtendedMessage,
@@ -158,7 +158,7 @@ impl Capability {
                     .collect(),
             ),
             (6, []) => Capability::ExtendedMessage,
-            // An unknown role cannot match any other: it is kept raw.
+            // An unknown role cannot match another role, so its octets are kept unchanged.
             (9, [role]) if usize::from(*role) < Role::ALL.len() => {
                 Capability::Role(Role::ALL[usize::from(*role)])
             }
@@ -175,7 +175,8 @@ impl Capability {
                     .collect(),
             },
             (65, &[a, b, c, d]) => Capability::FourOctetAs(Asn(u32::from_be_bytes([a, b, c, d]))),
-            // An invalid one counts as unknown (RFC 7911 §4) and is kept raw.
+            // An invalid ADD-PATH capability counts as unknown (RFC 7911 §4), and its octets are
+            // kept unchanged.
             (69, value) => {
                 add_path(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
             }
@@ -191,7 +192,7 @@ impl Capability {
                     .collect(),
             ),
             (1 | 2 | 5 | 6 | 64 | 65 | 70 | 71, _) => return Err(wrong_length()),
-            // An invalid name is not a reason to end a session: it is kept raw.
+            // An invalid name is not a reason to end a session, so its octets are kept unchanged.
             (73, value) => {
                 hostname(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
             }
@@ -277,7 +278,8 @@ fn hostname(value: &[u8]) -> Option<Capability> {
     let (host, rest) = rest.split_at_checked(usize::from(*host_length))?;
     let (domain_length, rest) = rest.split_first()?;
     let domain = (rest.len() == usize::from(*domain_length)).then_some(rest)?;
-    // Longer names than speakers send are kept raw, so a decoded value can be encoded again.
+    // The octets of longer names are kept unchanged, so a decoded value can be encoded again.
+    // Speakers do not send such names.
     (host.len() <= 64 && domain.len() <= 64)
         .then(|| Some(Capability::Hostname { host: name(host)?, domain: name(domain)? }))?
 }

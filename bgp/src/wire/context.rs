@@ -1,4 +1,4 @@
-//! What a session's capabilities change in the decoding of UPDATE.
+//! The effects of a session's capabilities on the decoding of UPDATE.
 
 use crate::types::FamilySet;
 
@@ -9,8 +9,8 @@ pub struct DecodeContext {
     pub four_octet_as: bool,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub ext_next_hop: bool,
-    /// The families of the session: those of both sides' multiprotocol capabilities, or IPv4
-    /// unicast if neither side has one.
+    /// The families of the session: the families in both sides' multiprotocol capabilities, or IPv4
+    /// unicast if neither side has such a capability.
     pub families: FamilySet,
     /// The families in which every prefix has a path identifier (RFC 7911), because the peer sends
     /// several paths.

@@ -31,7 +31,7 @@ pub enum WireError {
 /// A fault in a header (RFC 4271 §6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The marker is not all ones: the stream is out of step, or this is not BGP.
+    /// The marker is not all ones: a message boundary is lost, or this is not BGP.
     #[error("the marker is not all ones; the peer does not speak BGP-4 here")]
     Marker,
     /// The length is impossible for the type or the session.
@@ -277,7 +277,7 @@ pub enum AttributeFaultKind {
     /// The AS number is 0 (RFC 7607).
     #[error("holds AS number 0")]
     AsZero,
-    /// The address cannot be a host's.
+    /// The address cannot be the address of a host.
     #[error("{address} is not the address of a host")]
     NextHop {
         /// The address.
@@ -289,10 +289,11 @@ pub enum AttributeFaultKind {
     /// A repeated attribute (RFC 7606 §3 g).
     #[error("occurs more than once; the first counts")]
     Duplicate,
-    /// Not in ascending order, which a canonical block requires; does not occur in messages.
+    /// The attributes are not in ascending order, which a canonical block requires. This fault does
+    /// not occur in messages.
     #[error("is not in ascending order of type codes")]
     Order,
-    /// Not allowed in a canonical block; does not occur in messages.
+    /// The attribute is not allowed in a canonical block. This fault does not occur in messages.
     #[error("is never part of a canonical block")]
     OutOfPlace,
     /// Only internal peers may send the attribute (RFC 7606 §7.5, 7.9, 7.10).

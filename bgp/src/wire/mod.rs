@@ -1,17 +1,17 @@
 //! The codec: octets of a TCP stream to messages, and back (RFC 4271 §4).
 //!
-//! [`frame`] returns the first message of a buffer. Each message type has its own module with a
-//! `decode` of the body (the octets after the 19-octet header) and an `encode` of the whole
-//! message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
-//! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates
-//! everything once. Its result borrows from the message and from the caller's [`Scratch`]. A valid
-//! UPDATE allocates nothing.
+//! [`frame`] returns the first message of a buffer. Each message type has its own module. Its
+//! `decode` reads the body (the octets after the 19-octet header), and its `encode` writes the
+//! whole message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
+//! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates the
+//! whole message once. Its result borrows from the message and from the caller's [`Scratch`]. A
+//! valid UPDATE allocates nothing.
 //!
 //! The attributes of a path are stored as one *canonical block* of octets. It has path attributes
 //! in ascending order of type code, four-octet AS numbers, and the flags of each attribute's
 //! specification. It has no NEXT_HOP, MP_REACH_NLRI or MP_UNREACH_NLRI. Two UPDATEs with equal
 //! attributes have equal blocks. So the block (with the next hop) is the key under which attributes
-//! are interned, and [`Announcement`] copies it into messages without a look at its content.
+//! are interned, and [`Announcement`] copies it into messages without parsing it.
 //! [`PathAttributes`] is the same block in parsed form, for decisions and policy.
 //!
 //! The type of an error names the message part at fault ([`WireError`]). Only
@@ -19,9 +19,9 @@
 //! (attribute discard, treat-as-withdraw) are not errors but part of [`Update`].
 //!
 //! Supported: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793,
-//! 7313, 7606, 7607, 7911, 8092, 8654, 8950, 9003, 9072. Not supported: confederations (5065: their
-//! segments are malformed here, as that RFC requires outside of one), deprecation of AS_SET (9774:
-//! routers in the field still aggregate with it).
+//! 7313, 7606, 7607, 7911, 8092, 8654, 8950, 9003, 9072. Not supported: confederations (5065; their
+//! segments count as malformed, as that RFC requires outside a confederation), deprecation of
+//! AS_SET (9774; some routers still aggregate with AS_SET).
 
 pub mod attributes;
 pub mod capability;

@@ -1,8 +1,8 @@
 //! Network Layer Reachability Information: pairs of length and prefix (RFC 4271 §4.3, RFC 4760 §5).
-//! In a session with ADD-PATH each has a path identifier in front (RFC 7911 §3).
+//! In a session with ADD-PATH, each pair has a path identifier in front (RFC 7911 §3).
 //!
-//! A field is checked once, when the UPDATE is decoded. Then it is an [`Nlri`] or [`Prefixes`],
-//! which can be iterated any number of times without errors and allocations.
+//! A field is checked once, when the UPDATE is decoded. The result is an [`Nlri`] or [`Prefixes`].
+//! It can be iterated any number of times without errors and allocations.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -238,7 +238,8 @@ impl fmt::Display for Notification {
             _ if self.subcode != 0 => write!(f, "/{}", self.subcode)?,
             _ => {}
         }
-        // Nested Hard Resets do not occur in practice, and would nest as deep as a message is long.
+        // A nested Hard Reset is not shown. It does not occur in practice, and only the length of
+        // the message limits the depth.
         if let Some(reason) = self.reason().filter(|reason| !reason.is_hard_reset()) {
             return write!(f, " for {reason}");
         }

@@ -1,5 +1,5 @@
-//! OPEN (RFC 4271 §4.2) with optional parameters of RFC 5492, and the lengths of RFC 9072 if there
-//! are many.
+//! OPEN (RFC 4271 §4.2) with optional parameters of RFC 5492, and the longer lengths of RFC 9072 if
+//! there are many parameters.
 
 use std::net::Ipv4Addr;
 
@@ -192,7 +192,7 @@ mod tests {
             (9, &[3, 2, 1, 2], 2, 0),    // half a capability
             (9, &[4, 2, 2, 2, 1], 2, 0), // capability longer than the parameter
             (9, &[5, 2, 2, 2, 0], 2, 0), // parameters longer than the message
-            (9, &[3, 2, 2, 2, 0], 2, 0), // and shorter
+            (9, &[3, 2, 2, 2, 0], 2, 0), // parameters shorter than the message
             (9, &[255, 255, 0, 9, 2, 0, 0], 2, 0),
             (9, &[5, 2, 3, 65, 1, 0], 2, 0),
             (9, &[8, 2, 6, 65, 4, 0, 0, 0, 0], 2, 2),

@@ -17,7 +17,7 @@ impl RouteRefresh {
     pub const REQUEST: u8 = 0;
     /// Subtype of BoRR: all routes of the family follow.
     pub const BEGIN: u8 = 1;
-    /// Subtype of EoRR: the routes are complete; those not repeated are withdrawn.
+    /// Subtype of EoRR: the routes are complete. Routes that were not sent again are withdrawn.
     pub const END: u8 = 2;
 
     /// The request for a family.

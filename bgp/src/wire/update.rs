@@ -4,8 +4,8 @@
 //! checked (§3 b, i). The attributes are walked (§4, §3 g), and each is checked by its row of the
 //! attribute table (§7). Then missing attributes are detected (§3 d). The strongest outcome wins
 //! (§3 h). If routes cannot be located, the result is an [`UpdateError`], which ends the session. A
-//! malformed attribute makes the routes of the message withdrawn. A discarded attribute is only
-//! left out of the block.
+//! malformed attribute makes the routes of the message withdrawn. A discarded attribute is left out
+//! of the block and has no other effect.
 //!
 //! Nearly every UPDATE has no fault. `plain` decodes those in one pass; the code here is for the
 //! rest.
@@ -15,8 +15,9 @@
 //!
 //! Deliberate choices: a family that was not negotiated is ignored, with its routes and its next
 //! hop. Some peers send End-of-RIB for families that only they offered. An unknown attribute
-//! without the Optional bit ends the session: RFC 7606 leaves RFC 4271 §6.3 unchanged there. A
-//! missing LOCAL_PREF from an internal peer is not a fault; the decision process has a default.
+//! without the Optional bit ends the session: RFC 7606 leaves RFC 4271 §6.3 unchanged in this
+//! point. A missing LOCAL_PREF from an internal peer is not a fault; the decision process has a
+//! default.
 
 mod plain;
 
@@ -33,8 +34,8 @@ use crate::types::{Asn, Family, Ipv4, NextHop};
 /// Buffers of [`decode_update`]. The caller keeps them, so they are allocated once.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The block of a plain UPDATE. Separate from the rest, because `plain` either returns it or
-    /// leaves everything to the other decoder.
+    /// The block of a plain UPDATE. It is separate from the other buffers, because `plain` either
+    /// returns it or leaves the whole UPDATE to the other decoder.
     plain: Vec<u8>,
     attributes: AttributeScratch,
 }
@@ -166,7 +167,7 @@ pub fn decode_update<'a>(
     }
 }
 
-/// The slow path of [`decode_update`] for any UPDATE: tests compare it with the fast path.
+/// The slow path of [`decode_update`], for any UPDATE. Tests compare it with the fast path.
 #[doc(hidden)]
 pub fn decode_update_carefully<'a>(
     body: &'a [u8],
@@ -194,7 +195,8 @@ fn decode_with_error_handling<'a>(
     discarded.clear();
     let mut block = Block::new(attributes, block);
     let ipv4 = context.families.contains(Family::Ipv4Unicast);
-    // Set if there are announced routes of a family that was not negotiated, although none is used.
+    // Set if there are announced routes of a family that was not negotiated. These routes are not
+    // used.
     let mut ignored_reach = !ipv4 && !nlri.is_empty();
     if !(ipv4 || withdrawn.is_empty() && nlri.is_empty()) {
         discarded.push(not_negotiated(0, 1, 1));
@@ -256,7 +258,7 @@ fn decode_with_error_handling<'a>(
         if let Some(found) = flags_fault {
             first_fault(found);
         }
-        // NLRI are read whatever the flags are: treat-as-withdraw needs the routes.
+        // NLRI are read even if the flags are wrong, because treat-as-withdraw needs the routes.
         match code {
             table::MP_REACH_NLRI | table::MP_UNREACH_NLRI => {
                 let mp_error = |what| UpdateError::Mp {
@@ -374,7 +376,7 @@ fn decode_with_error_handling<'a>(
 }
 
 /// The canonical block under construction. Adjacent attributes that are already canonical are
-/// copied together, or not at all if they are the whole block.
+/// copied together. If they are the whole block, they are not copied.
 struct Block<'a> {
     /// The attributes of the message.
     source: &'a [u8],
@@ -533,9 +535,9 @@ fn host_v4(address: Ipv4Addr) -> Result<NextHop, AttributeFaultKind> {
     Ok(NextHop::V4(address))
 }
 
-/// The next hop of one or two IPv6 addresses. Some speakers fill the second address with anything
-/// if they have no link-local one. Some fill the first with :: or the link-local address if they
-/// have no other.
+/// The next hop of one or two IPv6 addresses. Speakers without a link-local address may fill the
+/// second address with any octets. Speakers without a global address may fill the first one with ::
+/// or with the link-local address.
 fn host_v6(global: Ipv6Addr, link_local: Option<Ipv6Addr>) -> Result<NextHop, AttributeFaultKind> {
     let link_local = link_local.filter(Ipv6Addr::is_unicast_link_local);
     match link_local {

@@ -46,7 +46,7 @@ impl EncodeContext {
 /// The routes cannot be advertised to this peer. Withdraw them if they were advertised before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The attributes leave no room for a prefix.
+    /// The message has no room for a prefix after the attributes.
     #[error("the path attributes make a message of {octets} octets with one prefix, the peer accepts {max}")]
     TooLarge {
         /// Octets of the message with one host prefix.
@@ -224,7 +224,7 @@ pub struct Withdrawal<'o, F> {
     start: usize,
     /// The length of `out` that prefixes must not exceed.
     limit: usize,
-    /// The position of the length field for the prefixes: Withdrawn Routes Length or that of
+    /// The position of the length field for the prefixes: Withdrawn Routes Length, or the length of
     /// MP_UNREACH_NLRI.
     length_at: usize,
     count: usize,
@@ -489,8 +489,8 @@ mod tests {
         assert_eq!(error, EncodeError::NextHop { family: Family::Ipv4Unicast, next_hop: v6 });
         let error = writer.announce::<Ipv6>(next_hop(), &ATTRIBUTES, []).unwrap_err();
         assert_eq!(error, EncodeError::NextHop { family: Family::Ipv6Unicast, next_hop: next_hop() });
-        // The header, the two lengths, the attribute, NEXT_HOP and a /32: 39 octets besides the
-        // value.
+        // The header, the two lengths, the attribute, NEXT_HOP and a /32: 39 octets in addition to
+        // the value.
         for (value, fits) in [(4096 - 39, true), (4096 - 38, false), (70_000, false)] {
             let mut attributes = vec![];
             push_attribute(&mut attributes, 0xe0, 99, &vec![0; value]);

@@ -1,8 +1,8 @@
 //! Speakers on loopback addresses, for the tests of the shell.
 //!
 //! Each speaker listens on a port that the kernel chooses, so tests can run in parallel. Addresses
-//! are 127.x.y.z, all of which Linux has without configuration. No test waits for a fixed time: it
-//! waits for an event, with a limit that only a failure reaches.
+//! are 127.x.y.z, all of which Linux has without configuration. No test waits for a fixed time.
+//! Tests wait for events, with a limit that only a failure reaches.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -26,7 +26,7 @@ pub struct Node {
     pub asn: Asn,
 }
 
-/// The settings in which a test's speaker differs from the others.
+/// The settings of a speaker that differ between tests.
 pub struct Options {
     pub restarting: bool,
     pub complete: bool,

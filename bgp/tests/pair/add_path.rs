@@ -135,5 +135,5 @@ fn a_third_node_receives_all_paths_and_each_change() {
     assert_eq!(ases(&all).len(), 2);
     all.kill(3);
     all.run(secs(130));
-    assert_eq!(ases(&all), ["65001 65002"], "removed after the Restart Time");
+    assert_eq!(ases(&all), ["65001 65002"], "node 3's path is removed after the Restart Time");
 }

@@ -12,7 +12,7 @@ fn watched() -> BfdConfig {
     BfdConfig::new(Duration::from_millis(50))
 }
 
-/// Both nodes up, each with a BFD session.
+/// Both nodes are up, and each has a BFD session.
 fn settled() -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -88,7 +88,7 @@ fn in_a_graceful_restart_the_c_bit_decides() {
         let mut all = settled();
         all.kill(2);
         all.run(Duration::from_millis(100));
-        assert!(has_route(&all), "stale, and still used");
+        assert!(has_route(&all), "the route is stale and still used");
         down(&mut all, Cause::TimeExpired, independent);
         assert_eq!(has_route(&all), !independent);
     }
@@ -140,7 +140,7 @@ fn bfd_up_starts_an_attempt_at_once() {
     assert_eq!(all.state(1, 2), State::Connect);
 }
 
-/// Both sessions are just Established, and BFD was Up before.
+/// Both sessions have just become Established, and BFD was Up before.
 fn just_established() -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {

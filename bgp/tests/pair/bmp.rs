@@ -163,7 +163,8 @@ fn a_late_station_receives_the_tables_then_changes() {
         all.run(secs(20));
         let id = connect(&mut all, 1);
         let mut station = Station::default();
-        // A part of the walk, then changes in the walked part and in the rest.
+        // The station reads a part of the walk. Then routes change in the walked part and in the
+        // rest.
         let mut octets = Vec::new();
         let speaker = all.nodes.get_mut(&1).unwrap().speaker.as_mut().unwrap();
         assert_eq!(speaker.station_read(id, &mut octets, 100, all.now), StationRead::More);
@@ -175,7 +176,11 @@ fn a_late_station_receives_the_tables_then_changes() {
         all.run(secs(1));
         read(&mut all, 1, id, budget, &mut station);
         let expected = has(&all, 1, ip(2));
-        assert_eq!(expected.len(), 3000, "the pair's own route, two routes less, and one more");
+        assert_eq!(
+            expected.len(),
+            3000,
+            "two routes are withdrawn; the pair's own route and a new one are added"
+        );
         assert_eq!(station.routes, BTreeMap::from([(ip(2), expected)]), "budget {budget}");
         let families: BTreeSet<_> = Family::ALL.into_iter().map(|family| (ip(2), family)).collect();
         assert_eq!(station.end_of_rib, families);
@@ -199,8 +204,8 @@ fn a_station_sees_sessions_end_with_a_reason_and_return() {
     assert_eq!(station.routes, BTreeMap::from([(ip(2), has(&all, 1, ip(2)))]));
     assert!(!station.routes[&ip(2)].is_empty());
 
-    // A restart: the routes stay in use here, but are withdrawn and advertised again at the
-    // station.
+    // Node 2 restarts. Node 1 still uses the routes, but the station receives first their
+    // withdrawal and then a new advertisement.
     all.kill(2);
     all.run(secs(2));
     read(&mut all, 1, id, 4096, &mut station);

@@ -238,7 +238,7 @@ fn evidence_of_a_wrong_password_outlives_silent_attempts() {
     for round in 0..6 {
         all.run(secs(5));
         let conn = *all.nodes[&1].options.keys().last().unwrap();
-        // Every other attempt sees a SYN of the router.
+        // A SYN of the router arrives during every other attempt.
         let refused = RefusedSegments { wrong: round % 2 * (round + 1), ..RefusedSegments::default() };
         all.with(1, |speaker, _| speaker.handle_refused_segments(conn, refused));
         all.run(secs(5));
@@ -246,7 +246,7 @@ fn evidence_of_a_wrong_password_outlives_silent_attempts() {
     let status = all.status(1, 2);
     assert!(matches!(attempt(&status), Cause::Passwords { .. }), "{:?}", status.last_attempt);
     let reported = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::PeerError { .. }));
-    assert_eq!(reported.count(), 2, "no answer, then the passwords: each once");
+    assert_eq!(reported.count(), 2, "each of two failures once: no answer, then the passwords");
     all.run(secs(240));
     assert_eq!(*attempt(&all.status(1, 2)), Cause::NoAnswer, "evidence ages");
 }

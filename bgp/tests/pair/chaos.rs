@@ -1,5 +1,5 @@
-//! Random schedules and random octets. After any history, two speakers converge again, no input of
-//! a peer causes a panic, and no effect of an input outlives the peer's session.
+//! Random schedules and random octets. After any history, two speakers converge again. No input of
+//! a peer causes a panic, and no effect of an input remains after the peer's session.
 
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ fn two_speakers_converge_after_any_schedule() {
                 all.reboot(host);
             }
         }
-        // Hold Time, Restart Time, the longest pause between attempts, deferral.
+        // This time covers the Hold Time, the Restart Time, the longest pause between attempts, and
+        // the deferral.
         all.run(secs(400));
         for (host, other) in [(1, 2), (2, 1)] {
             let status = all.status(host, other);
@@ -108,7 +109,7 @@ fn random_octets_of_a_peer_do_no_harm() {
             );
             assert!(status.last_error.is_some(), "seed {seed}");
         }
-        // Silence ends every session; afterwards none of its routes are left.
+        // The script is silent, so every session ends. Afterwards no route of a session is left.
         all.scripts.clear();
         all.run(secs(600));
         assert!(all.state(1, 2) <= State::Active, "seed {seed}");

@@ -49,7 +49,7 @@ fn with_equal_identifiers_the_higher_as_keeps_its_connection() {
     let open = encoded(&Open { router_id: Ipv4Addr::new(10, 0, 0, 1), ..open() });
     all.script_send(outgoing, &open);
     all.script_send(incoming, &open);
-    // 65002 is higher than 65001.
+    // AS 65002 is higher than AS 65001, so the connection of the script stays.
     assert!(all.is_closed(outgoing) && !all.is_closed(incoming));
 }
 
@@ -132,7 +132,7 @@ fn a_peer_that_connects_again_and_again_holds_one_connection() {
 
 #[test]
 fn two_speakers_that_start_at_once_settle_on_one_connection() {
-    // All orders of identifiers and many jitters.
+    // The loops cover all orders of identifiers and many jitters.
     for (one, two) in [(1, 2), (2, 1), (1, 1)] {
         for head_start in 0..8 {
             let mut all = Net::pair();

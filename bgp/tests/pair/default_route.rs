@@ -53,7 +53,7 @@ fn each_change_of_a_default_route_is_an_event() {
     assert_eq!(changes(&mut all), [""; 0], "other prefixes are no default route");
     originate(&mut all, V4);
     assert_eq!(changes(&mut all), ["offers"]);
-    // The same route with other attributes.
+    // The attributes of the default route change.
     all.with(2, |speaker, now| {
         let origination = trunkline_bgp::speaker::Origination { med: Some(7), ..Default::default() };
         speaker.originate(net(V4), origination, now);

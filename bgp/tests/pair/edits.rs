@@ -121,7 +121,7 @@ fn an_edit_resets_the_session_only_if_necessary() {
             let cause =
                 if field == "shutdown" { Cease::AdministrativeShutdown } else { Cease::ConfigurationChange };
             assert_eq!(all.script_notification(pipe), Some(Notification::cease(cause, None)), "{field}");
-            // The next attempt starts at once.
+            // The next attempt starts at once, unless the peer is shut down.
             let state = if field == "shutdown" { State::Idle } else { State::OpenSent };
             assert_eq!(all.state(1, 2), state, "{field}");
         } else {

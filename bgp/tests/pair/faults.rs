@@ -123,7 +123,7 @@ fn exceeding_the_prefix_limit_causes_a_cease() {
 fn a_malformed_attribute_withdraws_routes_only() {
     let (mut all, pipe) = established(|_| {});
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1]]));
-    // ORIGIN 9 for one of the two routes: treat-as-withdraw.
+    // An UPDATE with ORIGIN 9 repeats one of the two routes, which leads to treat-as-withdraw.
     let mut bad = announce(&[[10, 2, 0]]);
     bad[19 + 4 + 3] = 9;
     for _ in 0..100 {

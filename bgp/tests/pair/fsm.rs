@@ -8,8 +8,8 @@ use trunkline_bgp::wire::{Cease, MessageKind, Notification, RouteRefresh};
 
 use crate::net::{Net, announce, encoded, end_of_rib, ip, keepalive, message, open, secs};
 
-/// Node 1 with its scripted peer in this state. From OpenSent on with a connection, opened by node
-/// 1 or by the script.
+/// Node 1 with its scripted peer in this state. From OpenSent on there is a connection, opened by
+/// node 1 or by the script.
 fn reach(state: State, passive: bool) -> (Net, usize) {
     let mut all = Net::scripted(|peer| peer.passive = passive);
     match (state, passive) {
@@ -182,7 +182,7 @@ fn keepalives_and_updates_keep_a_session_and_are_sent_in_time() {
         }
         assert_eq!(all.state(1, 2), State::Established);
         let sent = all.script_got(pipe).iter().filter(|(kind, _)| *kind == MessageKind::Keepalive).count();
-        // 1600 s with a KEEPALIVE every 22.5 to 30 s.
+        // In 1600 s, node 1 sends a KEEPALIVE every 22.5 to 30 s.
         assert!((53..=72).contains(&sent), "{sent} KEEPALIVEs");
     }
 }
@@ -218,7 +218,7 @@ fn an_operators_stop_ends_every_state() {
         all.cut = false;
         let refused = all.script_connect();
         assert!(all.is_closed(refused));
-        // A start starts the peer again.
+        // Without `shutdown`, the peer starts again.
         all.scripts.insert(2);
         all.edit(1, 2, |peer| peer.shutdown = false);
         all.script_accept();
@@ -318,12 +318,12 @@ fn route_refresh_sends_the_table_again() {
     all.script_send(pipe, &message(5, &[0, 25, 0, 70]));
     all.script_send(pipe, &message(5, &[0, 1, 3, 1]));
     assert_eq!((updates(&all), all.state(1, 2)), (2, State::Established));
-    // The same in the other direction.
+    // In the other direction, node 1 requests a refresh.
     assert!(all.with(1, |speaker, now| speaker.request_refresh(ip(2), now).unwrap()));
     all.run(secs(1));
     let request = |(kind, body): &(MessageKind, Vec<u8>)| *kind == MessageKind::RouteRefresh && body[2] == 0;
     let requests = all.script_got(pipe).iter().filter(|message| request(message)).count();
-    assert_eq!(requests, 2, "one per family");
+    assert_eq!(requests, 2, "one request per family");
 }
 
 #[test]

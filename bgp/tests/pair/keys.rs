@@ -21,7 +21,7 @@ fn speaker(asn: u32, now: Instant) -> Speaker {
     speaker
 }
 
-/// Exchanges octets until neither side has any.
+/// Exchanges octets until neither side has octets to send.
 fn exchange(ends: [(&mut Speaker, ConnId); 2], now: Instant) {
     let [(one, one_conn), (other, other_conn)] = ends;
     let mut quiet = 0;

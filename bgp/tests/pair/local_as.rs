@@ -12,7 +12,7 @@ pub(crate) fn local_as(asn: u32) -> LocalAs {
     LocalAs { asn: Asn(asn), no_prepend: false, replace_as: false }
 }
 
-/// Nodes 1 and 2, where node 2 sees node 1 as 4200000001, and node 3 behind node 1.
+/// Node 1 has two peers. Node 2 sees node 1 as AS 4200000001, node 3 sees it as AS 65001.
 fn merged() -> Net {
     let mut all = Net::pair();
     all.nodes.get_mut(&2).unwrap().peers.get_mut(&ip(1)).unwrap().remote_as = Asn(4_200_000_001);

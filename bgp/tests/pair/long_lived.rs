@@ -27,12 +27,12 @@ fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
     open
 }
 
-/// One route received from a script with this OPEN, then TCP closed.
+/// A script with this OPEN has sent one route, and then TCP was closed.
 fn lost(open: &Open, update: &[u8]) -> Net {
     lost_by([Some(3600); 2], open, update)
 }
 
-/// The same, with these times configured on this side.
+/// Like [`lost`], with these times configured on this side.
 fn lost_by(long_lived: [Option<u32>; 2], open: &Open, update: &[u8]) -> Net {
     let mut all = Net::scripted(|peer| peer.long_lived = long_lived);
     all.boot(1);
@@ -202,8 +202,8 @@ fn each_family_has_its_own_time() {
     }
 }
 
-/// RFC 9494 §4.2: a family that graceful restart does not list has no Restart Time, whatever the
-/// other family has.
+/// RFC 9494 §4.2: a family that graceful restart does not list has no Restart Time, even if the
+/// other family has one.
 #[test]
 fn a_family_without_graceful_restart_skips_the_first_phase() {
     let times = [(Family::Ipv6Unicast, 100)];
@@ -280,8 +280,8 @@ fn expiry_before_end_of_rib_ends_all_retention() {
     }
 }
 
-/// During the Restart Time the F bit of graceful restart applies (RFC 4724 §4.2), afterwards the
-/// other one.
+/// During the Restart Time the F bit of graceful restart applies (RFC 4724 §4.2), afterwards the F
+/// bit of the long-lived capability.
 #[test]
 fn each_phase_has_its_own_f_bit() {
     let times = [(Family::Ipv4Unicast, 1000), (Family::Ipv6Unicast, 1000)];
@@ -362,9 +362,9 @@ fn any_other_path_is_preferred() {
     assert_eq!(from(&all), [ip(2), ip(3)]);
     all.kill(2);
     all.run(secs(29));
-    assert_eq!(from(&all), [ip(2), ip(3)], "a stale path is as good");
+    assert_eq!(from(&all), [ip(2), ip(3)], "a stale path is as good as a fresh path");
     all.run(secs(2));
-    assert_eq!(from(&all), [ip(3)], "a long-lived stale path is not as good");
+    assert_eq!(from(&all), [ip(3)], "a long-lived stale path is worse than a fresh path");
     all.kill(3);
     all.run(secs(31));
     assert_eq!(from(&all).len(), 2, "a long-lived stale path is better than no path");

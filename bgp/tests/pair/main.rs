@@ -1,6 +1,6 @@
-//! Whole speakers against each other, and against a scripted peer, on a virtual clock. They cover
-//! every transition of the state machine, collisions, restarts and edits, without a socket and
-//! without waiting.
+//! Whole speakers against each other, and against a scripted peer, on a virtual clock. The tests
+//! cover every transition of the state machine, collisions, restarts and edits, without a socket
+//! and without waiting.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 

@@ -37,7 +37,7 @@ pub(crate) fn net(prefix: &str) -> IpNet {
 /// One end of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// `life`: of the node's process; each life counts its connections from 0.
+    /// `life` is the number of the node's process. Each process counts its connections from 0.
     Speaker {
         host: u8,
         life: u32,
@@ -288,7 +288,7 @@ impl Net {
         })
     }
 
-    /// Runs the next step, if there is one until the deadline.
+    /// Runs the next step, if it is due by the deadline.
     fn step(&mut self, deadline: Instant) -> bool {
         let due = |node: &Node| node.speaker.as_ref()?.poll_timeout();
         let timer = self.nodes.iter().filter_map(|(host, node)| Some((due(node)?, *host))).min();
@@ -567,7 +567,7 @@ impl Net {
 
     fn script_side(&self, pipe: usize) -> usize {
         self.pipes[pipe].ends.iter().position(|end| *end == Some(End::Script)).unwrap_or_else(|| {
-            // Already closed by the other side: the octets are lost.
+            // The other side has already closed the connection, so the octets are lost.
             usize::from(self.pipes[pipe].hosts[1] == 2)
         })
     }

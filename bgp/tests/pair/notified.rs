@@ -22,7 +22,7 @@ fn offer(notification: bool) -> Open {
     open
 }
 
-/// Established with a script that sent one route.
+/// A session in Established, with a script that has sent one route.
 fn established(ours: bool, theirs: bool) -> (Net, usize) {
     let mut all = Net::scripted(|peer| peer.restart_notification = ours);
     all.boot(1);
@@ -181,7 +181,7 @@ fn later_errors_do_not_hide_a_notification() {
     let sent = status.notification_received.unwrap();
     assert_eq!((sent.code, sent.subcode, sent.text.as_str()), (6, 4, "Cease/Administrative Reset"));
     assert_eq!(status.notification_sent, None);
-    // The same for a NOTIFICATION that this side sends.
+    // A NOTIFICATION that this side sends is kept in the same way.
     let (mut all, pipe) = established(false, false);
     all.scripts.clear();
     all.script_send(pipe, &message(1, &[]));
@@ -193,7 +193,7 @@ fn later_errors_do_not_hide_a_notification() {
     assert_eq!(status.notification_received, None);
 }
 
-/// Two speakers: an edit of one side that needs a new session loses no route on either side.
+/// One of two speakers gets an edit that needs a new session. No route is lost on either side.
 #[test]
 fn an_edit_that_resets_the_session_loses_no_route() {
     for notification in [false, true] {

@@ -5,7 +5,8 @@ use trunkline_bgp::wire::{Capability, Cease, MessageKind, Notification};
 
 use crate::net::{Net, announce, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open, secs};
 
-/// Established with a script that sent one route; both have RFC 8538's N bit if `notification`.
+/// A session in Established, with a script that has sent one route. Both sides have RFC 8538's N
+/// bit if `notification`.
 fn established(notification: bool, edit: impl FnOnce(&mut PeerConfig)) -> (Net, usize) {
     let mut all = Net::scripted(|peer| {
         peer.restart_notification = notification;

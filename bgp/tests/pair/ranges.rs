@@ -65,7 +65,7 @@ fn a_dynamic_neighbour_is_removed_after_its_restart_time() {
     assert_eq!((peers(&all), gone(&all)), (0, 1));
     assert!(all.nodes[&1].fib.is_empty());
     assert_eq!(all.nodes[&1].speaker.as_ref().unwrap().ranges()[0].peers, 0);
-    // It may connect again.
+    // The removed peer may connect again.
     all.boot(2);
     all.run_until_up(2, 1);
     assert_eq!(peers(&all), 1);

@@ -39,7 +39,7 @@ fn established(without: &[u8]) -> (Net, usize) {
     (all, pipe)
 }
 
-/// The same session, with two prefixes and End-of-RIB received.
+/// A session with every capability, in which two prefixes and End-of-RIB were received.
 fn with_routes() -> (Net, usize) {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
@@ -143,7 +143,7 @@ fn a_session_lost_during_a_refresh_retains_all_paths() {
     all.script_send(pipe, &announce(&[[10, 9, 2]]));
     all.script_close(pipe);
     assert_ne!(all.state(1, 2), State::Established);
-    assert_eq!(counts(&all), (2, 2), "both wait for the peer's restart");
+    assert_eq!(counts(&all), (2, 2), "both paths wait for the peer's restart");
     assert_eq!(all.nodes[&1].fib.len(), 2);
     // The refresh timer ended with the session: the Restart Time applies.
     all.scripts.clear();

@@ -16,7 +16,8 @@ use crate::net::{
     restart_capability, secs,
 };
 
-/// Both established and routes exchanged. From now on no route may be missing in either FIB.
+/// Both nodes have established the session and exchanged their routes. From now on no route may be
+/// missing in either FIB.
 fn settled(edit: impl Fn(&mut PeerConfig)) -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -113,7 +114,7 @@ fn routes_are_removed_when_the_restart_time_expires() {
     all.run(secs(2));
     assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
     assert_eq!(swept(&all, 1), 1);
-    // If the node returns later, everything starts again.
+    // If the node returns later, the session and the route come back.
     all.reboot(2);
     all.run_until_up(1, 2);
     all.run(secs(5));
@@ -146,8 +147,8 @@ fn a_power_loss_shorter_than_the_hold_time_is_a_restart() {
 #[test]
 fn a_second_restart_loses_only_what_the_rfc_requires() {
     let mut kept = 0;
-    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after
-    // them.
+    // The first process ends at different moments: before TCP is open, during OPEN, in Established
+    // before the UPDATEs, and after them.
     for first_life in (0..40).map(Duration::from_millis).chain([secs(1), secs(2), secs(3), secs(30)]) {
         let mut all = settled(|_| {});
         all.must_hold.retain(|(host, _)| *host == 2);
@@ -240,7 +241,7 @@ fn restart_and_forwarding_bits_follow_the_first_selection() {
     assert_eq!(restart(&all, second), (false, true));
 }
 
-/// Node 1 restarted, with a script established by this OPEN.
+/// Node 1 has restarted, and its session with a script is established by this OPEN.
 fn restarted(open: &trunkline_bgp::wire::Open) -> (Net, usize) {
     let mut all = Net::scripted(|_| {});
     let node = all.nodes.get_mut(&1).unwrap();
@@ -350,7 +351,7 @@ fn nothing_is_sent_before_originations_are_complete() {
     assert_eq!(updates(&all, pipe), 3);
 }
 
-/// A script established by this OPEN, one route received, then TCP closed: the route is stale.
+/// A script with this OPEN has sent one route, and then TCP was closed. The route is stale.
 fn lost(open: &trunkline_bgp::wire::Open) -> Net {
     let mut all = Net::scripted(|_| {});
     all.boot(1);

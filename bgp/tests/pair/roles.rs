@@ -1,5 +1,5 @@
 //! Roles in OPEN (RFC 9234 §4): which pairs of roles establish a session, and the NOTIFICATION for
-//! the others.
+//! all other pairs.
 
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::types::Role;

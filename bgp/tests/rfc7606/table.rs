@@ -1,6 +1,6 @@
-//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}, with the
-//! outcome that RFC 7606 §7 (or the attribute's own RFC) requires. Impossible cases have no row:
-//! ATOMIC_AGGREGATE too short, or a wrong value of four arbitrary octets.
+//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}. RFC 7606 §7,
+//! or the attribute's own RFC, requires the outcome. Impossible cases have no row: ATOMIC_AGGREGATE
+//! too short, or a wrong value of four arbitrary octets.
 //!
 //! | attribute | flags | short | long | twice | value | where |
 //! |---|---|---|---|---|---|---|
@@ -67,7 +67,8 @@ pub(crate) const NEXT_HOP: &str = "400304c0000209";
 /// The prefix 2001:db8:9::/48 and its next hop.
 const V6: &str = "20010db8000000000000000000000009 00 30 20010db80009";
 
-/// 65002 2, after 65002 1 in the earlier route; an internal peer's is the same.
+/// The attribute AS_PATH `65002 last`: `last` is 1 in the earlier route, and 2 in the row's route.
+/// An internal peer sends the same AS_PATH as an external one.
 pub(crate) fn as_path(session: Session, last: u8) -> String {
     match session {
         TwoOctet => format!("400206 0202 fdea 00{last:02x}"),
@@ -274,7 +275,7 @@ pub(crate) fn rows() -> Vec<Row> {
         }
     }
 
-    // These two contain routes: if routes cannot be located, the session ends.
+    // These two attributes contain routes. If the routes cannot be located, the session ends.
     let good = format!("{ORIGIN}{}", as_path(External, 2));
     let reach = attribute(0x80, 14, &format!("000201 10 {V6}"));
     let unreach = attribute(0x80, 15, "000201 30 20010db80009");

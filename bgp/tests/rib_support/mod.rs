@@ -21,8 +21,8 @@ pub(crate) fn config(max_paths: usize) -> RibConfig {
     RibConfig { local_as: LOCAL_AS, router_id: ROUTER_ID, cluster_id: ROUTER_ID, max_paths }
 }
 
-/// Peer `number` has address 10.0.0.number and that identifier, and is in AS 65000 + `number` or in
-/// the local AS.
+/// The address of peer `number` is 10.0.0.number, which is also its identifier. The peer is in AS
+/// 65000 + `number`, or in the local AS.
 pub(crate) fn address(number: u32) -> IpAddr {
     IpAddr::from([10, 0, 0, number as u8])
 }

@@ -26,7 +26,8 @@ const INTERFACE: u32 = (-0x1000_i32 + 8) as u32;
 /// The longest program, in instructions. The kernel accepts 4,096, but charges the translated
 /// program against `net.core.optmem_max`.
 const LONGEST: usize = 1024;
-/// The most links of one session that the filter distinguishes: a jump reaches 255 instructions.
+/// The maximum number of links of one session in the exact filter, because a jump reaches only 255
+/// instructions.
 const MOST_LINKS: usize = 64;
 
 /// Attaches the filter for these sessions. If the program is too long for the kernel, a coarser
@@ -41,7 +42,7 @@ pub(super) fn attach(socket: &Socket, port: Port, sessions: &[(IpAddr, &Links)])
         return Ok(());
     }
     socket.attach_filter(&coarse(port, sessions)).inspect_err(|_| {
-        // The previous filter does not know the newest session.
+        // The previous filter is removed, because it does not contain the newest session.
         let _ = socket.detach_filter();
     })
 }
@@ -97,7 +98,7 @@ fn begin((ipv6, multihop): Port) -> Vec<SockFilter> {
     }
 }
 
-/// Keeps a packet that arrived on one of the links; otherwise the program continues behind this
+/// Keeps a packet that arrived on one of the links; otherwise the program continues after this
 /// part.
 fn on_link(links: &Links) -> Vec<SockFilter> {
     match links {
@@ -259,7 +260,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..5000_u32 {
-                    // The buffer has room for this many in any case.
+                    // The socket's buffer has room for 64 packets in any case.
                     while number - received.load(Ordering::Relaxed) > 64 {
                         std::thread::yield_now();
                     }

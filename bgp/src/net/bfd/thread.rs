@@ -61,7 +61,7 @@ pub(super) struct Thread {
     host: Option<Vec<HostLink>>,
     refused: Arc<RejectionCounters>,
     sockets: BTreeMap<Port, Socket>,
-    /// Packets in a socket arrived after this time.
+    /// Packets that are still in a socket arrived after this time.
     emptied: Instant,
     complained: Option<Instant>,
 }
@@ -74,7 +74,8 @@ impl Thread {
         host: Option<Vec<HostLink>>,
         refused: Arc<RejectionCounters>,
     ) -> Thread {
-        // Discriminators that nobody can guess (RFC 5880 §6.3): the key is the operating system's.
+        // The discriminators cannot be guessed (RFC 5880 §6.3), because the key comes from the
+        // operating system.
         let random = || RandomState::new().build_hasher().finish();
         Thread {
             endpoint: Endpoint::new(random()),
@@ -145,7 +146,8 @@ impl Thread {
                 id
             }
             _ => {
-                // A new id, so the AdminDown of the old session goes to the old peer.
+                // The new session has a new id, so the AdminDown of the old session goes to the old
+                // peer.
                 self.remove(peer);
                 let id = SessionId(self.next_id);
                 self.next_id = self.next_id.wrapping_add(1);
@@ -344,7 +346,7 @@ impl Thread {
         for (fd, socket) in fds[1..].iter_mut().zip(self.sockets.values()) {
             *fd = PollFd::new(socket, PollFlags::IN);
         }
-        // An error is an interruption: the loop checks everything again.
+        // An error means an interruption. The loop then checks everything again.
         let _ = poll(&mut fds[..=self.sockets.len()], wait.as_ref());
     }
 }

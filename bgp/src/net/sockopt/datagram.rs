@@ -1,8 +1,8 @@
 //! Datagrams with the kernel's metadata: destination, interface, TTL and time of arrival.
 //!
-//! BFD needs all four. The TTL distinguishes a neighbour from a router behind it (RFC 5881 §5).
-//! Address and interface identify the session. With the time of arrival, a late wake-up does not
-//! count as the peer's silence.
+//! BFD needs all four. The TTL distinguishes a packet of a neighbour from a forwarded packet (RFC
+//! 5881 §5). Address and interface identify the session. With the time of arrival, a late wake-up
+//! does not count as the peer's silence.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, size_of_val};

@@ -1,7 +1,7 @@
 //! Adj-RIB-Out of a peer that receives several paths of a prefix (RFC 7911).
 //!
-//! Here a row covers the best N paths that the peer may receive, each with an identifier. In the
-//! plain kind a row covers the best path only. So any change of a row's usable paths makes the row
+//! Here a row covers the best N paths that the peer may receive, each with an identifier. For other
+//! peers a row covers the best path only. So any change of a row's usable paths makes the row
 //! pending, even if the best path is the same. Otherwise both kinds work in the same way: the
 //! wanted paths are computed when the socket accepts octets, and compared with the advertised ones.
 //!
@@ -28,7 +28,7 @@ pub(super) struct AdvertisedPaths {
     /// By row; no entry is empty.
     rows: FxHashMap<u32, Paths>,
     /// Rows and identifiers of paths to send again although nothing differs. The key is a path, not
-    /// a row: some paths of a row may be written while others find no room.
+    /// a row: some paths of a row may be written while others do not fit.
     again: FxHashSet<(u32, u32)>,
 }
 
@@ -67,7 +67,8 @@ impl AdvertisedPaths {
         self.again.contains(&(row, identifier))
     }
 
-    /// Records an advertised path; returns the previous attributes. The caller has counted `advertised`.
+    /// Records an advertised path; returns the previous attributes. The caller has added a
+    /// reference to `advertised`.
     pub(super) fn set(&mut self, row: u32, identifier: u32, advertised: AttrId) -> Option<AttrId> {
         self.again.remove(&(row, identifier));
         let paths = self.rows.entry(row).or_default();

@@ -57,7 +57,8 @@ pub(super) fn write_batch<F: AddressFamily>(
     looked_at
 }
 
-/// The best paths that the peer may receive, up to its limit, counted.
+/// Returns the best paths that the peer may receive, up to its limit. The caller releases the
+/// references.
 fn wanted<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, row: u32) -> Paths {
     let mut wanted = Paths::new();
     let Some(prefix) = table.row(row).map(|row| row.prefix) else { return wanted };
@@ -114,8 +115,8 @@ fn announce<F: AddressFamily>(
         group.iter().filter_map(|(_, row, identifier)| Some((*identifier, table.row(*row)?.prefix)));
     let block = shared.attributes.block(new);
     if UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, prefixes).is_err() {
-        // They do not fit into a message to this peer; the earlier advertisement is no longer
-        // valid.
+        // The attributes do not fit into a message to this peer. The earlier advertisement is no
+        // longer valid.
         group.iter().for_each(|(new, ..)| shared.release(Some(*new)));
         let advertised = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
         let is_advertised = |(row, identifier): &(u32, u32)| {

@@ -13,7 +13,7 @@ impl<F: AddressFamily> Table<F> {
         !self.dirty.is_empty()
     }
 
-    /// Reports every row in the FIB again: this only marks the rows, the reader pulls the changes.
+    /// Marks every row in the FIB to be reported again. The reader pulls the changes.
     pub(in crate::rib) fn resend_routes(&mut self) {
         let in_fib = |row: &u32| self.rows[*row as usize].is(Row::<F>::IN_FIB);
         for row in (0..self.rows.len() as u32).filter(in_fib) {
@@ -47,8 +47,8 @@ impl<F: AddressFamily> Table<F> {
         for (peer, used) in self.selected_paths(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may advertise the same next hop, which must not get twice the traffic. A
-            // link-local address on two links is two next hops.
+            // Two peers may advertise the same next hop, which must not get twice the traffic. The
+            // same link-local address on two links means two next hops.
             let link_local =
                 matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());
             let same = |path: &FibPath| {

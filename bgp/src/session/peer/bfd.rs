@@ -1,15 +1,16 @@
 //! The effect of BFD's reports on the session (RFC 5882 §4).
 //!
 //! - Down ends an Established session with Cease, BFD Down (RFC 9384), and the peer's paths are
-//!   removed: §4.2, and §4.3.2.2 if graceful restart is negotiated but not in progress.
+//!   removed (§4.2). The same applies if graceful restart is negotiated but not in progress
+//!   (§4.3.2.2).
 //! - While the peer restarts gracefully (its paths are stale), the peer's C bit decides. If it is
 //!   set, BFD does not share fate with the peer's control plane, so Down means that forwarding is
 //!   gone: the paths are removed (§4.3.1). If it is clear, BFD went down with the restart itself,
 //!   and the paths stay (§4.3.2). This side's own C bit does not matter, because this side runs.
 //! - AdminDown of the peer is no failure (§3.2).
 //! - A Down that the peer signals within [`BFD_SETTLE_TIME`] of Established does not end the
-//!   session. FRR replaces its BFD session when BGP is Established, and otherwise each start would
-//!   cost a session. BFD must come Up again within [`BFD_RETURN_TIME`].
+//!   session. FRR replaces its BFD session when BGP is Established, so otherwise each start would
+//!   end a session. BFD must come Up again within [`BFD_RETURN_TIME`].
 //! - BGP does not wait for BFD. If BFD comes Up before the next attempt to connect, the attempt
 //!   starts at once.
 

@@ -1,7 +1,7 @@
 //! The failures of a peer: the loss of the last session, and separately the last failed attempt.
 //!
-//! A failed attempt shows the current problem and seldom the cause of the loss. After a cut cable,
-//! every attempt ends with "no answer".
+//! A failed attempt shows the current problem, but seldom the cause of the loss. For example, if
+//! the cable is cut, every attempt ends with "no answer".
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::session::{Cause, CauseKind, Fault, RefusedSegments, State};
 use crate::types::InterfaceName;
 
 /// The time for which segments with a wrong signature count as evidence. A router repeats its SYN
-/// after 1, 2, 4, … 64 s, so most attempts receive none.
+/// after 1, 2, 4, … 64 s, so no SYN arrives during most attempts.
 const EVIDENCE: Duration = Duration::from_secs(180);
 
 /// A cause with its text and time.
@@ -89,13 +89,13 @@ impl Failures {
         !known
     }
 
-    /// Earlier failures do not concern the new session.
+    /// A session is Established: forgets earlier failures of attempts.
     pub(super) fn established(&mut self) {
         self.attempt = None;
         self.reported = None;
     }
 
-    /// Earlier failures do not concern the new configuration.
+    /// The configuration has changed: forgets the failure of the last attempt.
     pub(super) fn forget_attempt(&mut self) {
         self.attempt = None;
     }
@@ -151,7 +151,7 @@ impl Peer {
         };
         let Links::Only(indices) = Links::of(&target, host) else { return };
         let mut links = host.iter().filter(|link| indices.contains(&link.index));
-        // If several links lead to the peer, one link without carrier does not cut it off.
+        // If several links lead to the peer, one link without carrier does not prevent the session.
         self.failures.no_carrier = match (links.next(), links.next()) {
             (Some(link), None) if !link.carrier => Some(link.name),
             _ => None,

@@ -132,7 +132,7 @@ impl Peer {
             State::Idle | State::Connect | State::Active | State::OpenSent => Collision::None,
             State::OpenConfirm => {
                 // The side with the higher identifier keeps the connection that it opened. If two
-                // ASes use the same identifier, the higher AS does (RFC 6286 §2.3).
+                // ASes use the same identifier, the higher AS number decides (RFC 6286 §2.3).
                 let ours = (self.local.router_id, self.config.paths.as_to_peer(self.local.asn));
                 let keeper =
                     if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };

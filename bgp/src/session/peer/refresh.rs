@@ -8,8 +8,8 @@
 //! A refresh and a restart can overlap. With graceful restart, a BoRR before End-of-RIB is ignored
 //! (RFC 7313 §4). So a mark always has one meaning, and the tables need no second mark. If the
 //! session is lost during a refresh, its marks are removed. The peer has merely not advertised
-//! those paths again yet. RFC 4724 §4.2 removes only paths that are stale since an earlier restart,
-//! so the helper retains these paths with the rest.
+//! those paths again yet. RFC 4724 §4.2 removes only paths that are stale since an earlier restart.
+//! So the helper retains these paths like all others.
 
 use std::time::Instant;
 
@@ -67,8 +67,8 @@ impl Peer {
         let waits_for_end_of_rib = negotiated.graceful_restart.is_some();
         let refresh = match RouteRefresh::decode(body) {
             Ok(refresh) => refresh,
-            // Without the negotiated capability markers have no meaning, whatever their length (RFC
-            // 7313 §5).
+            // If the capability is not negotiated, markers of any length have no meaning (RFC 7313
+            // §5).
             Err(_) if !enhanced => return Ok(()),
             Err(error) => return Err(WireError::from(error).into()),
         };
@@ -114,7 +114,8 @@ impl Peer {
         }
     }
 
-    /// Clears the marks if the session is lost before EoRR: these paths are no older than the rest.
+    /// Clears the marks if the session is lost before EoRR, because these paths are no older than
+    /// the others.
     pub(super) fn abandon_refresh(&mut self, sink: &mut impl Sink) {
         for family in self.refreshing.iter() {
             sink.mark_stale(self.id, family, false);

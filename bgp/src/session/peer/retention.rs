@@ -1,5 +1,5 @@
-//! The helper's side of a restart: which of the peer's paths are kept after its session, and until
-//! when (RFC 4724 §4.2, RFC 8538, RFC 9494 §4.2).
+//! The helper's side of a restart: which paths of the peer are retained after the session, and
+//! until when (RFC 4724 §4.2, RFC 8538, RFC 9494 §4.2).
 //!
 //! The paths of a family go through up to two phases:
 //!
@@ -9,14 +9,15 @@
 //! | long-lived stale | used last, advertised to supporting peers | its Stale Time expires |
 //!
 //! A family skips the first phase if only the long-lived capability lists it, or if the Restart
-//! Time is 0. The second phase exists only if both sides have that capability. Either phase ends
-//! when the peer is back and has sent End-of-RIB, or comes back without the family's F bit (each
-//! capability has its own).
+//! Time is 0. The second phase exists only if both sides have that capability. Each phase ends when
+//! the peer is back and has sent End-of-RIB. It also ends if the peer comes back without the
+//! family's F bit (each of the two capabilities has one).
 //!
 //! If the session is lost while paths are stale, they are removed (RFC 4724 §4.2, consecutive
-//! restarts). Long-lived stale paths stay for the rest of their time, because a peer that is away
-//! for hours may come back briefly more than once. That time continues in the new session until
-//! End-of-RIB. If it expires before that, the loss of that session retains nothing of the family.
+//! restarts). Long-lived stale paths stay for the rest of their Stale Time, because a peer may come
+//! back briefly several times during a long failure. The Stale Time continues in the new session
+//! until End-of-RIB. If it expires before End-of-RIB, no path of the family is retained when that
+//! session is lost.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,8 @@ impl PeerRestart {
         Family::ALL.into_iter().filter(|family| !self.long_lived[family.index()].is_zero()).collect()
     }
 
-    /// Whether paths of a family are kept after the session, for either time.
+    /// Whether paths of a family are retained after the session, for the Restart Time or the
+    /// Long-lived Stale Time.
     pub(super) fn keeps(&self, family: Family) -> bool {
         let restart = !self.time.is_zero() && self.families.contains(family);
         restart || self.long_lived_families().contains(family)
@@ -60,8 +62,8 @@ impl Peer {
         [restart, long_lived, self.timers.get(Timer::StalePaths)].into_iter().flatten().min()
     }
 
-    /// Starts retention after the end of a session: removes stale paths that are not kept, and
-    /// returns the families that are.
+    /// Starts retention after the end of a session: removes stale paths that are not retained, and
+    /// returns the retained families.
     pub(super) fn retain(
         &mut self,
         negotiated: Option<&Negotiated>,
@@ -135,7 +137,7 @@ impl Peer {
     }
 
     /// Handles a new session. Removes stale paths of a family if the peer did not continue to
-    /// forward for it, or no longer supports it. The rest waits for End-of-RIB.
+    /// forward for the family, or no longer supports it. The other stale paths wait for End-of-RIB.
     pub(super) fn resume(
         &mut self,
         negotiated: &Negotiated,

@@ -257,8 +257,8 @@ pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) 
             continue;
         }
         match last {
-            // The merge only cut the sequence in two: join it again, so equal paths have equal
-            // octets, whichever form they arrived in.
+            // The merge cut the sequence in two. It is joined again, because equal paths must have
+            // equal octets, even if they arrived in different forms.
             Some((SEQUENCE, count))
                 if kind == SEQUENCE && usize::from(out[count]) + asns.len() / 4 <= 255 =>
             {
@@ -272,7 +272,7 @@ pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) 
 }
 
 /// Appends a four-octet path in two-octet form, with AS_TRANS for large numbers. Returns whether
-/// there were any, which makes AS4_PATH necessary.
+/// there were large numbers, because then AS4_PATH is necessary.
 pub(crate) fn write_two_octet(as_path: &[u8], out: &mut Vec<u8>) -> bool {
     let mut large = false;
     for (kind, asns) in segments(as_path, Width::Four) {

@@ -49,7 +49,7 @@ pub struct Aggregator {
     pub address: Ipv4Addr,
 }
 
-/// An optional transitive attribute that this speaker does not know and passes on.
+/// An optional transitive attribute that this speaker does not know. The speaker passes it on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnknownAttribute {
     /// Flags, with the Partial bit set, without the Extended Length bit.
@@ -197,7 +197,8 @@ pub(crate) struct RawAttribute<'a> {
     pub(crate) whole: &'a [u8],
 }
 
-/// Walks a list of attributes until its end or until a length exceeds it (RFC 7606 §4).
+/// Walks a list of attributes until its end, or until the length of an attribute exceeds the list
+/// (RFC 7606 §4).
 pub(crate) struct Attributes<'a> {
     rest: &'a [u8],
     fault: Option<AttributeFault>,

@@ -47,7 +47,8 @@ pub(crate) const AS4_AGGREGATOR: u8 = 18;
 pub(crate) const LARGE_COMMUNITIES: u8 = 32;
 pub(crate) const ONLY_TO_CUSTOMER: u8 = 35;
 
-/// The permitted senders of an attribute; from others it is discarded without a check.
+/// The permitted senders of an attribute. An attribute from another sender is discarded without a
+/// check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Anyone,

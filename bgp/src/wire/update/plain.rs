@@ -1,11 +1,12 @@
 //! The fast path for nearly all UPDATEs: no faults, attributes in ascending order with exactly the
 //! specified flags, and four-octet AS numbers.
 //!
-//! [`decode`] works in a single pass. It needs no list of attributes; the slow path needs one to
-//! sort them and to find duplicates and the worst fault. `decode` returns a result only if it is
-//! certain. At the first deviation it returns None without side effects, and the slow path starts
-//! from the beginning. So RFC 7606 is implemented in one place, and the code here only decides
-//! whether it is needed. A property test and a fuzz target check that both decode the same.
+//! [`decode`] works in a single pass. It needs no list of attributes. The slow path needs a list to
+//! sort the attributes and to find duplicates and the worst fault. `decode` returns a result only
+//! if it is certain. At the first deviation it returns None without side effects, and the slow path
+//! starts from the beginning. So RFC 7606 is implemented in one place, and the code here only
+//! decides whether it is needed. A property test and a fuzz target check that both paths give the
+//! same result.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +19,7 @@ use crate::wire::nlri::Nlri;
 
 const WELL_KNOWN: u8 = flags::TRANSITIVE;
 
-/// Decodes a plain UPDATE; none if it is not plain. `octets` holds its block if that is not
+/// Decodes a plain UPDATE; none if it is not plain. `octets` holds the block if the block is not
 /// contiguous in the message.
 #[inline]
 pub(super) fn decode<'a>(
@@ -38,7 +39,7 @@ pub(super) fn decode<'a>(
         ..Fields::default()
     };
     if attributes.is_empty() {
-        // Only withdrawals; a message without any is End-of-RIB.
+        // The message has only withdrawals. Without withdrawals it would be End-of-RIB.
         let plain = !fields.withdrawn.is_empty() && fields.nlri.is_empty();
         return plain.then(|| Update::good(fields, None, &[]));
     }
