@@ -83,7 +83,7 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
             println!("skipped, nft is not installed");
             return;
         }
-        // As in many distributions: strict source checks on every interface without its own
+        // As in many distributions, sources are checked strictly on every interface without its own
         // setting.
         for scope in ["all", "default"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
@@ -137,10 +137,11 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
 
         put(true);
         assert_eq!(pods(), [false, false], "packets pass the router");
-        // Pings to and from the node itself.
+        // The node pings the pods, and the pods ping the node.
         assert!(["10.10.0.4", "fd10::4"].into_iter().all(ping));
         assert!(inside(&one, || ["10.10.0.9", "fd10::9"].into_iter().all(ping)));
-        // A Service with the other pod as backend, and one with the client itself as backend.
+        // One Service has the other pod as backend, and another Service has the client itself as
+        // backend.
         nft("add table ip services");
         nft("add chain ip services pre { type nat hook prerouting priority dstnat; }");
         nft("add chain ip services post { type nat hook postrouting priority srcnat; }");

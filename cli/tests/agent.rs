@@ -1,6 +1,6 @@
 //! The agent as a process: killed, restarted with its remaining state, and with bad input. Each
-//! test has its own network namespace. There is no router; the only peer is one that pods do not
-//! wait for, unless stated otherwise.
+//! test has its own network namespace. There is no router. Unless stated otherwise, pods do not
+//! wait for the only peer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host;

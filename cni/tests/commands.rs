@@ -219,7 +219,7 @@ fn bandwidth_comes_from_capability_or_annotations() {
     assert_eq!(wanted(both.clone()), json!({"ingress": {"rate": 5_000_000, "burst": 80_000}}));
     both["bandwidth"] = json!({});
     assert_eq!(wanted(both)["ingress"], json!({"rate": 10_000_000}));
-    // The value that runtimes write if no burst was chosen.
+    // Runtimes write this value if no burst was chosen.
     for burst in [i32::MAX as u64, u64::from(u32::MAX)] {
         let capable =
             json!({"bandwidth": {"egressRate": 2_000_000, "egressBurst": burst, "shapedSubnets": []}});

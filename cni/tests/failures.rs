@@ -37,7 +37,7 @@ fn missing_agent_error_names_socket_and_fix() {
             .failure(50, &["cannot reach the agent at", socket]);
     };
     try_it();
-    // A socket left behind by a dead agent.
+    // A dead agent left this socket.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     try_it();

@@ -159,7 +159,7 @@ impl Unsupported {
     }
 }
 
-/// How many objects have an event.
+/// Whether all objects have an event, or only some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Extent {
     AllWithEvents,
@@ -197,8 +197,8 @@ impl Tracker {
         has_room
     }
 
-    /// The extent, if a log line is due: once for each extent, and not before the first list is
-    /// complete, because the line has the number of objects.
+    /// The extent, if a log line is due. Each extent has one line. No line is due before the first
+    /// list is complete, because the line contains the number of objects.
     fn poll_log(&mut self) -> Option<Extent> {
         if !self.objects.is_listed() || self.logged >= self.extent {
             return None;

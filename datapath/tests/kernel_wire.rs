@@ -14,7 +14,7 @@ use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
 use trunkline_datapath::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
 
-/// Generous: tests that do not wait for silence end much earlier.
+/// These times are long. Tests that do not wait for silence end much earlier.
 const TIMES: CheckTimeouts =
     CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
 
@@ -185,8 +185,8 @@ fn only_the_announcement_changes_neighbour_entries() {
 fn concurrent_checks_of_one_address_do_not_both_pass() {
     isolated("race", |runtime| {
         let rack = rack();
-        // Long enough for both checks to run; a check that receives the other's probe does not
-        // wait.
+        // The wait is long enough for both checks to run at once. A check that receives the other's
+        // probe ends at once.
         let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);

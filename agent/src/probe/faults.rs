@@ -1,5 +1,5 @@
-//! The faults that a router's checks show. A cause hides its consequences, so one fault has one
-//! name.
+//! The faults that a router's checks show. If a fault causes others, only the cause is reported, so
+//! one fault has one name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ pub(super) fn kinds(
         return vec![ProbeFaultKind::Size];
     }
     if failing(CheckName::Target) {
-        // Targets that no router reaches are themselves down.
+        // Targets that no router reaches are down themselves, and prove no fault of a router.
         let by_this_router = alone || others_reach_targets;
         return Vec::from_iter(by_this_router.then_some(ProbeFaultKind::Target));
     }

@@ -56,8 +56,8 @@ impl Macs {
         loop {
             let [_, a, b, c] = bits.to_be_bytes();
             let mac = [PREFIX[0], PREFIX[1], PREFIX[2], a, b, c];
-            // If all 16,777,216 are in use, one is shared. No network of a cluster has that many
-            // addresses in use.
+            // If all 16,777,216 MAC addresses are in use, two pods share one. No network of a
+            // cluster has that many addresses in use.
             if self.count(network, mac) == 0 || bits == random.wrapping_add(1 << 24) {
                 return mac;
             }

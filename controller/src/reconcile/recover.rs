@@ -72,7 +72,7 @@ pub enum ReportFault {
         /// The Subnet.
         subnet: String,
     },
-    /// It is allocated only by name.
+    /// The address is reserved, and only a pod that names it gets it.
     #[error("it is one of the reservedIPs of Subnet {subnet}")]
     Reserved {
         /// The Subnet.

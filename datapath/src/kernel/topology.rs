@@ -20,8 +20,8 @@ pub(super) struct LinkState {
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     pub(super) links: BTreeMap<u32, LinkState>,
-    /// Indices of the links of a plan. They stay Trunkline's if another program removes their
-    /// alias.
+    /// Indices of the links of a plan. These links stay Trunkline's even if another program removes
+    /// their alias.
     pub(super) planned: BTreeSet<u32>,
 }
 

@@ -3,13 +3,14 @@
 //!
 //! - A *probe* is a Neighbour Solicitation from :: (RFC 4862 §5.4.2). It changes no neighbour
 //!   entry.
-//! - A *request* is a Neighbour Solicitation from an address that the link knows.
+//! - A *request* is a Neighbour Solicitation from an address of this host.
 //! - An *announcement* is an unsolicited Neighbour Advertisement with the Override flag (RFC 4861
 //!   §7.2.6).
 //!
 //! Received messages are validated as RFC 4861 §7.1.1 and §7.1.2 require. So messages that passed a
-//! router (Hop Limit) are rejected. Not implemented: nonces (RFC 7527), because a frame of this
-//! host that returns has its own MAC address; SEND (RFC 3971).
+//! router (Hop Limit) are rejected. Two extensions are not implemented. SEND (RFC 3971) is one. The
+//! other is nonces (RFC 7527): a frame of this host that returns is recognized by this host's MAC
+//! address.
 
 use std::net::{IpAddr, Ipv6Addr};
 

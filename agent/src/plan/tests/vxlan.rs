@@ -286,7 +286,7 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let plan = plan(&elsewhere, &there).unwrap();
     assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
-    // A name that the kernel would reject.
+    // The device's name would be too long for the kernel.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);
     assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");
