@@ -133,7 +133,7 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
         };
         let pods = || inside(&one, || ["10.10.0.5", "fd10::5"].map(ping));
         wall(true);
-        assert_eq!(pods(), [true, true], "directly, without hairpin");
+        assert_eq!(pods(), [true, true], "without hairpin, packets go directly to the pod");
 
         put(true);
         assert_eq!(pods(), [false, false], "packets pass the router");
@@ -148,7 +148,10 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
         nft("add rule ip services pre ip daddr 10.96.0.5 dnat to 10.10.0.5");
         nft("add rule ip services pre ip daddr 10.96.0.4 dnat to 10.10.0.4");
         nft("add rule ip services post ip saddr 10.10.0.4 ip daddr 10.10.0.4 masquerade");
-        assert!(inside(&one, || ping("10.96.0.5")), "a Service, translated here and back");
+        assert!(
+            inside(&one, || ping("10.96.0.5")),
+            "requests and replies of a Service are translated on this node"
+        );
         assert!(inside(&one, || ping("10.96.0.4")), "a Service with the client itself as backend");
 
         wall(false);

@@ -175,11 +175,11 @@ fn a_translated_service_is_reached_from_the_host() {
             assert!(nft(command).unwrap().success(), "{command}");
         }
         let reached = || inside(&netns, || ping("10.96.0.1"));
-        assert!(!reached(), "from the pod's own address");
+        assert!(!reached(), "a request from the pod's own address gets no reply");
         let nat = NatRules { slaves: ["10.1.0.0/24".parse().unwrap()].into(), ..NatRules::default() };
         let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
         assert_eq!(applied.faults, [""; 0]);
-        assert!(reached(), "from an address of the host");
+        assert!(reached(), "a request from an address of the host gets a reply");
         assert!(!inside(&netns, || ping("203.0.113.9")), "an untranslated packet keeps its source");
     });
 }
@@ -335,7 +335,7 @@ fn incomplete_work_is_completed_or_repeated() {
         let index = ip_json(&format!("link show {name}"))[0]["ifindex"].clone();
         move_link("eth0", &netns);
         let device = attach(runtime, &node, &netns, &spec);
-        assert_eq!(index, device.host_ifindex, "completed, not created again");
+        assert_eq!(index, device.host_ifindex, "the device is completed, and not created again");
         assert!(ping("10.1.0.4") && ping("2001:db8::4"));
         check(runtime, &node, &netns, &spec).unwrap();
 

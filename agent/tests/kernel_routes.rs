@@ -169,7 +169,7 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         without.routes.retain(|key, _| key.prefix.prefix_len() != 0);
         assert_eq!(set(runtime, &kernel, without).changed, 0);
         assert!(runtime.block_on(kernel.set_pods(Vec::new())).unwrap().is_empty());
-        assert_eq!(kernel.status().stale_routes, 4, "two defaults, two learned");
+        assert_eq!(kernel.status().stale_routes, 4, "two default routes and two learned routes");
         assert_eq!(set(runtime, &kernel, importing()).changed, 0);
         learn(&kernel);
         for family in IpFamily::ALL {
@@ -214,7 +214,10 @@ fn only_own_stale_routes_are_removed_by_family() {
         runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["203.0.113.0/24 via 192.0.2.1 dev up1"]);
         assert!(!ip("rule").contains("lookup 10000"));
-        assert!(table(6, TABLE).concat().contains("default"), "the other family is still held");
+        assert!(
+            table(6, TABLE).concat().contains("default"),
+            "the routes of the other family are still retained"
+        );
         assert!(ip("-6 rule").contains("lookup 10000"));
         runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(6, TABLE).len(), 1);
@@ -366,7 +369,7 @@ fn learned_routes_are_those_of_imported_peers() {
 
         plan.learned = None;
         set(runtime, &kernel, plan);
-        assert!(table(4, TABLE).is_empty(), "import was switched off");
+        assert!(table(4, TABLE).is_empty(), "without import, no learned route is left");
     });
 }
 

@@ -92,7 +92,7 @@ struct Document {
     offset: u64,
 }
 
-/// Splits a text at its document markers. A marker is `---` at the start of a line; in YAML no
+/// Splits a text at its document markers. A marker is `---` at the start of a line. In YAML no
 /// other text can begin a line with `---` (YAML 1.2 §9.1.2), so the split needs no parser. The rest
 /// of the marker's line belongs to the document.
 fn documents(text: &str) -> Vec<Document> {

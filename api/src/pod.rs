@@ -8,8 +8,8 @@
 //! (any case, `IPv4Only` for `IPv4`), and are written in one form.
 //!
 //! The pools (`ip-pool`, `mac-pool`) are common to all pods of a workload: a stateful pod takes the
-//! entry of its ordinal, any other pod the first. hybridnet splits `ip-pool` on the wrong string
-//! and refuses more than one entry; Trunkline accepts several.
+//! entry of its ordinal, and any other pod takes the first entry. hybridnet splits `ip-pool` on the
+//! wrong string and refuses more than one entry; Trunkline accepts several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -54,7 +54,7 @@ fn repeated_add_and_del_survive_a_kill() {
         assert!(inside(&one, || ping(&address(&second))), "pods reach each other");
 
         host.kill();
-        assert!(inside(&one, || ping(&address(&second))), "without an agent too");
+        assert!(inside(&one, || ping(&address(&second))), "pods reach each other without an agent too");
         host.start();
         assert_eq!(host.pods().len(), 2);
         assert_eq!(host.add("c1", &one).unwrap(), first, "the answer is the same after a restart");

@@ -420,7 +420,7 @@ fn speaker_that_cannot_start_loses_no_packet() {
             assert!(view.bgp.is_none() && view.speaker_fault.is_some());
             let events = history.since(0).events;
             let failures = events.iter().filter(|event| event.kind == EventKind::SpeakerFailed);
-            assert_eq!(failures.count(), 1, "one event for one reason");
+            assert_eq!(failures.count(), 1, "each reason causes one event");
             assert!(default_route().is_some());
             assert!(kernel.status().stale_routes > 0, "the default route of the last run stays");
             reconcile.stop().await;

@@ -145,7 +145,7 @@ fn duplicate_address_is_not_assigned() {
         // still has it.
         assert!(!ip("neigh show proxy").contains("10.10.0.10"));
         let next = host.add("c1", &namespace()).unwrap();
-        assert_eq!(address(&next), "10.10.0.13", "the address after the tried ones");
+        assert_eq!(address(&next), "10.10.0.13", "the next address after the tried addresses");
     });
 }
 

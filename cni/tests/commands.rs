@@ -57,9 +57,9 @@ fn add_sends_the_namespace_and_prints_each_version() {
         let pod = attach.pod.unwrap();
         assert_eq!((pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()), ("shop", "web-2", "u1"));
         assert!(attach.wanted.is_empty());
-        assert_eq!(attach.deadline_ms, 19_000, "a little less than timeoutSeconds");
+        assert_eq!(attach.deadline_ms, 19_000, "the deadline is a little less than timeoutSeconds");
 
-        assert_eq!(received.descriptors.len(), 1, "the namespace, once");
+        assert_eq!(received.descriptors.len(), 1, "the namespace arrives once");
         let received =
             std::fs::File::from(received.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();

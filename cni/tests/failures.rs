@@ -134,7 +134,7 @@ fn invalid_standard_input_is_refused() {
         }
     }
     let error = plugin(&environment("ADD"), b"{\"cniVersion\":\"0.3.1\"}").failure(1, &[]);
-    assert_eq!(error["cniVersion"], "0.3.1", "in the requested version");
+    assert_eq!(error["cniVersion"], "0.3.1", "the error has the requested version");
     let mut long = vec![b' '; (16 << 20) + 1];
     long[0] = b'{';
     plugin(&environment("ADD"), &long).failure(6, &["longer than"]);

@@ -172,7 +172,11 @@ fn only_the_announcement_changes_neighbour_entries() {
             });
             let check = check(address);
             let free = run_check(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(learned_mac(&rack, address).as_deref(), Some(previous), "before it is announced");
+            assert_eq!(
+                learned_mac(&rack, address).as_deref(),
+                Some(previous),
+                "the entry before the announcement"
+            );
             runtime.block_on(free.announce()).unwrap();
             eventually(&format!("the entry of the previous holder of {address} is replaced"), || {
                 learned_mac(&rack, address).as_deref() == Some(own.as_str())

@@ -169,7 +169,11 @@ mod tests {
         let drained = || lack(ProbeEffect::Never, NotReadyKind::Drained, "drained");
         let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found no peer");
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            ["no peer"],
+            "a new agent without any peer fails the probe"
+        );
         assert_eq!(
             started.not_serving(&[drained()]),
             [""; 0],
@@ -181,7 +185,11 @@ mod tests {
             "the drained state is no proof of readiness"
         );
         assert_eq!(started.not_serving(&[]), [""; 0]);
-        assert_eq!(started.not_serving(&[peers()]), [""; 0], "the routers are away for a while");
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            [""; 0],
+            "lost routers do not fail the probe of a running agent"
+        );
         assert_eq!(started.not_serving(&[store(), peers()]), ["store"]);
     }
 }

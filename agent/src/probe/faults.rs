@@ -122,8 +122,14 @@ mod tests {
         assert!(found(&all(Good)).is_empty() && found(&all(Unproven)).is_empty());
         assert_eq!(found(&all(Failing)), [ProbeFaultKind::Silent]);
         let (silent_cpu, mtu) = ([(Peer, Failing), (ToPods, Good)], [(ToPods, Good), (Size, Failing)]);
-        assert!(found(&silent_cpu).is_empty(), "the router forwards and does not answer itself");
-        assert!(found(&[(Peer, Failing)]).is_empty(), "the same without a pod on this node");
+        assert!(
+            found(&silent_cpu).is_empty(),
+            "the router forwards packets, and only does not answer echo requests"
+        );
+        assert!(
+            found(&[(Peer, Failing)]).is_empty(),
+            "without a pod, the router's missing answer proves no fault"
+        );
         assert_eq!(found(&mtu), [ProbeFaultKind::Size]);
         let filtered =
             [(Peer, Good), (ToPods, Failing), (FromPods, Good), (Size, Failing), (Target, Failing)];

@@ -88,7 +88,7 @@ fn an_mtu_hole_is_reported_within_three_rounds_and_cleared() {
     let mut fabric = Fabric::new(false, &[]);
     assert!(fabric.run(5, |_| true).0.is_empty());
     let hole = |probe: &Probe| !by(probe, SECOND) || probe.length <= 1400;
-    assert!(fabric.run(2, hole).0.is_empty(), "two losses are chance");
+    assert!(fabric.run(2, hole).0.is_empty(), "two losses in a row are no fault");
     let (texts, _) = fabric.run(1, hole);
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Size]);
     assert!(texts.len() == 1 && texts[0].contains("loses packets of 1500 octets"), "{texts:?}");

@@ -85,7 +85,11 @@ mod tests {
         macs.add(1, [0x02, 0x12, 0x34, 0xff, 0xff, 0xff]);
         assert_eq!(macs.unused(1, u32::MAX), [0x02, 0x12, 0x34, 0, 0, 0]);
         macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
-        assert_eq!(macs.count(1, [0x02, 0x12, 0x34, 0, 0, 0xff]), 1, "the pod's other address");
+        assert_eq!(
+            macs.count(1, [0x02, 0x12, 0x34, 0, 0, 0xff]),
+            1,
+            "the pod's other address shares the MAC address"
+        );
         macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
         assert_eq!(macs.unused(1, 0xff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
         macs.add(1, [0; 6]);

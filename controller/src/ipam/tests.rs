@@ -67,12 +67,16 @@ fn an_address_passes_every_state() {
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Bound).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::InUse)));
     ipam.refuse(address, "web");
-    assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "too late");
+    assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "a late refusal changes nothing");
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Kept).unwrap();
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Deleting).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::Releasing)));
     ipam.gone(address, "shop");
-    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another namespace is not this one");
+    assert_eq!(
+        ipam.holder(address),
+        Some(("web", State::Releasing)),
+        "the end of another namespace's IPInstance changes nothing"
+    );
     ipam.gone(address, "web");
     assert_eq!(ipam.holder(address), None);
     assert_eq!(ipam.usage("a").unwrap().used, 0);

@@ -429,7 +429,7 @@ mod tests {
                 assert_eq!(outcome, Ok(Decision::Nothing), "{kind} {annotations:?}");
             }
         }
-        // Its IPInstance was deleted, but the pod lives and still uses the address.
+        // The pod's IPInstance was deleted, but the pod lives and still uses the address.
         let (key, row) = instance(A, "Pod", "new");
         let deleted = [(key, InstanceRow { deleting: true, ..row })];
         assert_eq!(run(Some(&pod("ReplicaSet", &[])), &deleted), Ok(Decision::Nothing));

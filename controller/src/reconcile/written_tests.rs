@@ -280,7 +280,7 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     for (there, state) in [
         // The IPInstance was not written and is unchanged: the address is retained as before.
         (kept.clone(), State::Retained),
-        // Another client wrote it meanwhile.
+        // Another client wrote the IPInstance meanwhile.
         (instance("2", "", json!({"finalizers": [IP_ALLOCATED], "labels": {"a": "b"}})), State::Retained),
         // The IPInstance was written.
         (instance("2", "p", json!({"finalizers": [IP_ALLOCATED]})), State::InUse),

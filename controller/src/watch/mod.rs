@@ -221,7 +221,7 @@ impl Watched for Lenient<NetworkSpec> {
         let name = note_faults(&self, state);
         match self.0 {
             Ok(object) => state.set_network(&name, object.into()),
-            // Its previous state stays in force.
+            // The Network's previous row stays in force.
             Err(_) => state.cluster.networks.note(&name),
         }
     }

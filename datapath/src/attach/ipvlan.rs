@@ -5,7 +5,7 @@
 //! slave's packets go to the wire, even to an address of its own host. So the pair carries the
 //! pod's packets to the host, to pods of the host with other attachments, and to Services. It also
 //! carries packets of the host to the pod. The rest of the agent handles such a pod like any pod
-//! with a pair: a route in table 39999 uses the pair, and the host interface leads to the pod
+//! with a pair. A route in table 39999 uses the pair, and the host interface leads to the pod
 //! interface.
 //!
 //! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address. It has the

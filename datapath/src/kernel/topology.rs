@@ -199,7 +199,7 @@ mod tests {
         let topology = Topology { planned: [8].into(), ..Topology::default() };
         let marked = vlan(7, Some("trunkline:vlan:rack"));
         assert!(topology.is_planned(&marked) && !is_pods(&marked));
-        assert!(topology.is_planned(&vlan(8, None)), "its alias was removed");
-        assert!(!topology.is_planned(&vlan(9, None)), "somebody else's");
+        assert!(topology.is_planned(&vlan(8, None)), "a planned link without its alias");
+        assert!(!topology.is_planned(&vlan(9, None)), "a link of another program");
     }
 }

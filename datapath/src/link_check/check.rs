@@ -108,8 +108,8 @@ impl Check {
         if claim.address == self.query.address {
             self.owner = Some(claim.mac);
         }
-        // Only an answer to this host counts. An answer a message to another host does not prove
-        // that the router receives this node's frames.
+        // Only an answer to this host counts. An answer to another host does not prove that the
+        // router receives this node's frames.
         if claim.address == self.query.gateway
             && claim.kind == ClaimKind::Reply
             && claim.destination == self.query.mac
@@ -301,7 +301,7 @@ mod tests {
             // a frame of this host that a switch returned
             (1, claim("10.10.0.7", OWN, ClaimKind::Probe)),
             (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
-            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to another host
+            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // a message to another host
             (4, AddressClaim { destination: BROADCAST, ..claim("10.10.0.1", ROUTER, ClaimKind::Reply) }),
         ];
         let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &claims);

@@ -258,7 +258,11 @@ mod tests {
         assert_eq!(parse_message(&endless), None, "an option of length 0");
         endless[MESSAGE + 1] = 2;
         assert_eq!(parse_message(&endless), None, "an option that is cut off");
-        assert_eq!(parse_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)), None, "a group as target");
+        assert_eq!(
+            parse_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)),
+            None,
+            "the target is a group"
+        );
         assert_eq!(parse_message(&message(133, 0, ip("fd00:10::7"), None)), None, "another type");
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), Some((SOURCE_LINK_LAYER, OTHER)));
         let group = solicited_node(ip("fd00:10::7"));
@@ -268,7 +272,11 @@ mod tests {
             "from :: with an option"
         );
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), None);
-        assert_eq!(parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)), None, "to another group");
+        assert_eq!(
+            parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)),
+            None,
+            "the destination is another group"
+        );
     }
 
     proptest! {

@@ -263,7 +263,7 @@ mod tests {
 
         let at = start + 60 * DAY;
         let second = written(Some(&first), &policy, true, at);
-        assert_eq!(second.current, first.current, "served as before");
+        assert_eq!(second.current, first.current, "the served certificate does not change");
         let next = second.next.clone().unwrap();
         assert_eq!(second.trusted(), first.current.ca.clone() + &next.ca);
         assert_eq!(StoredCertificates::read(&second.write()), Some(second.clone()));

@@ -185,7 +185,7 @@ mod tests {
             "spec.subnet: s2: it was s1",
         );
 
-        // Its Subnet is gone, but the IPInstance can still be released.
+        // The Subnet of this IPInstance is gone, but the IPInstance can still be released.
         let none = Facts::default();
         let mut free = old.clone();
         free.metadata.finalizers.clear();
