@@ -96,8 +96,8 @@ impl Addresses {
     }
 }
 
-/// Checks that the request of the CNI configuration equals the controller's allocation: with a
-/// controller, the configuration cannot select.
+/// Checks that the request of the CNI configuration equals the controller's allocation. With a
+/// controller, the configuration cannot select addresses.
 fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
     let wanted = &request.wanted;
     let has =

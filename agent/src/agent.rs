@@ -111,7 +111,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let restarting = !host.tables.is_empty();
     let mut recovery = recover(&records, &kernel.devices().await.context("reading the links")?);
     if fault.is_some() {
-        // Without records it is unknown whether a device is unused: a pod may run with it.
+        // Without records, a device may belong to a running pod, so none is deleted.
         recovery.leftover.clear();
     }
     clean(&recovery, &ipam, &devices).await;
@@ -249,7 +249,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let requests = TaskTracker::new();
     let server = tokio::spawn(Server { pods, observer, notifier }.serve(lock.bind()?, requests.clone()));
 
-    // Any other end is a failure. A restarted agent is better than half an agent.
+    // If a task ends in any other case, the agent has failed. It stops, because a restarted agent
+    // is better than an agent without one of its tasks.
     let fault = tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
@@ -263,7 +264,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     history.close();
     drain.close();
     requests.close();
-    // The keeper requests the sessions one last time. A hanging disk delays the stop only shortly.
+    // The keeper requests the sessions one last time. If the disk hangs, the stop is delayed by at
+    // most `LAST_EVENTS`.
     let _ = timeout(LAST_EVENTS, &mut keeper).await;
     // Sessions end first, because requests that wait for the fabric would only wait longer.
     reconcile.stop().await;

@@ -101,7 +101,8 @@ fn first(status: &PeerStatus) -> Option<Failure> {
 /// Whether a failed attempt explains the missing session better than the loss of the last session.
 fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     match attempt {
-        // Proven: both sides have exchanged messages, or only this host is at fault.
+        // These causes are certain: both sides have exchanged messages, or only this host is at
+        // fault.
         Cause::WrongAs { .. }
         | Cause::Refused
         | Cause::NoRoute

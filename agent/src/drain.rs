@@ -59,7 +59,7 @@ struct StoredDrain {
     down: bool,
     #[serde(default)]
     cause: DrainCause,
-    /// Whether the node is undrained because an operator overruled the current cordon.
+    /// Whether an operator has undrained the node in spite of the current cordon.
     #[serde(default)]
     overruled: bool,
 }
@@ -134,7 +134,7 @@ enum DrainCommand {
 #[derive(Clone, Debug)]
 struct DrainState {
     phase: DrainPhase,
-    /// The cause; none for an undrained node.
+    /// The cause of the drain; none for an undrained node.
     cause: Option<DrainCause>,
     /// The Node's cordon; none if it is not followed or unknown.
     cordon: Option<Cordon>,
@@ -296,7 +296,8 @@ impl Task {
 
     async fn undrain(&mut self, phase: DrainPhase) -> Result<(), Failure> {
         let DrainState { cause, cordon, is_overruled, .. } = *self.state.borrow();
-        // Without an overrule, the current cordon would drain the node again at once.
+        // Store that the operator overrules the cordon. Otherwise the current cordon would drain
+        // the node again at once.
         let overrules = cause == Some(DrainCause::Cordon) || matches!(cordon, Some(Cordon::Yes { .. }));
         if phase != DrainPhase::Undrained {
             return self.undo(overrules, "this node is undrained by an operator").await;
@@ -372,8 +373,8 @@ impl Task {
         let left = self.reconcile.leave(DrainStage::Announcing).await?;
         self.wait_advertised(&left, "the graceful shutdown of this node's routes").await;
         // If the drain began during a restart, there are no sessions yet and no router can use
-        // another path. An order without a change restarts this step, but keeps the end of the
-        // settle time.
+        // another path. An order without a change restarts this step, but the settle time still
+        // ends at the same moment.
         let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
         self.state.send_modify(|state| state.settled_at = Some(until));
         sleep_until(until).await;

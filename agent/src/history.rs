@@ -10,12 +10,12 @@
 //!
 //! Recording an event never waits, and no reader delays a writer. A reader requests the events
 //! after its last number. If the ring already dropped some of them, the answer contains their
-//! number. A write wakes all waiting readers, so no reader polls.
+//! number. Each new event wakes all waiting readers, so no reader polls.
 //!
-//! There may be a hundred thousand route changes and a dozen session events, but the session event
-//! that explains the route changes is the important event. So many simultaneous routes are one
-//! event (`FEW`). If the ring is full and routes fill more than half of it, the oldest route event
-//! is dropped instead of the oldest event.
+//! A dozen session events may cause a hundred thousand route changes, and the session events
+//! explain the route changes. So many simultaneous routes are one event (`FEW`). If the ring is
+//! full and routes fill more than half of it, the oldest route event is dropped instead of the
+//! oldest event.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +102,7 @@ impl History {
             ring.push(event);
         }
         let restored = ring.last;
-        // JavaScript numbers hold 53 bits. 0 is not a valid run.
+        // A JavaScript number has 53 bits, and 0 is not a valid run.
         let run = (fastrand::u64(..) >> 11) | 1;
         History {
             shared: Arc::new(Shared {
@@ -140,7 +140,8 @@ impl History {
             ring.push(control::Event { number, at, kind, severity, peer, prefix, text });
             number
         });
-        // Two writers may reach this point in reverse order; the newest number must never decrease.
+        // Two writers may reach this point in reverse order, but the newest number must never
+        // decrease.
         self.shared.newest.send_if_modified(|newest| {
             let newer = number > newest.number;
             newest.number = number.max(newest.number);

@@ -16,8 +16,8 @@
 //! first rule that matches the packet and leads to the table of the answer. Earlier matching rules
 //! had no route for the packet.
 //!
-//! Not covered: netfilter (except the node's own NAT), marks that other programs set on the path,
-//! and eBPF programs.
+//! The result does not show netfilter (except the node's own NAT), marks that other programs set on
+//! the path, and eBPF programs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -114,7 +114,8 @@ pub fn packet_path(
     if let Some(outer) = way.link.as_ref().and_then(|link| link.vxlan.as_ref()).zip(way.vtep).map(outer) {
         path.forth.push(node.look_up(&outer, None)?.0);
     }
-    // The node itself replies to a packet for it. Any other reply arrives on the packet's uplink.
+    // If the packet is for the node, the node itself replies. Any other reply arrives on the uplink
+    // by which the packet left.
     let back_by = way.link.filter(|_| way.kind != RouteType::Local);
     if let Some(source) = path.source
         && (back_by.is_some() || way.kind == RouteType::Local)

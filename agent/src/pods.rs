@@ -121,7 +121,7 @@ impl Pods {
         network: &mut String,
         steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
-        // The client's deadline; the wait for the fabric ends earlier.
+        // This limit is the client's deadline. The wait for the fabric ends earlier.
         let patience = Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN).max(MARGIN);
         let client = Instant::now() + patience;
         let netns = netns.ok_or_else(|| {
@@ -159,8 +159,7 @@ impl Pods {
             }
             Err(failure) => {
                 self.addresses.failed(&record, &failure);
-                // An attachment from before this request stays; one that this request began is
-                // removed.
+                // If this request began the attachment, it is removed. An earlier attachment stays.
                 if new {
                     self.take_back(&key).await;
                 }
@@ -229,9 +228,9 @@ impl Pods {
         }
     }
 
-    /// Whether the attachment `holder`, which has the addresses of a new attachment, can be
-    /// replaced. It can be if it is a former sandbox of the same pod, or if its link is gone (after
-    /// a restart of the node). Its DEL may come later, and finds nothing.
+    /// Whether a new attachment can replace the attachment `holder`, which has the same addresses.
+    /// It can, if `holder` is a former sandbox of the same pod, or if its link is gone (after a
+    /// restart of the node). A later DEL for `holder` finds nothing.
     async fn is_over(&self, holder: &Record, next: &Reservation) -> bool {
         if holder.key.container_id == next.key.container_id {
             return false;
@@ -407,8 +406,8 @@ impl Pods {
         outcome.map(|_| Done {})
     }
 
-    /// Removes the device, and the record last. So the record is deleted even without a device, and
-    /// the device even without a record. Returns the record, if there was one.
+    /// Removes the device, and the record last. So a record without a device is deleted, and so is
+    /// a device without a record. Returns the record, if there was one.
     async fn remove(
         &self,
         key: &AttachmentKey,
@@ -706,8 +705,8 @@ fn device_failure(error: DeviceError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// Converts a failed link check. An address of another host is not allocated again before all
-/// others of its subnet: the round robin continues.
+/// Converts a failed link check. If another host has the address, the round robin continues, so all
+/// other addresses of the subnet are allocated first.
 fn link_check_failure(error: LinkCheckError) -> Failure {
     let code = match &error {
         LinkCheckError::InUse(..) => Code::AddressNotAvailable,
@@ -757,7 +756,7 @@ impl Drop for AttachmentGuard {
     fn drop(&mut self) {
         self.held = None;
         let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the map's own reference: no request holds the lock or waits for it.
+        // If only the map has a reference, no request holds the lock or waits for it.
         if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.key);
         }

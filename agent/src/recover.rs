@@ -18,7 +18,7 @@ use crate::reconcile::UnrecordedPod;
 pub struct Recovery {
     /// Records with a device: they continue.
     pub pods: Vec<Pod>,
-    /// The part of these records that was not marked as attached yet, and is marked now.
+    /// The subset of these records that is marked as attached only now.
     pub promote: Vec<AttachmentKey>,
     /// Records of an incomplete ADD: they are deleted, together with their links.
     pub discard: Vec<AttachmentKey>,
@@ -73,8 +73,8 @@ pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
             recovery.unrecorded.push(unrecorded(device));
         }
     }
-    // A limiting device is unused without its pair. A record keeps its requested limits, with or
-    // without its pair.
+    // A device that limits bandwidth stays if a record requests limits for its pair, or if its pod
+    // has no record. Any other such device is unused.
     let limited: BTreeSet<String> = records
         .iter()
         .filter(|record| record.bandwidth.egress.is_some())

@@ -42,7 +42,8 @@ impl Server {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let server = self.clone();
-                    // A separate task, so a client that disconnects cannot interrupt an attach.
+                    // Each connection has a separate task, so a client that disconnects cannot
+                    // interrupt an attach.
                     tasks.spawn(async move { server.converse(stream).await });
                 }
                 Err(error) => {

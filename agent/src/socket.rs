@@ -173,8 +173,8 @@ pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<Owne
 }
 
 fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
-    // The buffer has space for two descriptors. So the agent receives and closes one descriptor too
-    // many; otherwise the kernel would drop it.
+    // The buffer has space for two descriptors. So the agent also receives a superfluous second
+    // descriptor, and closes it. Otherwise the kernel would drop it.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message =

@@ -125,7 +125,7 @@ fn scene(runtime: &Runtime) -> Scene {
             };
             let made = workers.attach(netns.try_clone().unwrap(), spec);
             let device = runtime.block_on(made).unwrap();
-            // Unassigned addresses.
+            // The pod gets additional addresses that are not its own in the plan.
             inside(&netns, || {
                 for address in ["10.9.1.1", "10.9.2.1", "10.10.1.1"] {
                     ip(&format!("addr add {address}/32 dev eth0"));
@@ -315,7 +315,7 @@ fn extra_prefixes_survive_a_restart() {
         nft(&["flush", "ruleset"]);
         eventually("the guard is back", || scene.kernel.status().guard.repairs > 0);
         scene.check("after a flush", &passes);
-        // A pod that lost its exception while the agent was down.
+        // The pod loses its exception while the agent is down.
         let (kernel, events) = spawn(runtime);
         drop((std::mem::replace(&mut scene.kernel, kernel), std::mem::replace(&mut scene.events, events)));
         let pods = vec![scene.router.plan(&EXTRA, &[]), scene.plain.plan(&[], &EXTRA)];

@@ -83,7 +83,7 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
             println!("skipped, nft is not installed");
             return;
         }
-        // As in many distributions: strict source checks on every interface without its own
+        // As in many distributions, sources are checked strictly on every interface without its own
         // setting.
         for scope in ["all", "default"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
@@ -133,21 +133,25 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
         };
         let pods = || inside(&one, || ["10.10.0.5", "fd10::5"].map(ping));
         wall(true);
-        assert_eq!(pods(), [true, true], "directly, without hairpin");
+        assert_eq!(pods(), [true, true], "without hairpin, packets go directly to the pod");
 
         put(true);
         assert_eq!(pods(), [false, false], "packets pass the router");
-        // Pings to and from the node itself.
+        // The node pings the pods, and the pods ping the node.
         assert!(["10.10.0.4", "fd10::4"].into_iter().all(ping));
         assert!(inside(&one, || ["10.10.0.9", "fd10::9"].into_iter().all(ping)));
-        // A Service with the other pod as backend, and one with the client itself as backend.
+        // One Service has the other pod as backend, and another Service has the client itself as
+        // backend.
         nft("add table ip services");
         nft("add chain ip services pre { type nat hook prerouting priority dstnat; }");
         nft("add chain ip services post { type nat hook postrouting priority srcnat; }");
         nft("add rule ip services pre ip daddr 10.96.0.5 dnat to 10.10.0.5");
         nft("add rule ip services pre ip daddr 10.96.0.4 dnat to 10.10.0.4");
         nft("add rule ip services post ip saddr 10.10.0.4 ip daddr 10.10.0.4 masquerade");
-        assert!(inside(&one, || ping("10.96.0.5")), "a Service, translated here and back");
+        assert!(
+            inside(&one, || ping("10.96.0.5")),
+            "requests and replies of a Service are translated on this node"
+        );
         assert!(inside(&one, || ping("10.96.0.4")), "a Service with the client itself as backend");
 
         wall(false);

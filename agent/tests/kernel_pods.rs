@@ -132,7 +132,7 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
             // The proxy setting that helps a pod without its neighbour entry.
             let proxy = format!("/proc/sys/net/ipv4/conf/{}/proxy_arp", device.host_ifname);
             assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "1");
-            // A repeated ADD: the device stays the same and still works.
+            // After a repeated ADD, the device is the same and still works.
             assert_eq!(attach(runtime, &node, &netns, &spec), device);
             assert!(ping(addresses[0]), "{container} after the second ADD");
         }
@@ -175,11 +175,11 @@ fn a_translated_service_is_reached_from_the_host() {
             assert!(nft(command).unwrap().success(), "{command}");
         }
         let reached = || inside(&netns, || ping("10.96.0.1"));
-        assert!(!reached(), "from the pod's own address");
+        assert!(!reached(), "a request from the pod's own address gets no reply");
         let nat = NatRules { slaves: ["10.1.0.0/24".parse().unwrap()].into(), ..NatRules::default() };
         let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
         assert_eq!(applied.faults, [""; 0]);
-        assert!(reached(), "from an address of the host");
+        assert!(reached(), "a request from an address of the host gets a reply");
         assert!(!inside(&netns, || ping("203.0.113.9")), "an untranslated packet keeps its source");
     });
 }
@@ -268,7 +268,7 @@ fn foreign_changes_of_a_pod_are_repaired() {
         });
         assert_eq!(event, Some(KernelEvent::DeviceGone { host_ifname: host.clone() }));
         eventually("the pod is forgotten", || node.kernel.status().pods == 0);
-        // An ADD creates it again.
+        // A repeated ADD creates the link again.
         attach(runtime, &node, &netns, &spec);
         assert!(ping("10.1.0.4"));
     });
@@ -298,7 +298,7 @@ fn del_ignores_missing_and_foreign_devices() {
         eventually("the kernel deleted the pair", || !ip("link").contains(&name));
         assert!(!delete().unwrap(), "the namespace is gone");
 
-        // Foreign links: also a veth, and a link without an alias. DEL and ADD do not change them.
+        // DEL and ADD do not change foreign links, even if the link is a veth or has no alias.
         for (kind, alias) in [("bridge", ""), ("veth", ""), ("veth", "theirs")] {
             ip(&format!("link add {name} type {kind}"));
             if !alias.is_empty() {
@@ -327,14 +327,15 @@ fn incomplete_work_is_completed_or_repeated() {
         let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
         let name = host_ifname("c", "eth0");
 
-        // Killed after the creation of the pair: no alias, no addresses, down.
+        // An ADD was killed after the creation of the pair, which has no alias and no addresses and
+        // is down.
         let netns = namespace();
         let mac = "02:12:34:ad:15:37"; // of container c, interface eth0
         ip(&format!("link add {name} address ee:ee:ee:ee:ee:ee type veth peer name eth0 address {mac}"));
         let index = ip_json(&format!("link show {name}"))[0]["ifindex"].clone();
         move_link("eth0", &netns);
         let device = attach(runtime, &node, &netns, &spec);
-        assert_eq!(index, device.host_ifindex, "completed, not created again");
+        assert_eq!(index, device.host_ifindex, "the device is completed, and not created again");
         assert!(ping("10.1.0.4") && ping("2001:db8::4"));
         check(runtime, &node, &netns, &spec).unwrap();
 
@@ -446,8 +447,8 @@ fn a_second_interface_does_not_change_the_first() {
             (alias("eth0"), alias("net1")),
             ("trunkline:c:eth0".into(), "trunkline:c:net1:second".into())
         );
-        // The IPv4 default route uses the first interface. That interface has no IPv6 address, so
-        // the IPv6 default route uses the second one.
+        // The IPv4 default route uses the first interface. The first interface has no IPv6 address,
+        // so the IPv6 default route uses the second one.
         assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
         assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
         // The subnets of its network use the second interface, and packets from its address use it
@@ -563,7 +564,8 @@ fn packet_path_equals_the_kernels_forwarding() {
             runtime.block_on(node.workers.inspect(one.try_clone().unwrap(), look)).unwrap()
         };
 
-        // Through the router, which answers: then its MAC address is known.
+        // The path leads through the router. The router answers a ping first, so its MAC address is
+        // known.
         assert!(inside(&one, || ping("198.51.100.1")));
         let out = path_to("198.51.100.1");
         assert_eq!(out.source, Some("10.1.0.1".parse().unwrap()));
@@ -590,7 +592,7 @@ fn packet_path_equals_the_kernels_forwarding() {
         );
         assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
 
-        // A packet to the other pod, in both families.
+        // Packets go to the other pod, in both families.
         for (destination, route) in [("10.1.0.2", "10.1.0.2/32"), ("2001:db8::2", "2001:db8::2/128")] {
             let local = path_to(destination);
             assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
@@ -602,12 +604,12 @@ fn packet_path_equals_the_kernels_forwarding() {
             assert_eq!(met.hops[0].neighbour.as_deref(), Some("permanent"));
             assert_eq!(local.back[0].route.as_ref().unwrap().hops[0].interface, first.host_ifname);
         }
-        // Packets to the node, and to the pod itself.
+        // Packets go to the node, and to the pod itself.
         let own = path_to("192.0.2.1");
         assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
         assert_eq!(path_to("10.1.0.1").end, "the pod itself: a local route");
 
-        // Two next hops: both are shown, one is selected.
+        // Of two next hops, both are shown and one is selected.
         ip("route replace default table 10000 nexthop via 192.0.3.1 nexthop via 192.0.3.9");
         let hops = path_to("198.51.100.1").forth[1].route.clone().unwrap().hops;
         assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
@@ -616,8 +618,8 @@ fn packet_path_equals_the_kernels_forwarding() {
             "no packet was sent to 192.0.3.9 yet: {hops:?}"
         );
 
-        // Through a tunnel: the FDB entry contains the other VTEP, and the result contains the path
-        // of the tunnel's own packet.
+        // The path leads through a tunnel. The FDB entry contains the other VTEP, and the result
+        // contains the path of the tunnel's own packet.
         ip("link add vx9 address 02:00:00:00:00:09 type vxlan id 9 local 192.0.3.2 dstport 8472 nolearning");
         ip("link set vx9 up");
         ip("route add 10.9.0.0/16 via 10.9.0.1 dev vx9 onlink table 10000");
@@ -634,7 +636,7 @@ fn packet_path_equals_the_kernels_forwarding() {
         assert_eq!(outer.route.as_ref().unwrap().hops[0].interface, "up0");
         assert_eq!(tunnelled.end, "out by vx9 to 10.9.0.1");
 
-        // The reason for its end is shown.
+        // The result shows the reason for the end of the path.
         ip("route add blackhole 203.0.113.0/24 table 10000");
         let dropped = path_to("203.0.113.1");
         assert_eq!(dropped.end, "the node drops the packet");

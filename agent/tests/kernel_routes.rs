@@ -157,19 +157,19 @@ fn a_plan_is_installed_and_a_restart_changes_nothing() {
         );
         let rules = ip("rule") + &ip("-6 rule");
 
-        // The whole run of a second agent, with a monitor.
+        // A monitor observes the whole run of a second agent.
         let mut monitor = Command::new("ip").args(["monitor", "all"]).stdout(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let (kernel, _events) = spawn(IpFamily::ALL);
         let host = runtime.block_on(kernel.host()).unwrap();
         assert_eq!(host.tables.get(&"10.1.0.0/16".parse::<IpNet>().unwrap()), Some(&TABLE));
         assert!(!host.used_tables.contains(&TABLE), "the agent's tables do not count as foreign");
-        // No session yet: the plan has no default routes, and the old ones stay.
+        // No session is established yet, so the plan has no default routes, and the old ones stay.
         let mut without = importing();
         without.routes.retain(|key, _| key.prefix.prefix_len() != 0);
         assert_eq!(set(runtime, &kernel, without).changed, 0);
         assert!(runtime.block_on(kernel.set_pods(Vec::new())).unwrap().is_empty());
-        assert_eq!(kernel.status().stale_routes, 4, "two defaults, two learned");
+        assert_eq!(kernel.status().stale_routes, 4, "two default routes and two learned routes");
         assert_eq!(set(runtime, &kernel, importing()).changed, 0);
         learn(&kernel);
         for family in IpFamily::ALL {
@@ -214,7 +214,10 @@ fn only_own_stale_routes_are_removed_by_family() {
         runtime.block_on(kernel.release(IpFamily::V4)).unwrap();
         assert_eq!(table(4, TABLE), ["203.0.113.0/24 via 192.0.2.1 dev up1"]);
         assert!(!ip("rule").contains("lookup 10000"));
-        assert!(table(6, TABLE).concat().contains("default"), "the other family is still held");
+        assert!(
+            table(6, TABLE).concat().contains("default"),
+            "the routes of the other family are still retained"
+        );
         assert!(ip("-6 rule").contains("lookup 10000"));
         runtime.block_on(kernel.release(IpFamily::V6)).unwrap();
         assert_eq!(table(6, TABLE).len(), 1);
@@ -279,7 +282,8 @@ fn a_lost_link_is_excluded_at_once_and_included_again() {
         eventually("no carrier", only_two);
         inside(&routers, || ip("link set r1 up"));
         eventually("carrier again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // This end is set down. The kernel deletes IPv6 addresses; their owner adds them again.
+        // This end is set down. The kernel deletes the IPv6 addresses, and the test adds them
+        // again.
         ip("link set up1 down");
         eventually("down", only_two);
         let event = runtime
@@ -288,7 +292,8 @@ fn a_lost_link_is_excluded_at_once_and_included_again() {
         ip("link set up1 up");
         ip("addr replace 2001:db8:0:1::1/64 dev up1 nodad");
         eventually("up again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
-        // Both paths are gone: there is no default route, instead of one without effect.
+        // Both paths are gone, so there is no default route, instead of a default route without
+        // effect.
         ip("addr del 192.0.2.0/31 dev up1");
         ip("addr del 192.0.2.2/31 dev up2");
         eventually("no way", || table(4, TABLE).is_empty());
@@ -355,7 +360,7 @@ fn learned_routes_are_those_of_imported_peers() {
         set(runtime, &kernel, plan.clone());
         learn(change(prefix, &both));
         assert_eq!(table(4, TABLE).concat().matches("192.0.2.").count(), 2);
-        // RFC 8950: an IPv4 prefix by an IPv6 router.
+        // An IPv4 prefix has an IPv6 router as next hop (RFC 8950).
         learn(change(prefix, &[("2001:db8:0:1::2", "192.0.2.1")]));
         assert!(table(4, TABLE)[0].contains("via inet6 2001:db8:0:1::2 dev up1"), "{:?}", table(4, TABLE));
         learn(change(prefix, &[("192.0.2.9", "192.0.2.9")]));
@@ -364,7 +369,7 @@ fn learned_routes_are_those_of_imported_peers() {
 
         plan.learned = None;
         set(runtime, &kernel, plan);
-        assert!(table(4, TABLE).is_empty(), "import was switched off");
+        assert!(table(4, TABLE).is_empty(), "without import, no learned route is left");
     });
 }
 
@@ -453,7 +458,7 @@ fn nat_is_replaced_as_a_whole_and_only_if_it_differs() {
         };
         let generation = || {
             let output = Command::new("nft").args(["-j", "list", "ruleset"]).output().unwrap();
-            // contains handles: they change with every replacement
+            // the listing contains handles, which change with every replacement
             String::from_utf8(output.stdout).unwrap()
         };
         let (kernel, _events) = spawn([]);

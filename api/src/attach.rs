@@ -6,10 +6,11 @@
 //!
 //! 1. The client sends **one JSON object on one line**, terminated by `\n` ([`encode`], at most
 //!    [`MAX_LINE`] octets).
-//! 2. If there is a network namespace, **one file descriptor** of it travels by `SCM_RIGHTS` with
-//!    the **first `sendmsg`** of that line (Linux delivers it with the first octet). The agent may
-//!    be in another mount namespace, so it never opens the path ([`Attach::netns`] is for people to
-//!    read). A long line may take more `write`s after the first; the descriptor is sent once.
+//! 2. If there is a network namespace, **one file descriptor** of this namespace travels by
+//!    `SCM_RIGHTS` with the **first `sendmsg`** of that line (Linux delivers it with the first
+//!    octet). The agent may be in another mount namespace, so it never opens the path
+//!    ([`Attach::netns`] is for people to read). A long line may take more `write`s after the
+//!    first; the descriptor is sent once.
 //! 3. The server answers with one JSON object on one line, [`Reply`], and closes.
 //!
 //! The receiving side therefore calls `recvmsg` with room for descriptors until it has seen `\n`
@@ -154,7 +155,7 @@ pub struct AttachOptions {
     /// Its rate limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
-    /// Prefixes from which it may send in addition to its addresses.
+    /// Prefixes from which the container may send in addition to its addresses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
 }

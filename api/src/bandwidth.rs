@@ -26,8 +26,8 @@ impl Bandwidth {
 pub struct RateLimit {
     /// In bits per second, Ethernet headers included; at least [`RateLimit::MIN_RATE`].
     pub rate: u64,
-    /// Maximum burst after a pause, in bits, at most [`RateLimit::MAX_BURST`]; none: the agent
-    /// derives it from the rate.
+    /// Maximum burst after a pause, in bits, at most [`RateLimit::MAX_BURST`]. If there is none,
+    /// the agent derives the burst from the rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
 }

@@ -218,9 +218,9 @@ pub struct AgentStatus {
     /// The same reasons with their kinds; empty if the agent has no kinds.
     #[serde(default)]
     pub not_ready_reasons: Vec<NotReadyReason>,
-    /// Reasons why the agent's readiness probe fails. Faults of the agent itself always count.
-    /// Other reasons of `notReady` count only until the agent was ready once, because a new agent
-    /// in its place would have the same reasons.
+    /// Reasons why the agent's readiness probe fails. Faults of the agent itself always make the
+    /// probe fail. Other reasons of `notReady` do so only until the agent was ready once, because a
+    /// restarted agent would have the same reasons.
     #[serde(default)]
     pub not_serving: Vec<String>,
     /// The drain of the node.

@@ -92,9 +92,9 @@ struct Document {
     offset: u64,
 }
 
-/// Splits a text at its document markers. A marker is `---` at the start of a line; nothing else
-/// can begin a line with it (YAML 1.2 §9.1.2), so this needs no parser. The rest of the marker's
-/// line belongs to the document.
+/// Splits a text at its document markers. A marker is `---` at the start of a line. In YAML no
+/// other text can begin a line with `---` (YAML 1.2 §9.1.2), so the split needs no parser. The rest
+/// of the marker's line belongs to the document.
 fn documents(text: &str) -> Vec<Document> {
     let mut documents = vec![Document { text: String::new(), offset: 0 }];
     for (number, line) in (0..).zip(text.split_inclusive('\n')) {

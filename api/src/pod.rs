@@ -1,15 +1,15 @@
 //! The annotations and labels of a pod or its namespace, with hybridnet's names, parsed in one
 //! place.
 //!
-//! The webhook refuses unreadable values, and the controller allocates by them; both must read the
-//! same. The network, the subnets and the network's type may be in an annotation or in a label of
-//! the same name; the annotation has precedence. All others are annotations. An empty value counts
-//! as absent. Values are parsed as tolerantly as in hybridnet (any case, `IPv4Only` for `IPv4`),
-//! and are written in one form.
+//! The webhook refuses unreadable values, and the controller allocates addresses by them. Both must
+//! parse a value in the same way. The network, the subnets and the network's type may be in an
+//! annotation or in a label of the same name; the annotation has precedence. All others are
+//! annotations. An empty value counts as absent. Values are parsed as tolerantly as in hybridnet
+//! (any case, `IPv4Only` for `IPv4`), and are written in one form.
 //!
 //! The pools (`ip-pool`, `mac-pool`) are common to all pods of a workload: a stateful pod takes the
-//! entry of its ordinal, any other pod the first. hybridnet splits `ip-pool` on the wrong string
-//! and refuses more than one entry; Trunkline accepts several.
+//! entry of its ordinal, and any other pod takes the first entry. hybridnet splits `ip-pool` on the
+//! wrong string and refuses more than one entry; Trunkline accepts several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -269,8 +269,8 @@ pub fn extra_prefix(text: &str) -> Result<IpNet, ExtraPrefixError> {
     }
 }
 
-/// Parses a pod's annotation `extra-prefixes`: it may send from these in addition to its addresses.
-/// Faults name the entry.
+/// Parses a pod's annotation `extra-prefixes`. The pod may send from these prefixes in addition to
+/// its addresses. Faults name the entry.
 pub fn extra_prefixes(
     pod: &str,
     annotations: &BTreeMap<String, String>,

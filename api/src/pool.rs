@@ -12,9 +12,9 @@
 //! Two bitmaps cover start…end: the addresses in use, and those that are not available to
 //! everybody. The second one has a summary with one bit for each full word. A search for the next
 //! address reads at most one word, a summary of a sixty-fourth of the range, and one more word,
-//! wherever the free addresses are. So it costs the same in an empty and in a nearly full /12. The
-//! few excluded or reserved addresses are kept in a sorted list. All together take a quarter of an
-//! octet for each address.
+//! wherever the free addresses are. So a search costs the same in an empty and in a nearly full
+//! /12. The few excluded or reserved addresses are kept in a sorted list. The bitmaps, the summary
+//! and the list together take a quarter of an octet for each address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! The CRDs' rules and the Rust rules agree: on objects, and on the field that they name. The
-//! lab's test `kube/crds` compares their verdicts on generated objects.
+//! The CRDs' rules and the Rust rules agree: on objects, and on the field that they name. The lab's
+//! test `kube/crds` compares their decisions about generated objects.
 #![cfg(feature = "kube")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 

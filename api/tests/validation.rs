@@ -687,7 +687,8 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
     for part in ["64702", "64701", "Network rack1", "nodeSelector"] {
         assert!(found[0].message.contains(part), "{}", found[0]);
     }
-    // The same AS: no conflict of AS numbers, but still two paths into the fabric.
+    // Both networks have the same AS, so no AS numbers conflict. But the node still has two paths
+    // into the fabric.
     let found = on("64701", &[("rack", "1"), ("zone", "a")]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].field, "spec.nodeSelector");
@@ -701,7 +702,7 @@ fn immutable_fields_are_named() {
         let (new_networks, new_subnets, _) = load(&edited(GOOD, edits));
         validate_change((&networks, &subnets), (&new_networks, &new_subnets)).err().unwrap_or_default()
     };
-    // Allowed changes.
+    // These changes are allowed.
     for edit in [
         ("asn: 64601", "asn: 64602"),
         ("nodeSelector: {rack: \"1\"}", "nodeSelector: {rack: \"9\"}"),

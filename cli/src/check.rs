@@ -200,7 +200,7 @@ mod tests {
             warnings[0].contains("Subnet pods: ") && warnings[0].contains("10.201.0.0/24"),
             "{warnings:?}"
         );
-        // This host allocates nothing from a Network of other nodes.
+        // The Network does not select this host, so this host allocates nothing from it.
         let warnings = found(&(NETWORK.to_owned() + &subnet("")), "rack2");
         assert!(warnings.len() == 1 && !warnings[0].contains("Subnet"), "{warnings:?}");
     }

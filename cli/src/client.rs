@@ -54,7 +54,7 @@ pub fn query_when<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::R
 }
 
 /// Sends a request whose result the agent writes into `file`. There is no time limit, because the
-/// file determines the duration. The agent stops if this process ends.
+/// duration depends on the file. If this process ends, the agent stops writing.
 pub fn query_into<T: DeserializeOwned>(
     socket: &Path,
     query: Query,

@@ -38,8 +38,8 @@ mod tests {
 
     /// The completions that bash offers for the last of these words.
     fn offered(words: &[&str]) -> Vec<String> {
-        // Like a call of bash: variables with the words and the index of the current word; as
-        // arguments the program, the current word and the previous word.
+        // The call is like bash's own. Variables contain the words and the index of the current
+        // word. The arguments are the program, the current word and the previous word.
         let driver = r#"
             eval "$SCRIPT" || exit 1
             COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))

@@ -1,7 +1,8 @@
 //! Recent events, once or continuously.
 //!
-//! To follow, the command sends one request after the other. The agent answers each one when there
-//! is a newer event. The agent keeps no list of followers, so a follower that stops costs nothing.
+//! With `--follow`, the command sends one request after the other. The agent answers each request
+//! when there is a newer event. The agent keeps no list of followers, so a follower that stops
+//! costs nothing.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

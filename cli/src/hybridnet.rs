@@ -1,8 +1,8 @@
 //! Whether hybridnet's daemon runs on this node. Trunkline and hybridnet use rules and routes with
-//! the same numbers and would delete each other's. A Trunkline configuration that precedes
+//! the same numbers, and each would delete the other's. A Trunkline configuration that precedes
 //! hybridnet's would also disconnect hybridnet's pods before an agent of Trunkline can attach them.
 //!
-//! The sign of the daemon is a listening socket for its plugin, a path that ends in
+//! The daemon is recognized by its listening socket for its plugin, whose path ends in
 //! `hybridnet.sock`. The kernel lists the listening sockets of a network namespace with their
 //! paths, and daemon and agent are both in the host's namespace. So the check needs no access to
 //! the daemon's folders or process from the agent's container. A socket file of a stopped daemon is
@@ -37,7 +37,7 @@ pub fn refuse_if_running() -> anyhow::Result<()> {
 /// The path of the daemon's socket, if it listens.
 fn listening(table: &str) -> Option<&str> {
     table.lines().skip(1).find_map(|line| {
-        // Num RefCount Protocol Flags Type St Inode Path
+        // The columns are: Num RefCount Protocol Flags Type St Inode Path.
         let flags = u32::from_str_radix(line.split_whitespace().nth(3)?, 16).ok()?;
         let path = line.split_whitespace().nth(7)?;
         let is_its = path.rsplit('/').next() == Some(SOCKET_NAME);

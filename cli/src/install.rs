@@ -181,7 +181,7 @@ fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // The temporary file is useless now; the first error is the one that is reported.
+        // The temporary file is useless now. Only the first error is reported.
         let _ = fs::remove_file(&temporary);
     }
     written.map(|()| true)
@@ -191,9 +191,9 @@ fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
 /// was guessed.
 const NAMES: usize = 16;
 
-/// Creates a hidden temporary file; its suffix is none that a runtime reads. An existing file or
-/// link is never opened (`O_EXCL`), so another user with write access to the folder cannot redirect
-/// the write.
+/// Creates a hidden temporary file; runtimes ignore files with its suffix. An existing file or link
+/// is never opened (`O_EXCL`), so another user with write access to the folder cannot redirect the
+/// write.
 fn create_temporary(
     folder: &Path,
     name: &str,
@@ -271,13 +271,13 @@ mod tests {
         assert_eq!(fs::metadata(bin.join(PLUGIN)).unwrap().mode() & 0o777, 0o755);
         check(&fs::read_to_string(conf.join(&it.place.conf_name)).unwrap()).unwrap();
 
-        // Repeated: the same files, without a write.
+        // A repeated command finds the same files and writes nothing.
         let of = |path: &Path| fs::metadata(path).unwrap().ino();
         let before = (of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name)));
         install(&it).unwrap();
         assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
 
-        // Another version is a new file, so a running plugin keeps its old file.
+        // Another version of the plugin becomes a new file, so a running plugin keeps its old file.
         let running = File::open(bin.join(PLUGIN)).unwrap();
         fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
         install(&it).unwrap();
@@ -319,7 +319,8 @@ mod tests {
         fs::create_dir_all(bin).unwrap();
         let victim = folder.path().join("victim");
         fs::write(&victim, "untouched").unwrap();
-        // Predictable names of temporary files, and the plugin's own name.
+        // Another user has created links with predictable names of temporary files, and with the
+        // plugin's own name.
         symlink(&victim, bin.join(format!(".{PLUGIN}.{}.new", std::process::id()))).unwrap();
         symlink(it.plugin.as_ref().unwrap(), bin.join(PLUGIN)).unwrap();
         fs::set_permissions(it.plugin.as_ref().unwrap(), Permissions::from_mode(0o755)).unwrap();
@@ -327,7 +328,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
 
-        // A guessed name: the command uses another name, and fails after the last one.
+        // If another user has guessed a name, the command uses another name. It fails after the
+        // last name.
         let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
         planted(1);
         let mut numbers = [1, 2].into_iter();

@@ -1,6 +1,6 @@
 //! The agent as a process: killed, restarted with its remaining state, and with bad input. Each
-//! test has its own network namespace. There is no router; the only peer is one that pods do not
-//! wait for, unless stated otherwise.
+//! test has its own network namespace. There is no router. Unless stated otherwise, pods do not
+//! wait for the only peer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host;
@@ -54,7 +54,7 @@ fn repeated_add_and_del_survive_a_kill() {
         assert!(inside(&one, || ping(&address(&second))), "pods reach each other");
 
         host.kill();
-        assert!(inside(&one, || ping(&address(&second))), "without an agent too");
+        assert!(inside(&one, || ping(&address(&second))), "pods reach each other without an agent too");
         host.start();
         assert_eq!(host.pods().len(), 2);
         assert_eq!(host.add("c1", &one).unwrap(), first, "the answer is the same after a restart");

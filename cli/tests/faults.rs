@@ -73,7 +73,7 @@ struct Bad {
     what: &'static str,
     from: &'static str,
     to: &'static str,
-    /// File, resource and field; and the fix.
+    /// The file with resource and field, and then the fix.
     says: [&'static str; 2],
 }
 
@@ -503,8 +503,8 @@ fn storm(verb: &str) {
         assert!(inside(&routers, || ping(&witness)), "round {round}: without an agent");
 
         host.start();
-        // After the start, each attachment is complete, or marked as broken by a DEL; none is a
-        // partial ADD.
+        // After the start, each attachment is complete, or it is marked as broken because a DEL was
+        // killed. No partial ADD remains.
         let states = host.pods();
         for (name, state) in &states {
             let known = state == "attached" && link_exists(name) || verb == "DEL" && state == "broken";

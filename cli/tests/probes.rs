@@ -1,5 +1,5 @@
-//! Probes, with a router beyond a link that forwards. Each fault is reported although BGP does not
-//! detect it, ends with its cause, and no pod receives a probe.
+//! Probes through a forwarding router beyond a link. Each fault is reported although BGP does not
+//! detect it, and the report ends with the cause. No pod receives a probe.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 
@@ -143,7 +143,7 @@ fn faults_without_a_session_loss_are_reported_and_end() {
             ),
             (
                 ProbeFaultKind::Silent,
-                // Packets in one direction, except BGP.
+                // The rule drops packets in one direction, except BGP.
                 filter("postrouting priority 0; oifname r1 meta l4proto != 6 drop"),
                 no_filter.clone(),
             ),
@@ -169,7 +169,7 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
         let rack = Rack::new("");
         sh(&rack.router, "ip route del 10.14.0.0/24");
         rack.has(ProbeFaultKind::ToPods);
-        // A pod that has the magic, the ports and the addresses, but not the secrets.
+        // The pod knows the magic, the ports and the addresses of probes, but not the secrets.
         let forge = |from: &OwnedFd, bind: &str| {
             let content = [&b"tlpr"[..], &[0x5a; 60]].concat();
             inside(from, || {
@@ -191,7 +191,8 @@ fn a_pod_can_neither_answer_nor_forge_a_probe() {
         }
         sh(&rack.router, &format!("ip route add 10.14.0.0/24 via {}", fabric::HOST));
         rack.good();
-        // Packets of others to the pod with the magic of probes are dropped on the uplink, too.
+        // Packets of other hosts to the pod with the magic of probes are dropped on the uplink,
+        // too.
         let before = rack.received().1;
         forge(&rack.router, "0.0.0.0");
         rack.good();

@@ -73,7 +73,7 @@ impl Ping {
             before.rsplit([' ', ',']).next().unwrap().parse().unwrap()
         };
         let (sent, received) = (number("packets transmitted"), number("received"));
-        // The last one may be on its way.
+        // The last request may be on its way.
         assert!(sent > 20 && received + 1 >= sent, "{}: {line}", self.what);
     }
 }
@@ -133,7 +133,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 fn taken_bgp_port_loses_no_packet_and_is_bound_later() {
     isolated("taken_bgp_port_loses_no_packet_and_is_bound_later", |_| {
         let mut running = Running::killed(0);
-        // Not v6only: the socket has the port in both families.
+        // The socket is not `v6only`, so it uses the port in both families.
         let taken = TcpListener::bind("[::]:179").unwrap();
         running.host.start();
         let host = &running.host;
@@ -191,7 +191,7 @@ fn unreadable_store_loses_no_packet() {
         let (store, away) = (running.host.path("store.redb"), running.host.path("away"));
         fs::rename(&store, &away).unwrap();
         fs::create_dir(&store).unwrap();
-        // A device without a route: it may be a pod's, because the records are unknown.
+        // The device has no route. It may belong to a pod, because the records are unknown.
         ip("link add tlorphan type veth peer name other");
         ip("link set tlorphan alias trunkline:c9:eth0");
         running.host.start();
@@ -304,7 +304,7 @@ fn launch(host: &mut Host, mut command: Process) {
 fn guard_that_cannot_be_loaded_loses_no_packet() {
     isolated("guard_that_cannot_be_loaded_loses_no_packet", |_| {
         let mut running = Running::killed(0);
-        // The agent's `nft` fails until it is removed.
+        // The agent finds this `nft`, which fails until the test removes it.
         let folder = running.host.path("bin");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/false", folder.join("nft")).unwrap();
@@ -420,7 +420,7 @@ fn speaker_that_cannot_start_loses_no_packet() {
             assert!(view.bgp.is_none() && view.speaker_fault.is_some());
             let events = history.since(0).events;
             let failures = events.iter().filter(|event| event.kind == EventKind::SpeakerFailed);
-            assert_eq!(failures.count(), 1, "one event for one reason");
+            assert_eq!(failures.count(), 1, "each reason causes one event");
             assert!(default_route().is_some());
             assert!(kernel.status().stale_routes > 0, "the default route of the last run stays");
             reconcile.stop().await;

@@ -129,7 +129,8 @@ impl Pings {
         Pings(inside(pod, || (0..TARGETS).map(ping).collect()))
     }
 
-    /// Ends them. Returns the number of lost requests; the last one of each may be on its way.
+    /// Ends them. Returns the number of lost requests. The last request of each `ping` may be on
+    /// its way.
     fn lost(self) -> u32 {
         let lost = self.0.into_iter().map(|process| {
             let pid = process.id().to_string();
@@ -148,7 +149,7 @@ impl Pings {
     }
 }
 
-/// All requests of a moment are answered.
+/// Checks that all requests of a short time are answered.
 fn all_answered(pod: &OwnedFd) {
     let pings = Pings::start(pod);
     std::thread::sleep(Duration::from_millis(500));
@@ -161,7 +162,7 @@ fn default_route() -> String {
     let mut lines =
         routes.lines().skip_while(|line| !(line.starts_with("default") && line.contains("table 10000")));
     let first = lines.next().unwrap_or_default();
-    // The next hops of ECMP have their own lines.
+    // With ECMP, each next hop has its own line.
     let hops = lines.take_while(|line| line.starts_with('\t'));
     hops.fold(first.to_owned(), |route, hop| format!("{route} {hop}"))
 }
@@ -257,7 +258,8 @@ fn default_route_follows_the_routers_default_routes() {
         leaves_by(&both, &[one]);
         assert_eq!(pings.lost(), 0, "a restart of the agent loses nothing");
 
-        // The last router withdraws its default route too: the configured route stays.
+        // The last router withdraws its default route too. Then the next hops are the configured
+        // peers.
         one.default.send(false).unwrap();
         leaves_by(&both, &both);
         let lost = texts(&host, EventKind::DefaultLost);

@@ -1,6 +1,6 @@
 //! An agent with a VLAN network: the requirements on the VLAN before a pod is ready, and the
 //! neighbours' entries afterwards. The network is untagged, so the kernel needs no driver; only the
-//! name of the device differs from a tagged one.
+//! name of the device differs from that of a tagged network.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -23,8 +23,8 @@ const ROUTER: &str = "02:00:00:00:00:01";
 /// VLAN's router.
 fn rack() -> (Host, OwnedFd) {
     let rack = namespace();
-    // The default of many distributions: the strict check of sources for interfaces without their
-    // own setting.
+    // As in many distributions, sources are checked strictly on every interface without its own
+    // setting.
     for scope in ["all", "default"] {
         fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
     }
@@ -87,7 +87,7 @@ fn pod_is_reachable_at_once_despite_old_neighbour_entries() {
                 let neighbours = inside(&rack, || ip_json(&format!("neigh show {address} dev rack")));
                 neighbours.first().is_some_and(|neighbour| neighbour["lladdr"] == up1.as_str())
             });
-            // The link is new: its link-local address must be usable before it can send
+            // The link is new, and its link-local address must be usable before it can send
             // solicitations to the rack.
             eventually("the pod answers", || inside(&rack, || ping(address)));
         }
@@ -128,8 +128,8 @@ fn duplicate_address_is_not_assigned() {
             ip("addr add fd00:10::12/64 dev rack nodad");
         });
         for taken in ["10.10.0.10 of Subnet s4", "fd00:10::12 of Subnet s6"] {
-            // The families run in parallel: addresses that were free in both are released, and the
-            // next ones are tried.
+            // The checks of both families run in parallel. If neither finds another host, the
+            // addresses are released and the next ones are tried.
             let failure = (0..3).find_map(|_| match host.add("c1", &namespace()) {
                 Ok(_) => host.del("c1").map(|_| None).unwrap(),
                 Err(failure) => Some(failure),
@@ -141,11 +141,11 @@ fn duplicate_address_is_not_assigned() {
             nothing_is_left(&host, "c1");
         }
         assert_eq!(pod_routes(), 0);
-        // The address never belonged to this host: nothing here answers for it, and its owner still
-        // has it.
+        // The address never belonged to this host. This host does not answer for it, and its owner
+        // still has it.
         assert!(!ip("neigh show proxy").contains("10.10.0.10"));
         let next = host.add("c1", &namespace()).unwrap();
-        assert_eq!(address(&next), "10.10.0.13", "the address after the tried ones");
+        assert_eq!(address(&next), "10.10.0.13", "the next address after the tried addresses");
     });
 }
 

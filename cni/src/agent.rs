@@ -53,7 +53,7 @@ pub(crate) fn note_start() -> SystemTime {
     *STARTED.get_or_init(SystemTime::now)
 }
 
-/// For the agent's traces: the time since which the runtime has been waiting, and its trace.
+/// The data for the agent's traces: the start of the runtime's wait, and the runtime's trace.
 fn origin() -> Origin {
     let since = note_start().duration_since(SystemTime::UNIX_EPOCH);
     let traceparent = std::env::var("TRACEPARENT").ok().filter(|text| text.len() <= TRACEPARENT);
@@ -98,8 +98,8 @@ impl<'a> Agent<'a> {
         let line = encode(&request)
             .map_err(|error| Failure::new(Code::Internal, format!("cannot write the request: {error}")))?;
         let mut stream = self.connect().map_err(|error| self.cannot_reach(error))?;
-        // An agent that refuses early answers and closes before it has read everything. Its answer
-        // is better than this side's broken pipe.
+        // If the agent refuses the request early, it answers and closes before it has read the
+        // whole request. The plugin reports this answer, and not its own broken pipe.
         let sent = self.send(&mut stream, &line, namespace);
         match (sent, self.receive(&mut stream)) {
             (_, Ok(Some(reply))) => Ok(reply),

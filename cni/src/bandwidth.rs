@@ -2,8 +2,8 @@
 //! name, or else the pod's annotations, as in Kubernetes.
 //!
 //! A runtime that derives the capability from the annotations has no value for the burst, and
-//! writes the largest number of 31 or 32 bits. Such a burst would let a quarter or half a gigabyte
-//! pass before any limit, so it counts as unset.
+//! writes the largest number of 31 or 32 bits. With such a burst, a quarter or half a gigabyte
+//! would pass without a limit, so the plugin ignores this value.
 
 use serde_json::{Map, Value};
 use trunkline_api::attach::{Code, Failure};

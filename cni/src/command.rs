@@ -54,7 +54,7 @@ fn add(configuration: &Configuration) -> Result<Value, Failure> {
     Ok(result::added(configuration, &interface.ifname, &path, &attachment))
 }
 
-/// Only the container and the interface must be known. All other inputs may be gone, so they are
+/// DEL needs only the container and the interface. All other inputs may be gone, so they are
 /// optional.
 fn delete(configuration: &Configuration) -> Result<(), Failure> {
     let interface = container()?;
@@ -91,7 +91,7 @@ fn garbage_collect(configuration: &Configuration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Without an agent nothing can be attached; STATUS has its own code for that.
+/// Without an agent nothing can be attached. STATUS has its own error code for this case.
 fn status(configuration: &Configuration) -> Result<(), Failure> {
     configuration.refuse_unsupported()?;
     match Agent::new(configuration).request(Command::Status, None) {
@@ -101,7 +101,7 @@ fn status(configuration: &Configuration) -> Result<(), Failure> {
     }
 }
 
-/// Needs no valid configuration: it is a runtime's first command.
+/// VERSION needs no valid configuration, because it is a runtime's first command.
 fn version(input: &[u8]) -> Value {
     json!({
         "cniVersion": version_of(input).unwrap_or_else(|| NEWEST.to_owned()),

@@ -9,9 +9,9 @@
 //!  standard input ─ configuration ─┴─ command ─ agent ┴─ error ─── stdout, exit status 1
 //! ```
 //!
-//! CNI 0.4.0, 1.0.0 and 1.1.0: ADD, DEL, CHECK and VERSION, and from 1.1.0 on GC and STATUS. It may
-//! be at any position in a chain: the result of previous plugins (`prevResult`) is kept, and its
-//! own interface is added after it.
+//! The plugin supports CNI 0.4.0, 1.0.0 and 1.1.0 with ADD, DEL, CHECK and VERSION, and from 1.1.0
+//! on with GC and STATUS. It may be at any position in a chain: the result of previous plugins
+//! (`prevResult`) is kept, and its own interface is added after it.
 //!
 //! The runtime starts it once per container, so it is small and blocking, without an async runtime.
 

@@ -82,7 +82,8 @@ impl OptionSources<'_> {
         Some(text.to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// The pod's entry in a pool: with several entries, the one of its ordinal.
+    /// The pod's entry in a pool. If the pool has several entries, it is the entry of the pod's
+    /// ordinal.
     fn pool_entry(&self, name: &str) -> Result<Option<String>, Failure> {
         let Some(pool) = self.annotation(name) else { return Ok(None) };
         let entries: Vec<&str> = pool.split(',').map(str::trim).collect();

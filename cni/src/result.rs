@@ -1,7 +1,7 @@
 //! Results in the requested CNI version, appended to those of the previous plugins.
 //!
-//! `prevResult` is kept as JSON, so keys that are unknown to this plugin are preserved. It has the
-//! version of the configuration (the runtime converts it), and so do the additions:
+//! `prevResult` is kept as JSON, so keys that are unknown to this plugin are preserved. The runtime
+//! converts it to the version of the configuration, and the additions have the same version:
 //!
 //! | | 0.4.0 | 1.0.0 | 1.1.0 |
 //! |---|---|---|---|

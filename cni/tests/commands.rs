@@ -57,9 +57,9 @@ fn add_sends_the_namespace_and_prints_each_version() {
         let pod = attach.pod.unwrap();
         assert_eq!((pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()), ("shop", "web-2", "u1"));
         assert!(attach.wanted.is_empty());
-        assert_eq!(attach.deadline_ms, 19_000, "a little less than timeoutSeconds");
+        assert_eq!(attach.deadline_ms, 19_000, "the deadline is a little less than timeoutSeconds");
 
-        assert_eq!(received.descriptors.len(), 1, "the namespace, once");
+        assert_eq!(received.descriptors.len(), 1, "the namespace arrives once");
         let received =
             std::fs::File::from(received.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();
@@ -219,7 +219,7 @@ fn bandwidth_comes_from_capability_or_annotations() {
     assert_eq!(wanted(both.clone()), json!({"ingress": {"rate": 5_000_000, "burst": 80_000}}));
     both["bandwidth"] = json!({});
     assert_eq!(wanted(both)["ingress"], json!({"rate": 10_000_000}));
-    // The value that runtimes write if no burst was chosen.
+    // Runtimes write this value if no burst was chosen.
     for burst in [i32::MAX as u64, u64::from(u32::MAX)] {
         let capable =
             json!({"bandwidth": {"egressRate": 2_000_000, "egressBurst": burst, "shapedSubnets": []}});

@@ -37,7 +37,7 @@ fn missing_agent_error_names_socket_and_fix() {
             .failure(50, &["cannot reach the agent at", socket]);
     };
     try_it();
-    // A socket left behind by a dead agent.
+    // A dead agent left this socket.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     try_it();
@@ -134,7 +134,7 @@ fn invalid_standard_input_is_refused() {
         }
     }
     let error = plugin(&environment("ADD"), b"{\"cniVersion\":\"0.3.1\"}").failure(1, &[]);
-    assert_eq!(error["cniVersion"], "0.3.1", "in the requested version");
+    assert_eq!(error["cniVersion"], "0.3.1", "the error has the requested version");
     let mut long = vec![b' '; (16 << 20) + 1];
     long[0] = b'{';
     plugin(&environment("ADD"), &long).failure(6, &["longer than"]);

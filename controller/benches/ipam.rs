@@ -1,10 +1,10 @@
 //! Cost of address allocation: time per address in a /12 that is 90 % full, and memory. `cargo lab
 //! bench ipam` runs this bench and reads the lines that begin with `ipam`.
 //!
-//! The free tenth is scattered over the range. Addresses are released at other places than they are
-//! allocated, as after years of service. The bench also prints the memory of the controller's rows
-//! and indexes for an IPInstance. It times [`Ipam::allocate`] alone: network, subnet, next address,
-//! MAC address, holder.
+//! The free addresses are scattered over the range, as after years of service: each round allocates
+//! addresses in order and releases others at scattered places. The bench also prints the memory of
+//! the controller's rows and indexes for an IPInstance. It times [`Ipam::allocate`] alone: network,
+//! subnet, next address, MAC address, holder.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a bench measures")]
@@ -55,7 +55,7 @@ fn address(base: Ipv4Addr, index: u32) -> IpAddr {
 }
 
 /// Random-looking bits for MAC addresses. Ascending MAC addresses would be adjacent in the hash
-/// map; 24 random bits are not. (The finalizer of SplitMix64.)
+/// map, and random ones are not. (The finalizer of SplitMix64.)
 fn random(number: u32) -> u32 {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -88,8 +88,8 @@ fn cluster(namespaces: &[String]) -> usize {
     .unsigned_abs()
 }
 
-/// Octets per IPInstance in rows and indexes, for 100,000 IPInstances from a watch, each of its own
-/// pod.
+/// Octets per IPInstance in rows and indexes, for 100,000 IPInstances from a watch, each with a pod
+/// of its own.
 fn rows(namespaces: &[String]) -> f64 {
     const COUNT: u32 = 100_000;
     let mut state = ControllerState::default();

@@ -31,7 +31,7 @@
 //! **Start**: every replica runs the watches, the metrics and the webhook. **A term** begins with
 //! new lists of IPInstances and then of pods, so that all writes of the predecessor are known. Then
 //! the addresses are rebuilt, and every object is reconciled once. **Stop** (SIGTERM): the term
-//! ends, the Lease is released, the process ends. Nothing must be written at the end: the next
+//! ends, the Lease is released, the process ends. No write is needed at the end, because the next
 //! leader finds the unfinished work.
 
 pub mod cluster;

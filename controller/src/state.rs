@@ -138,8 +138,8 @@ pub struct Term {
     /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
     /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// The subset of `waiting` for which no address was free, by network. The first pod of a line
-    /// gets the next free address.
+    /// The pods in `waiting` for which no address was free, by network. The first pod of a
+    /// network's queue gets the next free address.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
@@ -162,7 +162,7 @@ pub(crate) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Appends a pod, unless it is in the line already.
+    /// Appends a pod, unless it is in the queue already.
     pub(crate) fn push(&mut self, key: &Key) {
         if self.all.insert(key.clone()) {
             self.order.push_back(key.clone());
@@ -185,7 +185,7 @@ pub struct PendingCreate {
     pub network: Arc<Network>,
     /// The allocated addresses.
     pub granted: AllocatedAddresses,
-    /// The address families that the pod has in all.
+    /// The families of all addresses of the pod, including those that it already has.
     pub family: trunkline_api::pod::IpFamily,
 }
 

@@ -72,7 +72,7 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
     let following = watch::<Pod>(lead, config, pods.clone());
-    // Only reports depend on these two, so no work waits for their lists.
+    // Only reports depend on these two watches, so no work waits for their lists.
     let all = watcher::Config::default;
     let policies = watch::<PartialObjectMeta<NetworkPolicy>>(lead, all(), Relist::default());
     let services = watch::<PartialObjectMeta<Service>>(lead, all(), Relist::default());

@@ -7,11 +7,11 @@
 //! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances | that of the pods |
 //! | `GlobalService` | Services with hybridnet's annotation `global-service` | its own, metadata only |
 //!
-//! In each term and for each feature there are: one log line for the first object, and one more if
-//! there are more than [`EVENTS`]; an event on each of the first [`EVENTS`] objects; a gauge with
-//! the number of objects. `Tracker` decides; [`Unsupported`] logs and sends the events. Agents do
-//! not watch these objects: each node would load the API server with the watches that the leader
-//! has once.
+//! Each feature has these reports in each term. There is one log line for the first object, and one
+//! more if there are more than [`EVENTS`] objects. Each of the first [`EVENTS`] objects gets an
+//! event. A gauge has the number of objects. `Tracker` decides; [`Unsupported`] logs and sends the
+//! events. Agents do not watch these objects: each node would load the API server with the watches
+//! that the leader has once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl Unsupported {
     }
 }
 
-/// How many objects have an event.
+/// Whether all objects have an event, or only some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Extent {
     AllWithEvents,
@@ -197,8 +197,8 @@ impl Tracker {
         has_room
     }
 
-    /// The extent, if a log line is due: once for each extent, and not before the first list is
-    /// complete, because the line has the number of objects.
+    /// The extent, if a log line is due. Each extent has one line. No line is due before the first
+    /// list is complete, because the line contains the number of objects.
     fn poll_log(&mut self) -> Option<Extent> {
         if !self.objects.is_listed() || self.logged >= self.extent {
             return None;
@@ -264,7 +264,10 @@ mod tests {
         assert!(list(&mut tracker, [1, 3]).is_empty(), "a new list repeats no event");
         assert_eq!(tracker.objects.len(), 2);
         tracker.objects.remove(&key(1));
-        assert!(add(&mut tracker, [1]).is_empty(), "nor does an annotation that is removed and set again");
+        assert!(
+            add(&mut tracker, [1]).is_empty(),
+            "an annotation that is removed and set again repeats no event"
+        );
         assert!(tracker.set(&key(1), "another uid"), "a new object of the same name gets its own event");
     }
 

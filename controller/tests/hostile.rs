@@ -209,7 +209,7 @@ async fn answer(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
 }
 
 async fn within<T>(test: impl Future<Output = T>) -> T {
-    // One flood at a time: each uses half of the usual limit of file descriptors.
+    // Only one flood runs at a time, because each uses half of the usual limit of file descriptors.
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = ALONE.lock().await;
     tokio::time::timeout(DEADLINE, test).await.expect("no hang")
@@ -294,7 +294,7 @@ async fn large_bodies_leave_memory_to_other_sources() {
             let head = format!("POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", LARGE + 1);
             stream.write_all(head.as_bytes()).await.unwrap();
             let sent = stream.write_all(&vec![b' '; LARGE]).await;
-            // Four of these fit into 32 MiB.
+            // Four bodies of this size fit into 32 MiB.
             if number > 4 && sent.is_ok() {
                 // No answer means that the connection was closed during the body.
                 let answer = answer(&mut stream).await.unwrap_or_default();

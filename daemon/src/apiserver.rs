@@ -9,8 +9,8 @@
 //! (`TCP_USER_TIMEOUT`). The cost to the API server is negligible, because only the kernels handle
 //! the probes.
 //!
-//! kube builds its layers around a connector of its own, without a way to set these options. So
-//! this module puts the same layers around its own connector.
+//! kube builds its layers around its own connector, and these options cannot be set there. So this
+//! module builds the same layers around another connector.
 
 use std::time::Duration;
 

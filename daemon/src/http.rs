@@ -36,8 +36,8 @@ pub const LIMITS: Limits = Limits {
     octets_per_source: 0,
     work_per_source: 1,
 };
-/// From the end of a response to the end of the next request's head: longer than Prometheus' usual
-/// interval.
+/// Time limit from the end of a response to the end of the next request's head. It is longer than
+/// Prometheus' usual interval.
 const IDLE: Duration = Duration::from_secs(90);
 /// A client that reads nothing of a response for this long is considered gone.
 const STALLED: Duration = Duration::from_secs(30);
@@ -147,7 +147,8 @@ pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
     }
 }
 
-/// Pauses after accept(2) failed for lack of descriptors: no event reports a free one.
+/// Pauses after accept(2) failed for lack of descriptors, because no event reports a free
+/// descriptor.
 pub async fn pause_accepting() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

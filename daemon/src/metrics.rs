@@ -2,7 +2,7 @@
 //!
 //! There are two kinds of metrics. **Events** are counted in a registry as they happen
 //! ([`counter`], [`histogram`]). **State** is read from its owners at each scrape and written once
-//! ([`Exposition`]): no gauge can become stale, and deleted objects have no series left.
+//! ([`Exposition`]). So no gauge can become stale, and deleted objects have no series left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

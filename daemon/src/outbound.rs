@@ -79,7 +79,7 @@ impl OutboundClient {
         let answer = self.0.clone().oneshot(request).await?;
         let (head, body) = answer.into_parts();
         let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        // Read the body to its end: then the connection can be reused.
+        // Read the body to its end, so the connection can be reused.
         let body = Limited::new(body, ANSWER).collect().await.map(|body| body.to_bytes());
         Ok(HttpResponse {
             status: head.status,

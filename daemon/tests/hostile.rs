@@ -107,7 +107,7 @@ async fn flood(octets: &[u8]) {
 }
 
 async fn within<T>(test: impl Future<Output = T>) -> T {
-    // One flood at a time: each uses half of the usual limit of file descriptors.
+    // Only one flood runs at a time, because each uses half of the usual limit of file descriptors.
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = ALONE.lock().await;
     tokio::time::timeout(DEADLINE, test).await.expect("no hang")
@@ -197,8 +197,8 @@ async fn exhausted_descriptors_stop_no_probe() {
     });
     let address = address.expect("the server's address");
     let test = async {
-        // More connections than the process has descriptors, and fewer than the limit of one
-        // source.
+        // The test opens more connections than the process has descriptors, and fewer than the
+        // limit of one source.
         let mut open = Vec::new();
         for _ in 0..LIMITS.per_source {
             open.push(attack(address, b"").await);

@@ -1,5 +1,5 @@
-//! Sockets that tokio polls: packet sockets and netlink notification sockets. All unsafe code of
-//! this crate.
+//! Sockets that tokio polls: packet sockets and netlink notification sockets. This module contains
+//! all unsafe code of the crate.
 //!
 //! The crate uses only tokio's reactor (`AsyncFd`). No code in this crate uses `tokio::net` to
 //! reach another host.
@@ -53,8 +53,8 @@ impl PacketSocket {
         socket.attach_filter(filter)?;
         // The socket is bound to all protocols, and the filter selects one. Only such a socket gets
         // a frame before the interface's other receivers, such as IPVLAN. An answer to a request
-        // from an IPVLAN slave's address is delivered to the slave. A socket that is bound to one
-        // protocol does not see it.
+        // from an IPVLAN slave's address is delivered to the slave, and a socket that is bound to
+        // one protocol does not receive this answer.
         let mac = bind(&socket, index, libc::ETH_P_ALL as u16)?;
         socket.set_nonblocking(true)?;
         Ok(PacketSocket { socket: Some(register(socket)?), mac })

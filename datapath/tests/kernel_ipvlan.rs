@@ -196,15 +196,15 @@ fn slave_uses_its_vlan_directly_and_the_pair_to_the_host() {
         assert_eq!(learned[0]["lladdr"], parent.as_str());
         assert_eq!(device.mac.map(|octet| format!("{octet:02x}")).join(":"), parent);
         assert_eq!(node.check(runtime, &one, &spec).as_ref(), Ok(&device));
-        // A repeated ADD: the same device, and it still works.
+        // A repeated ADD returns the same device, and the device still works.
         assert_eq!(node.attach(runtime, &one, &spec), device);
         assert!(inside(&one, || ping("10.10.0.1") && ping("192.0.2.1")));
         assert_eq!(node.kernel.status().last_error, None);
     });
 }
 
-/// A repeated ADD: the slave already has the address, so the gateway's answers to the check go to
-/// the slave.
+/// In a repeated ADD, the slave already has the address, so the gateway's answers to the check go
+/// to the slave.
 #[test]
 fn link_check_receives_answers_to_a_slave() {
     on_node("link_check_receives_answers_to_a_slave", |runtime, node| {
@@ -296,7 +296,7 @@ fn del_deletes_slave_and_pair_but_no_foreign_link() {
         assert_eq!(links(&netns), 1, "loopback");
         assert!(!node.detach(runtime, &spec), "no link is left");
 
-        // An incomplete device: only the slave or only the pair is deleted already.
+        // The device is incomplete: only the slave, or only the pair, is already deleted.
         node.attach(runtime, &netns, &spec);
         ip_in(&netns, "link del eth0");
         assert!(node.detach(runtime, &spec));
@@ -307,7 +307,7 @@ fn del_deletes_slave_and_pair_but_no_foreign_link() {
         eventually("the namespace is gone", || ip_json("link show type veth").len() == 1);
         assert!(!node.detach(runtime, &spec));
 
-        // An interface of another program.
+        // Another program's interface has the name.
         ip_in(&netns, "link add eth0 type veth peer name other");
         let attach = node.workers.attach(netns.try_clone().unwrap(), spec.clone());
         let error = runtime.block_on(attach).unwrap_err();
@@ -334,7 +334,7 @@ fn add_completes_an_earlier_attempt() {
             let device = node.attach(runtime, &netns, spec);
             assert_eq!(node.check(runtime, &netns, spec).as_ref(), Ok(&device));
         }
-        // Another VLAN.
+        // The attachment moves to another VLAN.
         ip("link add link eth0 name eth0.20 type vlan id 20");
         let parent = ip_json("link show eth0.20")[0]["ifindex"].as_u64().unwrap() as u32;
         let Attachment::Ipvlan(ipvlan) = spec.attachment.clone() else { unreachable!() };
@@ -343,7 +343,7 @@ fn add_completes_an_earlier_attempt() {
         assert!(error.contains("eth0 is not an IPVLAN slave of eth0.10"), "{error}");
         node.attach(runtime, &netns, &moved);
         assert!(node.check(runtime, &netns, &moved).is_ok());
-        // A VLAN device that was deleted together with its slaves.
+        // The VLAN device was deleted, and its slaves with it.
         ip("link del eth0.20");
         let attach = node.workers.attach(netns.try_clone().unwrap(), moved);
         let error = runtime.block_on(attach).unwrap_err().to_string();

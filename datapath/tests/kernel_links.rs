@@ -138,7 +138,7 @@ fn vlan_device_is_created_kept_taken_over_and_deleted() {
             });
         }
 
-        // Another program deleted it: the next plan gets the new index.
+        // Another program deleted the link. The next plan gets the index of the new link.
         ip("link del eth0.10");
         eventually("the device with its new index", || {
             named(&host(runtime, &kernel), "eth0.10").is_some_and(|link| link.own && link.index != made.index)
@@ -204,7 +204,8 @@ fn default_link_is_kept_until_another_link_has_the_route() {
         ip("addr add 192.0.2.1/31 dev eth0");
         ip("route add default via 192.0.2.0");
         eventually("the default route", || host(runtime, &kernel).default_link == Some(eth0));
-        // The notification reports it, and not only the next request.
+        // Read all events so far. So the event below comes from the notification about the new
+        // default route.
         while runtime
             .block_on(async {
                 tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
@@ -219,7 +220,8 @@ fn default_link_is_kept_until_another_link_has_the_route() {
     });
 }
 
-/// Like the device of an overlay: the reply to a received packet may leave by another link.
+/// Such a device is like the device of an overlay: the reply to a received packet may leave by
+/// another link.
 #[test]
 fn a_device_without_an_address_checks_no_sources() {
     isolated("a_device_without_an_address_checks_no_sources", |runtime| {

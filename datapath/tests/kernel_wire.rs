@@ -14,7 +14,7 @@ use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
 use trunkline_datapath::link_check::{CheckTimeouts, LinkCheck, LinkChecker, VerifiedAddress};
 
-/// Generous: tests that do not wait for silence end much earlier.
+/// These times are long. Tests that do not wait for silence end much earlier.
 const TIMES: CheckTimeouts =
     CheckTimeouts { duplicate_wait: Duration::from_millis(300), gateway_timeout: Duration::from_secs(3) };
 
@@ -172,7 +172,11 @@ fn only_the_announcement_changes_neighbour_entries() {
             });
             let check = check(address);
             let free = run_check(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(learned_mac(&rack, address).as_deref(), Some(previous), "before it is announced");
+            assert_eq!(
+                learned_mac(&rack, address).as_deref(),
+                Some(previous),
+                "the entry before the announcement"
+            );
             runtime.block_on(free.announce()).unwrap();
             eventually(&format!("the entry of the previous holder of {address} is replaced"), || {
                 learned_mac(&rack, address).as_deref() == Some(own.as_str())
@@ -185,8 +189,8 @@ fn only_the_announcement_changes_neighbour_entries() {
 fn concurrent_checks_of_one_address_do_not_both_pass() {
     isolated("race", |runtime| {
         let rack = rack();
-        // Long enough for both checks to run; a check that receives the other's probe does not
-        // wait.
+        // The wait is long enough for both checks to run at once. A check that receives the other's
+        // probe ends at once.
         let times = CheckTimeouts { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);

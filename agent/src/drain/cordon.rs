@@ -15,8 +15,9 @@
 //! ```
 //!
 //! **An operator's command takes precedence.** If the cordon drained the node, `trunkline drain`
-//! makes the operator the cause, and an uncordon does not end this drain. `trunkline undrain` lasts
-//! as long as this cordon. The store keeps both over a restart.
+//! makes the operator the cause, and an uncordon does not end this drain. After `trunkline
+//! undrain`, the agent ignores the current cordon until it ends. The store keeps both over a
+//! restart.
 
 use trunkline_api::control::{CordonStatus, DrainCause, DrainPhase};
 
@@ -40,7 +41,7 @@ pub(super) enum CordonAction {
     Drain,
     /// Undrain the node.
     Undrain,
-    /// The overruled cordon is gone: the next one counts again.
+    /// The overruled cordon has ended. The agent follows the next cordon again.
     Forget,
 }
 
@@ -88,7 +89,7 @@ mod tests {
             (empty, Announcing, Some(ByCordon), false, CordonAction::Nothing),
             (busy, Withdrawing, Some(ByCordon), false, CordonAction::Nothing),
             (busy, Drained, Some(ByCordon), false, CordonAction::Nothing),
-            // An uncordon ends it in every phase.
+            // An uncordon ends the cordon's drain in every phase.
             (Cordon::No, Announcing, Some(ByCordon), false, CordonAction::Undrain),
             (Cordon::No, Withdrawing, Some(ByCordon), false, CordonAction::Undrain),
             (Cordon::No, Drained, Some(ByCordon), false, CordonAction::Undrain),
@@ -96,7 +97,7 @@ mod tests {
             (Cordon::No, Drained, Some(Operator), false, CordonAction::Nothing),
             (Cordon::No, Announcing, Some(Operator), false, CordonAction::Nothing),
             (empty, Drained, Some(Operator), false, CordonAction::Nothing),
-            // An operator undrained the node: this lasts as long as this cordon.
+            // If an operator undrained the node, it stays undrained as long as this cordon lasts.
             (empty, Undrained, None, true, CordonAction::Nothing),
             (busy, Undrained, None, true, CordonAction::Nothing),
             (Cordon::No, Undrained, None, true, CordonAction::Forget),

@@ -161,7 +161,7 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let mut text = b"\0\xff garbage\n{\"number\":1}\n".to_vec();
         text.extend(line(&event(1, "a")));
-        // A later version's kind is read as unknown.
+        // The kind of an event from a later version is read as unknown.
         text.extend(br#"{"number":2,"at":"x","kind":"ofTomorrow","severity":"info","text":"b"}"#);
         text.push(b'\n');
         text.extend(line(&event(3, "c")));

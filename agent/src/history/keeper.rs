@@ -155,7 +155,8 @@ mod tests {
         assert!(kept[0].ends_with(" started") && kept[3].contains("; the last run stopped at "), "{kept:?}");
         let events = second.since(0).events;
         assert_eq!((events[3].number, events[3].severity, second.restored()), (4, Severity::Info, 3));
-        // A reader with an event number of an earlier run continues with this run.
+        // A reader whose last event number is from an earlier run continues with the first event of
+        // this run.
         assert_eq!(second.number_of(2, Some(first.newest().0)), 3);
         assert_eq!(second.number_of(0, None), 0);
 

@@ -19,7 +19,8 @@ use trunkline_api::pool::{Counts, Pool, PoolSpec, Unavailable};
 pub struct NetworkSpec {
     /// Its name.
     pub name: String,
-    /// Used for pods without a network in their request, if it is the only such network.
+    /// Whether this network is a candidate for pods whose request names no network. It is used if
+    /// it is the only candidate.
     pub default_candidate: bool,
     /// How its pods are attached.
     pub attachment: AttachmentKind,
@@ -27,7 +28,8 @@ pub struct NetworkSpec {
     pub refused: Option<String>,
 }
 
-/// A pod's request. If all fields are empty: one address of each family of the default network.
+/// A pod's request. If all fields are empty, the pod gets one address of each family of the default
+/// network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRequest {
     /// The network.

@@ -184,7 +184,8 @@ impl Ipam {
         async { outcome.await.map_err(|_| IpamError::Stopped)? }
     }
 
-    /// Marks a complete device: the record is from an ADD that was killed after its last step.
+    /// Marks the record of a complete device as attached. The record is from an ADD that was killed
+    /// after its last step.
     pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
         self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
@@ -430,8 +431,8 @@ impl Owner {
                 if !std::mem::replace(&mut self.loaded, true) {
                     self.adopt(&on_disk);
                 }
-                // After a failed commit the content of the disk is unknown. From here on memory is
-                // authoritative.
+                // After a failed commit, the content of the disk is unknown. So the whole store is
+                // written again from memory.
                 batch = self.whole(&on_disk);
                 self.store.commit(&batch)
             }),

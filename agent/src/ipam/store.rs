@@ -8,8 +8,8 @@
 //! all work after an I/O error. A damaged file makes redb panic in places, which counts as damage
 //! ([`caught`]).
 //!
-//! Values are JSON: the agent reads a thousand records once at start, and an operator can read
-//! them.
+//! Values are JSON, which an operator can read. The cost is low, because the agent reads a thousand
+//! records once at start.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -206,7 +206,7 @@ fn a_damaged_file_is_detected() {
     drop(store);
     let length = disk.bytes.lock().unwrap().len();
     let mut found_out = 0;
-    // Every octet of the header and of the used pages, with a stride that is no power of two.
+    // Octets of the header and of the used pages, at a stride that is no power of two.
     let used: Vec<usize> = (0..length).filter(|offset| disk.bytes.lock().unwrap()[*offset] != 0).collect();
     for offset in used.iter().step_by(used.len() / 400 + 1) {
         let damaged = disk.snapshot();

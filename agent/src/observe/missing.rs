@@ -2,12 +2,12 @@
 //! of the agent's own pod.
 //!
 //! `trunkline status` and `/readyz` show all of them: if no router answers, the node is not ready
-//! for pods. The readiness probe has another purpose: it decides whether this agent may stay, or
-//! whether the roll-out of its version must stop here. A missing router is no evidence against a
-//! running agent, but it is evidence against a new agent that has found none. So conditions of the
-//! node, its routers and its manifests count until the first moment without any condition.
-//! Afterwards only the agent's own conditions count. A condition that every agent on this node
-//! would have never counts.
+//! for pods. The readiness probe has another purpose. If it fails, Kubernetes stops the roll-out of
+//! this version of the agent. A missing router is no evidence against a running agent, but it is
+//! evidence against a new agent that has found none. So conditions of the node, its routers and its
+//! manifests fail the probe until the first moment without any condition. Afterwards only the
+//! agent's own conditions fail it. A condition that every agent on this node would have never fails
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -169,7 +169,11 @@ mod tests {
         let drained = || lack(ProbeEffect::Never, NotReadyKind::Drained, "drained");
         let started = StartupState::default();
         assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
-        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found no peer");
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            ["no peer"],
+            "a new agent without any peer fails the probe"
+        );
         assert_eq!(
             started.not_serving(&[drained()]),
             [""; 0],
@@ -181,7 +185,11 @@ mod tests {
             "the drained state is no proof of readiness"
         );
         assert_eq!(started.not_serving(&[]), [""; 0]);
-        assert_eq!(started.not_serving(&[peers()]), [""; 0], "the routers are away for a while");
+        assert_eq!(
+            started.not_serving(&[peers()]),
+            [""; 0],
+            "lost routers do not fail the probe of a running agent"
+        );
         assert_eq!(started.not_serving(&[store(), peers()]), ["store"]);
     }
 }

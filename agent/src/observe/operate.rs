@@ -1,5 +1,5 @@
-//! An operator's commands on sessions. Each command records an event, so a later reader of the
-//! events does not take its effects for a failure.
+//! An operator's commands on sessions. Each command records an event, so the events show that its
+//! effects are no failure.
 
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{Direction, EventKind, PeerDone};

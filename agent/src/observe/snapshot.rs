@@ -25,7 +25,7 @@ impl Observer {
         let mut changes = notifier.subscribe();
         if run == Some(this) {
             tokio::select! {
-                // A change or the timeout: both cause an answer.
+                // The agent answers after a change, and also after the timeout.
                 _ = timeout(Snapshot::SILENCE, changes.wait_for(|changes| *changes > after)) => {}
                 () = self.history.closed() => return Err(stopping()),
             }

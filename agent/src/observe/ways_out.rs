@@ -19,9 +19,9 @@ pub(super) fn ways_out(bgp: &SpeakerStatus, kernel: &KernelStatus) -> Vec<Defaul
         .collect()
 }
 
-/// The default route that pods' packets to the explained prefix use. They use it if the prefix is
-/// the default route, or if the agent does not import the peers' routes. None for a prefix that
-/// this node originates.
+/// The default route, if pods' packets to the explained prefix use it. They use it if the prefix is
+/// the default route itself, or if the agent does not import the peers' routes. The result is none
+/// for a prefix that this node originates.
 pub(super) fn of_prefix(
     bgp: &SpeakerStatus,
     kernel: &KernelStatus,

@@ -67,7 +67,8 @@ struct LiveClient {
 impl Drop for LiveClient {
     fn drop(&mut self) {
         if self.clients.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Without clients the document becomes old: the next client waits for a new one.
+            // Without clients the document becomes out of date, so the next client waits for a new
+            // document.
             self.clients.newest.send_replace(None);
         }
     }

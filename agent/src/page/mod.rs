@@ -9,10 +9,10 @@
 //!
 //! The page is read-only: it answers only GET. It needs no password. So by default it is served
 //! only to this host ([`Access::Loopback`]), whatever the address of the metrics. It also accepts
-//! only host names that no foreign web page can have for this host (`stranger`). So a foreign page
-//! cannot make a browser on the node read it. Texts from peers (reasons, communications, hostnames)
-//! are sent as JSON and inserted as text. The Content-Security-Policy allows no inline code, so
-//! even a mistake there would run no code.
+//! only requests for host names that a foreign web page cannot use for this host (`stranger`). So a
+//! foreign page cannot make a browser on the node read it. Texts from peers (reasons,
+//! communications, hostnames) are sent as JSON and inserted as text. The Content-Security-Policy
+//! allows no inline code, so even a mistake there would run no code.
 //!
 //! **Limits**: [`trunkline_daemon::http`] limits connections, `live::STREAMS` streams, and
 //! `QUESTIONS` simultaneous requests of bounded size. The list of pods is built once per change,

@@ -45,8 +45,8 @@ struct PeerRow {
     shutdown: bool,
     optional: bool,
     dynamic: bool,
-    /// The time since which it is Established, or is not; none if it never was since the agent's
-    /// start.
+    /// The time since which the session is Established or lost; none if it was never Established
+    /// since the agent's start.
     since: Option<u64>,
     next_attempt: Option<u64>,
     received: usize,
@@ -162,8 +162,8 @@ fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when
     // session.
     let since = match status.state {
         State::Established => Some(status.state_for),
-        // Never up: the time since the peer's configuration, which the page does not show as a
-        // loss.
+        // If the session was never Established, the speaker reports the time since the peer's
+        // configuration, and the page must not show this time as a loss.
         _ => status.last_down.as_ref().map(|down| down.ago),
     };
     PeerRow {

@@ -2,8 +2,8 @@
 //! prefixes.
 //!
 //! An hour is written on changes and read on requests. A minute without a change equals the
-//! previous minute. So it costs nothing while nothing happens. Unknown minutes are not invented:
-//! minutes before the agent's start are empty.
+//! previous minute. So an hour costs nothing while nothing happens. Minutes before the agent's
+//! start are unknown, and stay empty.
 //!
 //! A peer needs [`MINUTES`] × 8 octets and its name, about 600 in all. With at most [`PEERS`] peers
 //! this is well below 1 MB.

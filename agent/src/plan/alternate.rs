@@ -3,9 +3,9 @@
 //!
 //! Every node of a rack advertises the Subnet, and each pod's node advertises the pod with
 //! NO_EXPORT. A router can lack the pod's route: its session with the pod's node is down, or it
-//! filters the route. Such a router still has the Subnet from the other nodes, and sends them the
-//! pod's packets. Any other router of the rack knows the pod. So this node has one table for each
-//! uplink, with its Subnets through the routers of the other uplinks:
+//! filters the route. Such a router still has the Subnet's route from the other nodes, and sends
+//! the pod's packets to one of these nodes. Any other router of the rack knows the pod. So this
+//! node has one table for each uplink, with its Subnets through the routers of the other uplinks:
 //!
 //! | preference | packet | table | |
 //! |---|---|---|---|
@@ -18,12 +18,12 @@
 //! packet that arrives with a lower TTL is dropped (`trunkline_datapath::nft::alternate`).
 //!
 //! **The rules depend on the manifests, the routes on the sessions.** The end of a session changes
-//! routes of this node over netlink, and no nftables rule. The forwarding node does not have to
-//! detect any failure: the router does.
+//! routes of this node over netlink, and no nftables rule. Only the router must detect the failure.
+//! The forwarding node does not have to.
 //!
-//! Only routers on a connected network are used: the TTL is too low for further routers. The rules
-//! distinguish uplinks and not routers, so there is no alternate path between two routers on one
-//! uplink.
+//! Only routers on a connected network are used, because the TTL is too low for further routers.
+//! The rules distinguish uplinks and not routers, so there is no alternate path between two routers
+//! on one uplink.
 
 use std::collections::BTreeSet;
 

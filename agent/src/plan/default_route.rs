@@ -96,7 +96,8 @@ pub(super) fn plan(
 }
 
 /// `former`: the kernel's next hops from before the agent's restart, until the first route
-/// selection is done. `returns`: one of them may belong to a peer that is not a candidate yet.
+/// selection is done. `returns`: one of these next hops may belong to a peer that is not a
+/// candidate yet.
 fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool) -> DefaultRouteSelection {
     let offers = candidates.iter().any(|peer| peer.offers);
     let is_former = |peer: &Candidate| peer.is_in(former);
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn next_hops_are_the_peers_that_offer_a_default_route() {
         let table: &[(&[&str], &str)] = &[
-            // A fabric without default routes.
+            // No peer of this fabric offers a default route.
             (&["c", "c"], "configured: 1 2"),
             (&["", ""], "configured: 1 2"),
             (&["oc", "oc"], "advertised: 1 2"),
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn after_a_restart_the_kernels_next_hops_count_until_end_of_rib() {
         let table: &[(&[&str], &[u8], bool, &str)] = &[
-            // The first session is established, its routes are not complete.
+            // The first session is established, and its routes are not complete yet.
             (&[""], &[1, 2], true, "retained: 1"),
             (&["", ""], &[1, 2], false, "retained: 1 2"),
             (&["oc", ""], &[1, 2], false, "advertised: 1 2"),

@@ -1,8 +1,8 @@
 //! `hairpin`: packets between pods of a network leave through the switch and return, also between
 //! two pods of one node.
 //!
-//! For fabrics that filter, count or mirror such packets by port. Four rules precede the rule for
-//! local pods:
+//! This is for fabrics that filter, count or mirror such packets by port. Four rules precede the
+//! rule for local pods:
 //!
 //! | preference | rule | table | |
 //! |---|---|---|---|

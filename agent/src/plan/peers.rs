@@ -94,8 +94,8 @@ impl Peer<'_> {
     }
 
     /// Whether the peer lacks this node's pods because it has no session. A peer with
-    /// `allowNotEstablished` counts after its first session. A dynamic neighbour does not count,
-    /// because it may never return.
+    /// `allowNotEstablished` lacks them only after its first session. A dynamic neighbour is never
+    /// such a peer, because it may never return.
     pub(super) fn is_down_router(&self) -> bool {
         let was_there = self.session.is_some_and(|session| session.was_established);
         routes_traffic(self.spec)
@@ -406,7 +406,7 @@ fn config(
             Policy::reject_all()
         });
     }
-    // This node's next hop in the family that the session does not use: its address on the same
+    // In the family that the session does not use, this node's next hop is its address on the same
     // link.
     match address {
         // An unnumbered link has a link-local next hop in both families (RFC 8950).

@@ -38,8 +38,8 @@ pub enum Basis {
     Offered,
     /// The next hops are all configured peers, because no peer offers a default route.
     Configured,
-    /// The next hops from before the agent's restart, because the first route selection is not done
-    /// yet.
+    /// The next hops are those from before the agent's restart, because the first route selection
+    /// is not done yet.
     Former,
 }
 

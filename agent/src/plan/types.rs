@@ -30,7 +30,7 @@ pub struct Host {
     pub converged: bool,
     /// Routers found by their advertisements, by interface.
     pub neighbours: Neighbours,
-    /// Peers that receive no traffic while other peers can.
+    /// Peers that receive no traffic while other peers can receive it.
     pub left_out: BTreeSet<PeerKey>,
 }
 
@@ -101,7 +101,8 @@ pub struct BgpPlan {
     pub ranges: BTreeMap<IpNet, PeerRange>,
     /// Prefixes from which the speaker accepts no neighbour.
     pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
-    /// The prefixes, of all above, with neighbours that need no session before a pod is ready.
+    /// Prefixes of dynamic neighbours that need no session before a pod is ready. `refused_ranges`
+    /// may contain them too.
     pub optional_ranges: BTreeSet<IpNet>,
     /// The name of the peer that is down, if pods are advertised without NO_EXPORT.
     pub disaggregated: Option<String>,
@@ -391,13 +392,13 @@ pub struct Learned {
     /// Peers with imported routes, each with the index of its session's link if it is known. A
     /// link-local next hop is on that link.
     pub peers: BTreeMap<PeerKey, Option<u32>>,
-    /// The peers of these that receive no traffic while others can.
+    /// The subset of `peers` that receives no traffic while other peers can receive it.
     pub left_out: BTreeSet<PeerKey>,
 }
 
 impl Learned {
-    /// The next hops of a prefix after a change of its best paths. Only imported peers count; an
-    /// excluded peer counts only if no other peer has the prefix.
+    /// The next hops of a prefix after a change of its best paths. Only paths of imported peers are
+    /// used, and those of an excluded peer only if no other peer has the prefix.
     pub fn route(&self, change: &RouteChange) -> LearnedRoute {
         let others = change
             .paths

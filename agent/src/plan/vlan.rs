@@ -12,11 +12,11 @@
 //! host can route). Packets from the VLAN for an address that no local pod has are dropped, as on
 //! BGP uplinks.
 //!
-//! **The link of the VLANs.** The first existing link of `vlanInterfaces`. Without this setting, or
-//! while none of them exists: the link that already carries the agent's VLAN devices. A default
-//! route that follows its link, or a renamed link, must not move running pods. Otherwise the link
-//! of the default route. The agent identifies a device by its parent and VLAN ID; its name is only
-//! the name at its creation.
+//! **The link of the VLANs** is the first existing link of `vlanInterfaces`. Without this setting,
+//! or while none of these links exists, it is the link that already carries the agent's VLAN
+//! devices. So a moved default route, or a renamed link, does not move running pods. If no link
+//! carries such devices, it is the link of the default route. The agent identifies a device by its
+//! parent and VLAN ID; its name is only the name at its creation.
 
 use std::net::IpAddr;
 
@@ -91,8 +91,8 @@ pub(super) fn plan(
     }
 }
 
-/// The reason for which a VLAN subnet is refused. Validation checks the same fields: these errors are
-/// for resources that bypassed it.
+/// The reason for which a VLAN subnet is refused. Validation checks the same fields. These errors
+/// are for resources that were not validated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum SubnetError {
     #[error(transparent)]
@@ -209,8 +209,9 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         IpFamily::V4 => {
             // A proxy answer for a pod has no delay.
             set(format!("net/ipv4/neigh/{name}/proxy_delay"), "0");
-            // The source of an ARP request is an address of the host; one of the subnet if the
-            // device has it. The waiting packet's source does not matter.
+            // The source of an ARP request is an address of the host. If the device has an address
+            // of the subnet, this address is used. The source of the waiting packet does not
+            // matter.
             set(format!("net/ipv4/conf/{name}/arp_announce"), "2");
             let reverse_path = format!("net/ipv4/conf/{name}/rp_filter");
             kernel.sysctls.insert(reverse_path, Sysctl::LooseReversePath);
@@ -221,7 +222,7 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         }
     }
     if subnet.vlan != Some(0) {
-        // The VLAN belongs to the pods: the host ignores advertisements of its routers.
+        // Only pods use the VLAN, so the host ignores the advertisements of its routers.
         kernel.add_device_sysctls(name);
     }
 }

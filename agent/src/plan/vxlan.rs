@@ -137,8 +137,8 @@ impl NetworkPlan {
     }
 }
 
-/// If nodes have blocks of subnets, a node without a block must not allocate: its addresses would
-/// be allocated twice.
+/// If nodes have blocks of subnets, a node without a block must not allocate, because other nodes
+/// would allocate the same addresses.
 fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
     let undivided: Vec<String> = planned
         .subnets
@@ -204,8 +204,9 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     // IPv4 before IPv6, as in hybridnet.
     let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
     let ip = found.ok_or_else(|| EndError::Address { link: link.name.clone(), node: node() })?;
-    // Without the API server as the source, an operator writes the NodeInfos. With it, each node
-    // writes its own NodeInfo, so the node must add its address of the other family itself.
+    // Without the API server as the source, an operator writes the NodeInfos. With the API server,
+    // each node writes its own NodeInfo, so the node must add its address of the other family
+    // itself.
     let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
     let local = match intent.overlay_pods {
         Some(_) => std::iter::once(ip).chain(others).collect(),

@@ -1,5 +1,5 @@
-//! The faults that a router's checks show. A cause hides its consequences, so one fault has one
-//! name.
+//! The faults that a router's checks show. If a fault causes others, only the cause is reported, so
+//! one fault has one name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ pub(super) fn kinds(
         return vec![ProbeFaultKind::Size];
     }
     if failing(CheckName::Target) {
-        // Targets that no router reaches are themselves down.
+        // Targets that no router reaches are down themselves, and prove no fault of a router.
         let by_this_router = alone || others_reach_targets;
         return Vec::from_iter(by_this_router.then_some(ProbeFaultKind::Target));
     }
@@ -122,8 +122,14 @@ mod tests {
         assert!(found(&all(Good)).is_empty() && found(&all(Unproven)).is_empty());
         assert_eq!(found(&all(Failing)), [ProbeFaultKind::Silent]);
         let (silent_cpu, mtu) = ([(Peer, Failing), (ToPods, Good)], [(ToPods, Good), (Size, Failing)]);
-        assert!(found(&silent_cpu).is_empty(), "the router forwards and does not answer itself");
-        assert!(found(&[(Peer, Failing)]).is_empty(), "the same without a pod on this node");
+        assert!(
+            found(&silent_cpu).is_empty(),
+            "the router forwards packets, and only does not answer echo requests"
+        );
+        assert!(
+            found(&[(Peer, Failing)]).is_empty(),
+            "without a pod, the router's missing answer proves no fault"
+        );
         assert_eq!(found(&mtu), [ProbeFaultKind::Size]);
         let filtered =
             [(Peer, Good), (ToPods, Failing), (FromPods, Good), (Size, Failing), (Target, Failing)];

@@ -35,8 +35,8 @@ const ICMPV6: u8 = 58;
 pub(super) enum Kind {
     /// Its destination answers with an echo reply.
     Echo,
-    /// Its destination is this node, and the router forwards it back. Routers select among equal
-    /// paths by the UDP source port.
+    /// The destination is this node, and the router forwards the packet back. Routers select among
+    /// equal paths by the UDP source port.
     Loop {
         /// The UDP source port.
         port: u16,

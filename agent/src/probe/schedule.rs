@@ -15,7 +15,7 @@ use super::packet::Kind;
 use super::state::{Check, State};
 use crate::plan::{ProbePlan, ProbedRouter};
 
-/// After a session comes up or a pod is attached, losses do not count for this time, because the
+/// For this time after a session comes up or a pod is attached, losses are ignored, because the
 /// router needs time to install the routes.
 const GRACE: Duration = Duration::from_secs(10);
 /// Time between rounds while a check is in doubt.
@@ -186,14 +186,15 @@ impl ProbeSchedule {
         probes
     }
 
-    /// The pods of the probes. The caller finds the peers that must have received their routes.
+    /// The pods of the probes. The caller determines the peers that have received these pods'
+    /// routes.
     pub(super) fn subjects(&self) -> BTreeSet<IpAddr> {
         self.routers.values().filter_map(|router| Some(router.subject?.0)).collect()
     }
 
     /// Handles the results of a round: each probe, and whether it returned.
     pub(super) fn handle(&mut self, results: &[(Probe, bool)], now: Instant) -> Vec<Change> {
-        // One of several targets is enough.
+        // The check passes if one of several targets answers.
         let mut outcome: BTreeMap<(RouterKey, CheckName), bool> = BTreeMap::new();
         for (probe, answered) in results {
             *outcome.entry((probe.router, probe.check)).or_default() |= answered;
@@ -379,8 +380,8 @@ impl Router {
         };
         let other = own.or_else(|| pods.iter().find(|other| **other != pod).copied());
         if let Some(other) = other {
-            // The TTL is enough for one router. If the router sends the packet elsewhere, it ends
-            // there, so a pod never receives it.
+            // The TTL is enough for one router. If the router sends the packet to another host,
+            // that host drops it, so no pod receives it.
             let back = |check, source, destination, length| Probe {
                 kind: Kind::Loop { port },
                 hops: 2,

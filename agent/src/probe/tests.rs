@@ -88,7 +88,7 @@ fn an_mtu_hole_is_reported_within_three_rounds_and_cleared() {
     let mut fabric = Fabric::new(false, &[]);
     assert!(fabric.run(5, |_| true).0.is_empty());
     let hole = |probe: &Probe| !by(probe, SECOND) || probe.length <= 1400;
-    assert!(fabric.run(2, hole).0.is_empty(), "two losses are chance");
+    assert!(fabric.run(2, hole).0.is_empty(), "two losses in a row are no fault");
     let (texts, _) = fabric.run(1, hole);
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Size]);
     assert!(texts.len() == 1 && texts[0].contains("loses packets of 1500 octets"), "{texts:?}");
@@ -104,7 +104,7 @@ fn losses_speed_the_rounds_up_and_the_rate_has_a_limit() {
     assert_eq!(fabric.schedule.pause(), Duration::from_secs(5));
     fabric.run(1, |_| false);
     assert_eq!(fabric.schedule.pause(), Duration::from_secs(1));
-    // Many peers on one link: no more than ten packets per second.
+    // Even with many peers on one link, the agent sends at most ten packets per second.
     let router = fabric.plan.routers.first().unwrap().clone();
     for number in 0..50 {
         let peer = IpAddr::from([192, 0, 2, 100 + number]);
@@ -191,7 +191,7 @@ fn a_target_that_no_router_reaches_is_no_routers_fault() {
     fabric.run(5, |_| true);
     fabric.run(5, |probe| down(probe) || by(probe, FIRST));
     assert_eq!(fabric.faults(SECOND), [ProbeFaultKind::Target]);
-    // One target of two is enough.
+    // One of the two targets answers, which is enough.
     fabric.run(5, |probe| probe.destination.to_string() != "203.0.113.9");
     assert!(fabric.faults(SECOND).is_empty());
 }

@@ -173,7 +173,8 @@ impl AppliedBgp {
             }
             self.refused_ranges.clone_from(&plan.refused_ranges);
         }
-        // After the peers: a dynamic neighbour that is now configured keeps its session.
+        // The ranges follow the peers, so a dynamic neighbour that is now configured as a peer
+        // keeps its session.
         if self.ranges != plan.ranges {
             match self.handle.set_ranges(plan.ranges.values().cloned().collect()).await {
                 Ok(()) => {

@@ -191,14 +191,14 @@ mod tests {
             ]
         );
         assert_eq!(then(Basis::Offered, &[a], &out), [""; 0]);
-        // Its session is lost and then established again.
+        // The session is lost and then established again.
         assert_eq!(then(Basis::Offered, &[a], &[]), [""; 0]);
         assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0]);
         assert_eq!(
             then(Basis::Offered, &[a, b], &[]),
             ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets use 192.0.2.1, 192.0.2.3 again"]
         );
-        // Both withdraw their default routes, one after the other.
+        // Both peers withdraw their default routes, one after the other.
         then(Basis::Offered, &[a], &out);
         assert_eq!(
             then(Basis::Configured, &[a, b], &[]),

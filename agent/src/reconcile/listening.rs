@@ -34,7 +34,8 @@ pub(super) fn follow(
     history: History,
     notifier: ChangeNotifier,
 ) -> ListenAddresses {
-    // First without the name of the owning process, so the start does not wait for the search.
+    // The first text does not name the process that has the port, so the start does not wait for
+    // the search.
     let at_start = speaker.borrow().iter().map(|status| listening(status, None)).collect();
     let (sender, receiver) = watch::channel(at_start);
     speaker.mark_changed();

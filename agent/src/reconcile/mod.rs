@@ -9,9 +9,9 @@
 //!                       speaker ──RouteChange──► [`pump`] ──batches──► kernel thread
 //! ```
 //!
-//! **Without a speaker** (it cannot start, or it has ended), routes and rules stay. The last run's
-//! routes are removed only when a speaker has converged, or when the plan has no BGP network. The
-//! start is tried again.
+//! **Without a speaker**, because it cannot start or has ended, routes and rules stay. The last
+//! run's routes are removed only when a speaker has converged, or when the plan has no BGP network.
+//! The start is tried again.
 //!
 //! **Slow path**: after a change of the manifests, the host's links or a session, [`plan`] runs
 //! again, and only the differences go to kernel and speaker. A plan is refused as a whole if it has

@@ -9,8 +9,8 @@
 //! ([`PumpCommand::Relearn`]).
 //!
 //! A [`PumpCommand`] takes effect *after* all earlier changes are installed. To detect this, the
-//! pump sends a fence after its request for changes. If the fence is answered and the request is
-//! not, there were no changes left.
+//! pump sends a fence after its request for changes. If the speaker answers the fence and not the
+//! request, no changes were left.
 //!
 //! The pump also records the next hop of each peer in each family ([`PumpEvent::NextHopChanged`]).
 //! A default route uses this next hop if the peer's session runs over the other family.

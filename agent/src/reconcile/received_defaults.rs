@@ -3,7 +3,7 @@
 //!
 //! A speaker that replaces another speaker in this process has no paths at first. The previous
 //! state of a peer stays until the new speaker has the peer's End-of-RIB, or has converged. The
-//! last run's routes in the kernel also stay that long.
+//! last run's routes in the kernel also stay until then.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ impl ReceivedDefaultRoutes {
         }
     }
 
-    /// The speaker ended unexpectedly: the next one receives all routes again.
+    /// Handles an unexpected end of the speaker: the next speaker receives all routes again.
     pub(super) fn speaker_ended(&mut self) {
         for known in self.peers.values_mut() {
             known.carried = known.offer.now;
@@ -80,7 +80,7 @@ impl ReceivedDefaultRoutes {
         self.former.get_or_insert(found).clone()
     }
 
-    /// The first selection of this speaker is done.
+    /// Handles the end of this speaker's first selection.
     pub(super) fn converged(&mut self, family: Family) {
         if let Some(former) = &mut self.former {
             former.retain(|key, _| Family::of(&key.prefix) != family);
@@ -93,7 +93,7 @@ impl ReceivedDefaultRoutes {
         self.peers.remove(peer);
     }
 
-    /// No speaker is left; the last run's routes in the kernel stay.
+    /// Clears the state, because no speaker is left. The last run's routes in the kernel stay.
     pub(super) fn clear(&mut self) {
         self.peers.clear();
     }

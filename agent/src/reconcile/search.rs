@@ -5,10 +5,10 @@
 //! then adds or removes it like any other peer. The listeners follow the plan, which contains the
 //! host's links.
 //!
-//! After a restart, the first selection must wait for such a peer as for any other (RFC 4724 §4.1).
-//! Otherwise the last run's routes from it would be removed before the peer advertises them again.
-//! A router answers a solicitation within half a second. A router without an answer for
-//! [`PATIENCE`] has no session, so the selection need not wait.
+//! After a restart, the first selection must wait for such a peer, as it does for any other peer
+//! (RFC 4724 §4.1). Otherwise the last run's routes from it would be removed before the peer
+//! advertises them again. A router answers a solicitation within half a second. A router without an
+//! answer for [`PATIENCE`] has no session, so the selection need not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -43,8 +43,8 @@ mod unrecorded;
 
 use unrecorded::unrecorded_plan;
 
-/// The first pause before a retry: of the speaker's start, or of a plan without an answer of the
-/// kernel owner. Each further pause is twice as long, up to [`LAST_PAUSE`].
+/// The first pause before a retry. The agent retries a failed start of the speaker, and a plan that
+/// the kernel owner did not answer. Each further pause is twice as long, up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
@@ -111,7 +111,8 @@ struct SessionState {
     /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
     retained: FamilySet,
     next_hops: BTreeMap<Family, NextHop>,
-    /// The session of an ended speaker: `retained` stays until the next speaker has converged.
+    /// Whether the session belongs to an ended speaker. Then `retained` stays until the next
+    /// speaker has converged.
     former: bool,
 }
 
@@ -127,7 +128,7 @@ struct RunningSpeaker {
 
 /// The next start of a stopped speaker.
 struct Restart {
-    /// None while it runs, until it has converged.
+    /// None from the start of the speaker until it has converged.
     at: Option<Instant>,
     /// The pause before `at`: each failed start doubles it.
     pause: Duration,
@@ -311,7 +312,7 @@ impl Task {
                         let _ = done.send(());
                         return;
                     }
-                    // A read changes nothing.
+                    // A status request changes nothing.
                     Some(Request::Status(answer)) => {
                         let _ = answer.send(self.view());
                         continue;
@@ -333,7 +334,7 @@ impl Task {
                 },
                 () = overdue(self.held_until) => {
                     self.drain();
-                    // The pump is still busy. If it has ended, no answer can come.
+                    // The pump is still busy. If it has ended instead, no answer can arrive.
                     self.held_until = None;
                 }
                 () = self.search.changed() => self.stale = true,
@@ -402,7 +403,7 @@ impl Task {
                 self.left_out = peers;
                 self.stale = true;
             }
-            // The loop handles these.
+            // The loop handles these requests.
             Request::Status(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
@@ -509,7 +510,8 @@ impl Task {
                 }
                 self.kernel_faults = applied.faults;
                 self.reapply = None;
-                // Before `Relearn`: the pump reads it for the conversion of the repeated routes.
+                // Set the imported peers before `Relearn`, because the pump needs them to convert
+                // the repeated routes.
                 let others = self.imported.send_if_modified(|imported| {
                     let others = imported.as_deref() != plan.learned.as_ref();
                     if others {

@@ -60,7 +60,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                         Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
                     };
                     match origin.get(&key) {
-                        // Reported here, because only this function knows the files.
+                        // The fault is reported here, because only this function knows the files.
                         Some(other) => faults.push(format!(
                             "{}: {} {}: metadata.name: {} has a resource of this name too: rename or remove one",
                             file.display(),

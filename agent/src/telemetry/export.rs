@@ -1,5 +1,5 @@
-//! The export to the collector, equal for each signal: a batch is made and sent until the collector
-//! accepts or rejects it, and then the next.
+//! The export to the collector, which is the same for each signal. A batch is sent until the
+//! collector accepts or rejects it. Then the next batch is made.
 //!
 //! OTLP/HTTP's rules for a client: after 429, 502, 503, 504 or no answer the client retries, with
 //! exponential delays and jitter or after the collector's Retry-After. Any other rejection is
@@ -51,7 +51,7 @@ const AGENT: &str = concat!("OTel-OTLP-Exporter-Trunkline/", env!("CARGO_PKG_VER
 pub(super) struct Batch {
     /// Number of records or spans.
     pub(super) records: u64,
-    /// Number of dropped records before these.
+    /// Number of records that were dropped before this batch.
     pub(super) missed: u64,
     pub(super) body: Bytes,
 }
@@ -63,8 +63,8 @@ pub(super) trait Source: Send + 'static {
     /// Its path at the collector.
     const PATH: &'static str;
 
-    /// Waits for a first record, and then collects more for a short time; after `stop` without
-    /// waiting. None when all records were returned and no more can come.
+    /// Waits for a first record, and then collects more for a short time. After `stop` it does not
+    /// wait. None when all records were returned and no more can arrive.
     fn next(
         &mut self,
         linger: Duration,

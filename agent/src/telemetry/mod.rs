@@ -14,8 +14,8 @@
 //!
 //! **Why not OpenTelemetry's SDK**: its exporter depends on reqwest or tonic, a second HTTP stack
 //! and another copy of rand, and its batch processors need a thread each. This module exports only
-//! two kinds of records, which the agent already has in its own form. So the messages are own
-//! structs (`proto`), and the HTTP client is [`trunkline_daemon::outbound`].
+//! two kinds of records, which the agent already has in its own form. So the messages are structs
+//! of this module (`proto`), and the HTTP client is [`trunkline_daemon::outbound`].
 //!
 //! **Stop**: pending records are exported at once, in at most `FLUSH`.
 

@@ -2,7 +2,7 @@
 //! steps.
 //!
 //! The flow's metrics have the same times; no step is measured twice. Without a collector [`Steps`]
-//! is empty, and a step costs only this check.
+//! is empty, and a step costs only the check for this.
 //!
 //! A trace starts at the plugin's start time, if the plugin sends one: both use this node's clock.
 //! If the caller of the plugin passes W3C's `traceparent`, the trace is a child of it. If that
@@ -171,7 +171,7 @@ fn now() -> u64 {
 }
 
 impl Steps {
-    /// Steps of an action that is part of another request, or of none.
+    /// No trace, for an action that is part of another request or of no request.
     pub fn none() -> Steps {
         Steps(None)
     }

@@ -126,7 +126,7 @@ mod tests {
         assert_ne!(detach.trace_id, root.trace_id);
         assert!(detach.parent_span_id.is_empty() && detach.status.is_none(), "{detach:?}");
 
-        // Existing traces are exported when the agent stops. Later traces are not.
+        // When the agent stops, existing traces are exported, and later traces are not.
         tracer.begin("detach", began, None).end(began, Duration::ZERO, None);
         stop.cancel();
         assert_eq!(traces.next(Duration::from_secs(1), &stop).await.unwrap().records, 1);

@@ -1,5 +1,5 @@
-//! A reply with a list that is too long for the memory: written entry by entry, read like any
-//! other.
+//! A reply with a list that is too long for the memory. It is written entry by entry and read like
+//! any other reply.
 
 use serde::Serialize;
 

@@ -79,7 +79,7 @@ pub enum CauseKind {
     SourceAddress,
     /// A firewall rule of this host forbids the connection.
     Firewall,
-    /// A message that `side` cannot accept.
+    /// `side` received a message that it cannot accept.
     Protocol,
     /// No router was found on the interface of an unnumbered peer.
     Discovery,

@@ -44,7 +44,7 @@ pub struct ExcludedPeer {
 pub enum DefaultRouteBasis {
     /// The peers that advertise a default route.
     Advertised,
-    /// No peer advertises one: the configured peers.
+    /// No peer advertises a default route, and the next hops are the configured peers.
     Configured,
     /// The next hops from before the agent's restart.
     Retained,

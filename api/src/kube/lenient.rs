@@ -235,7 +235,7 @@ mod tests {
         assert!(words.starts_with("Network rack1: spec.mode: unknown variant `FOO`"), "{words}");
         assert!(!format!("{list:?}").contains("hunter2"));
 
-        // A spec without a default.
+        // The spec of a Subnet has no default.
         let subnet: Lenient<SubnetSpec> = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
         assert_eq!(subnet.faults()[0].field, "spec");
     }

@@ -42,8 +42,8 @@ pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Faul
     or_faults(found)
 }
 
-/// Checks a set of resources, also for a node with these labels: it may be in one Underlay network
-/// only.
+/// Checks a set of resources, also for a node with these labels. The node may be in one Underlay
+/// network only.
 pub fn validate_for_node(
     networks: &[Network],
     subnets: &[Subnet],
@@ -55,8 +55,8 @@ pub fn validate_for_node(
 }
 
 /// Checks that each of a cluster's nodes, given by name and labels, is in at most one Underlay
-/// network. There is one fault for each network, with the first such node, since the fix is in one
-/// nodeSelector.
+/// network. Each network with such nodes has one fault, which names the first node, because the fix
+/// is in the network's nodeSelector.
 pub fn validate_memberships<'a>(
     networks: &[Network],
     nodes: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,

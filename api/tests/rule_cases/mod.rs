@@ -3,15 +3,15 @@
 //!
 //! Two tests use them. `api/tests/rules.rs` gives them to the Rust rules, and compares the texts of
 //! both. The lab's `kube/crds` gives them to a real API server, together with generated ones, and
-//! compares its verdict with that of the Rust rules.
+//! compares its decision with that of the Rust rules.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use trunkline_api::resources::{Network, NodeInfo, Subnet};
 use trunkline_api::validate::{Fault, validate, validate_change, validate_nodes};
 
-/// Edits: the path (a JSON pointer in the spec, with a last step that may be new), and the value;
-/// null removes.
+/// Edits: the path (a JSON pointer in the spec, whose last step may be new), and the value. The
+/// value null removes a field.
 pub(crate) type Edits = &'static [(&'static str, &'static str)];
 
 pub(crate) struct Base {
@@ -44,9 +44,9 @@ pub(crate) fn edited(spec: &Value, edits: &[(&str, &str)]) -> Option<Value> {
     Some(spec)
 }
 
-/// Faults that the CRDs accept: some need a second object, or an order of addresses; objects with
-/// the others exist in clusters of hybridnet. The beginning of the field, and a part of the
-/// message.
+/// Faults that the CRDs accept, each with the beginning of the field and a part of the message. CEL
+/// cannot detect some of them, because they concern a second object or an order of addresses.
+/// Objects with the other faults exist in clusters of hybridnet.
 const WEBHOOKS_ALONE: &[(&str, &str)] = &[
     ("spec.range.gateway", "missing: a VLAN subnet needs the router on its VLAN"),
     ("spec.netID", "missing here and in Network rack1"),
@@ -55,7 +55,7 @@ const WEBHOOKS_ALONE: &[(&str, &str)] = &[
 ];
 
 /// The faults that the Rust rules find in an object of the base with this spec, or in its change
-/// from `old`. Empty: it is accepted.
+/// from `old`. If there are none, the Rust rules accept the object.
 pub(crate) fn faults(base: &Base, spec: &Value, old: Option<&Value>) -> Vec<String> {
     let found = match base.kind {
         "Network" => of_network(base, spec, old),

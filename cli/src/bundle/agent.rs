@@ -99,7 +99,7 @@ fn pods(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     sink.json("agent/pods.json", &pods)
 }
 
-/// Reads one prefix more than `most`; it shows whether the table was cut.
+/// Reads one prefix more than `most`, which shows whether the table has more than `most`.
 fn routes(socket: &Path, most: usize, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let mut chunks = Chunks { name: "agent/routes".to_owned(), sink, count: 0, routes: Vec::new() };
     let (mut prefixes, mut last) = (0, None);
@@ -166,7 +166,7 @@ impl Chunks<'_> {
         if self.routes.len() == CHUNK { self.flush() } else { Ok(()) }
     }
 
-    /// A table without routes is written too.
+    /// The first part is written even if the table has no routes.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.routes.is_empty() && self.count > 0 {
             return Ok(());
@@ -200,7 +200,7 @@ fn scrape(mut served: SocketAddr, timeout: Duration) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect_timeout(&served, timeout).with_context(|| within("connecting"))?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    // HTTP/1.0: the answer has no chunks and ends with the connection.
+    // With HTTP/1.0, the answer has no chunks and ends with the connection.
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {served}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LARGEST as u64).read_to_end(&mut answer).with_context(|| within("reading"))?;

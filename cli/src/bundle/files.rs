@@ -199,7 +199,7 @@ impl Gathered {
                                 match redact::place(header).map(at) {
                                     Some(Ok(value)) => {
                                         self.secrets.add(&value);
-                                        // The value without `Bearer` before it.
+                                        // The secret is the value without the word `Bearer`.
                                         value
                                             .split_whitespace()
                                             .last()

@@ -176,7 +176,8 @@ fn neighbours(connection: &mut Connection, links: &Links) -> anyhow::Result<Stri
         let read = |body: &[u8]| -> Option<(u32, IpAddr, Option<[u8; 6]>, &'static str)> {
             let (index, address) = objects::read_neighbour_address(body)?;
             let (mac, state) = lookup::read_neighbour_state(body)?;
-            // Entries for multicast and similar addresses need no resolution and are not listed.
+            // Entries that need no resolution, such as those for multicast addresses, are not
+            // listed.
             (state != "noarp").then_some((index, address, mac, state))
         };
         let found = connection.list(|batch| batch.dump_neighbours(family), read)?;

@@ -9,9 +9,9 @@
 //!   /proc, journal ──────────┘    reasons of gaps              manifest.json and README.md come last
 //! ```
 //!
-//! The command changes nothing and needs no agent. Without an agent, its answers are listed as
-//! missing. A part that cannot be collected is listed as missing too. The exit code is 0 if the
-//! bundle was written.
+//! The command changes nothing and needs no agent. Without an agent, the agent's answers are listed
+//! as missing. Any other part that cannot be collected is listed as missing too. The exit code is 0
+//! if the bundle was written.
 //!
 //! **Secrets** are the reason why this is not a shell script. The configuration is read before any
 //! part is written, so a key from a manifest is also removed from log lines (`redact` has the
@@ -70,8 +70,8 @@ pub struct SupportBundle {
 /// Collects and writes the bundle. Progress is written to standard error.
 pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
     let now = Timestamp::now();
-    // The file name contains the node's name. It is read with a time limit; without it, the file
-    // name has no node name.
+    // The file name contains the node's name. The node's name is read with a time limit. If it is
+    // not read in time, the file name has no node name.
     let limited = {
         let host = bundle.host.clone();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -107,8 +107,7 @@ pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) => {
-            // A partial archive looks complete, so it is deleted. The first error is the one that
-            // is reported.
+            // A partial archive looks complete, so it is deleted. Only the first error is reported.
             let _ = fs::remove_file(&path);
             Err(error).with_context(|| format!("{} cannot be written", path.display()))
         }

@@ -27,7 +27,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> anyhow::Res
     let (mut reader, writer) = io::pipe().with_context(name)?;
     let mut command = Command::new(program);
     let both = writer.try_clone().with_context(name)?;
-    // The C locale, because code parses the output.
+    // The program runs in the C locale, because code parses its output.
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(writer).stderr(both);
     let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -35,7 +35,7 @@ pub(super) fn run(program: &str, args: &[&str], within: Duration) -> anyhow::Res
         }
         spawned => spawned.with_context(name)?,
     };
-    // The command holds the other end of the pipe.
+    // The command has the other end of the pipe, so it must be dropped.
     drop(command);
     let read = read(&mut reader, deadline);
     if !matches!(read, Ok((_, true))) {

@@ -44,10 +44,10 @@ pub(super) fn is_secret(name: &str) -> bool {
     NAMES.iter().any(|part| plain.contains(part))
 }
 
-/// The secret values that were found. No `Debug`, so they cannot be printed.
+/// The secret values that were found. The type has no `Debug`, so they cannot be printed.
 #[derive(Clone, Default)]
 pub(super) struct Secrets {
-    /// The longest first, because one may be part of another.
+    /// The longest value comes first, because one value may be part of another.
     values: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Secrets {
         }
     }
 
-    /// Adds all values of fields with names like secrets.
+    /// Adds all values of fields whose names suggest secrets.
     pub(super) fn learn(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -152,7 +152,7 @@ impl Secrets {
         Value::Object(fields.into_iter().map(clean).collect())
     }
 
-    /// Reference to a Secret: only names.
+    /// Keeps only the names in a reference to a Secret.
     fn reference(&self, value: Value) -> Value {
         let Value::Object(fields) = value else { return hidden(value) };
         let known = |name: &str| ["name", "namespace", "key"].contains(&name);
@@ -171,13 +171,13 @@ fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
 /// The part of a field that may be shown.
 enum Redaction {
     Nothing,
-    /// The whole text: it is not a secret, even if the field's name suggests one.
+    /// The whole text may be shown. It is not a secret, even if the field's name suggests one.
     Text,
     /// A reference to the place of a secret.
     Reference,
     /// Request headers: each refers to the place of its value.
     Headers,
-    /// Decided for each of its own fields.
+    /// The decision is made for each of the value's own fields.
     Fields,
 }
 
@@ -215,7 +215,7 @@ pub(super) fn place(value: &Value) -> Option<SecretLocation<'_>> {
     }
 }
 
-/// Null stays: it is no secret, and the missing value is useful information.
+/// Null stays, because it is no secret, and the missing value is useful information.
 fn hidden(value: Value) -> Value {
     match value {
         Value::Null => Value::Null,

@@ -42,7 +42,8 @@ pub(super) fn hide(text: &str) -> String {
 }
 
 /// Removes the file lines that errors quote, such as ` 3 | password: hunter2`. They include
-/// comments, which cannot be judged. An agent logs such an error if its agent.yaml is invalid.
+/// comments, and no rule can find secrets in comments. An agent logs such an error if its
+/// agent.yaml is invalid.
 pub(super) fn hide_quoted_lines(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -141,7 +142,7 @@ fn value(line: &str, end: usize, whole: bool) -> Option<(usize, usize)> {
     if value.starts_with(REDACTED) {
         return None;
     }
-    // `\"` in a text that was quoted as a whole.
+    // The quote may be `\"`, if the whole text was quoted.
     let quote_at = value.find(|c| c != '\\').unwrap_or(0);
     let quote = value[quote_at..].chars().next().filter(|c| "\"'".contains(*c));
     if let Some(quote) = quote {
@@ -160,7 +161,7 @@ fn value(line: &str, end: usize, whole: bool) -> Option<(usize, usize)> {
     (length > 0).then_some((start, start + length))
 }
 
-/// The position of the quote that closes the one opened by `escapes` and `quote`.
+/// The position of the closing quote. `escapes` and `quote` are the opening quote.
 fn closing(text: &str, escapes: &str, quote: char) -> Option<usize> {
     let mut from = 0;
     loop {

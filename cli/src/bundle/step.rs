@@ -125,7 +125,8 @@ impl<W: Write> Collection<W> {
         let thread = std::thread::Builder::new().name("bundle".to_owned()).spawn(move || {
             let sink = Sink(pieces);
             let outcome = work(&sink);
-            // The result is sent before the channel of pieces closes, because it is read then.
+            // The result is sent before the channel of pieces closes, because the receiver reads
+            // the result when the channel is closed.
             let _ = result.send(outcome);
         });
         let mut done =

@@ -1,5 +1,5 @@
-//! Whole bundles of nodes with secrets in every file: with an agent, without one, and with one that
-//! hangs.
+//! Whole bundles of nodes with secrets in every file: with an agent, without an agent, and with an
+//! agent that hangs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};

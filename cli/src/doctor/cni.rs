@@ -68,7 +68,7 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
 }
 
 /// Checks the runtime's folders. In a cluster, our configuration must be in this folder. Outside a
-/// cluster, it may be in another folder, or the host has no runtime that reads this one.
+/// cluster, it may be in another folder, or no runtime of the host reads this folder.
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);

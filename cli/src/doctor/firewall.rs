@@ -2,8 +2,8 @@
 //!
 //! The check reads every base chain of nftables at the hooks of pods' packets, of all programs
 //! (`iptables-nft` included), and the policy of legacy iptables. It does not evaluate rules that
-//! accept packets. So a chain with the policy drop is only a warning: packets that no rule accepts
-//! are lost without a message.
+//! accept packets. So a chain with the policy drop is only a warning. It drops packets that no rule
+//! accepts, without a message.
 
 use std::process::{Command, Stdio};
 

@@ -16,7 +16,7 @@ use crate::clock::is_synchronised;
 
 /// Minimum MTU of IPv6 (RFC 8200 §5).
 const IPV6_MTU: u32 = 1280;
-/// Number of neighbour entries besides pods' entries: for routers and other hosts.
+/// Number of neighbour entries for routers and other hosts, besides the entries of pods.
 const OTHER_NEIGHBOURS: usize = 256;
 
 /// All findings about the host.
@@ -201,7 +201,8 @@ fn link(link: &LinkInfo) -> Vec<Finding> {
     findings
 }
 
-/// A packet within the MTU of one uplink can be too large for the other. This affects single flows.
+/// A packet that fits the MTU of one uplink can be too large for another uplink. Only some flows
+/// fail then.
 fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     let mtus: BTreeSet<u32> = links.iter().map(|link| link.mtu).collect();
     (mtus.len() > 1).then(|| {
@@ -214,7 +215,8 @@ fn different_mtus(links: &[LinkInfo]) -> Option<Finding> {
     })
 }
 
-/// The kernel uses the greater of two values: the link's, and the value of `all`. 1 is strict.
+/// The kernel uses the greater of two values: the link's value and the value of `all`. The value 1
+/// means a strict check.
 fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
     let all = read("net/ipv4/conf/all/rp_filter").unwrap_or_default();
     let strict = links.iter().filter(|link| {
@@ -293,7 +295,7 @@ fn neighbours(pods: usize) -> Option<Finding> {
 
 /// Certificates, leases and logs depend on the time of day.
 fn clock() -> Option<Finding> {
-    // Plausible times: after this program was written, and before certificates end.
+    // A plausible time is after this program was written and before certificates expire.
     const SENSIBLE: std::ops::Range<i64> = 1_767_225_600..4_102_444_800;
     let now = k8s_openapi::jiff::Timestamp::now();
     if !SENSIBLE.contains(&now.as_second()) {

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The command reads the host itself and changes nothing. It runs on the host and needs no agent: a
-//! missing agent is one of the findings, and all checks without the agent still run. Facts from the
-//! agent's answers are not checked a second time.
+//! missing agent is one of the findings, and all checks that need no agent still run. Facts from
+//! the agent's answers are not checked a second time.
 //!
 //! A check without a fault prints nothing, so a healthy host has no output. If a check cannot read
-//! its input (no `nft`, a file for root only), this is a finding too. So no output always means
-//! "checked, and healthy".
+//! its input (no `nft`, a file for root only), this is a finding too. So if there is no output,
+//! everything was checked and is healthy.
 
 mod about;
 mod cni;

@@ -1,6 +1,6 @@
 //! The effect of a stopped agent on this node's pods, and the deadline. Without the agent, the
-//! routers retain the node's routes for the graceful restart time (RFC 4724). Then they remove
-//! them.
+//! routers retain the node's routes for the graceful restart time (RFC 4724), and then remove these
+//! routes.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -39,7 +39,7 @@ fn left_out(way: &DefaultRouteStatus) -> Vec<Finding> {
             ),
         )
     };
-    // Faults that probes found are reported by the check of probes.
+    // The check of probes reports the faults that probes found.
     let reported = |cause| matches!(cause, ExclusionCause::Withdrawn | ExclusionCause::NotOffered);
     let out = way.left_out.iter().filter(|out| reported(out.cause));
     out.map(|out| finding(&out.peer, &out.reason)).collect()

@@ -25,8 +25,8 @@ use crate::client;
 const PACE: Duration = Duration::from_millis(500);
 /// Timeout of a request: a running agent always answers within this time.
 const TIMEOUT: Duration = Snapshot::SILENCE.saturating_add(Duration::from_secs(5));
-/// Wait before the next request to an agent that listens and does not answer correctly (it stops,
-/// or has another version). No event ends this state.
+/// Wait before the next request to an agent that listens and does not answer correctly, because it
+/// stops or has another version. No event shows the end of this state.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Interval of connection attempts if the folder cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(5);

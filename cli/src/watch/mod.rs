@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The model is a function of its updates and their times; it has no clock and no terminal. The
-//! view is a function of the model. So both are tested without them, by the text on a terminal of a
-//! given size.
+//! view is a function of the model. So tests need no clock and no terminal: they compare the text
+//! on a screen of a given size.
 //!
 //! There is no polling: the agent answers after a change, and a new socket is an event of its
 //! folder. Each second, only the displayed ages change. ratatui writes only cells that differ, so a

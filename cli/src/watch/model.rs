@@ -2,8 +2,8 @@
 //! terminal.
 //!
 //! A selected row is identified by its name and not by its number. So the same row stays selected
-//! when a session goes down and moves to the top. While the agent does not answer, its times stand
-//! still, because they are not known.
+//! when a session goes down and moves to the top. While the agent does not answer, the displayed
+//! times do not advance, because the real ones are not known.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ pub(super) enum AgentUpdate {
         at: String,
     },
     Events(Events),
-    /// The agent does not answer since `at`.
+    /// The agent has not answered since `at`.
     Unreachable {
         text: String,
         at: String,
@@ -225,7 +225,7 @@ impl Model {
                     _ => Popup::Nothing,
                 }
             }
-            // One step at a time.
+            // The key closes only one thing at a time.
             Action::Back if self.typing || self.popup == Popup::Nothing => {
                 self.typing = false;
                 self.filter.clear();
@@ -291,7 +291,7 @@ impl Model {
         self.unreachable.as_ref().map(|unreachable| self.now.saturating_sub(unreachable.since))
     }
 
-    /// Time since the agent's last state; it stands still while the agent does not answer.
+    /// Time since the agent's last state. It does not advance while the agent does not answer.
     fn age(&self) -> u64 {
         let until = self.unreachable.as_ref().map_or(self.now, |unreachable| unreachable.since);
         until.saturating_sub(self.updated).as_secs()
@@ -314,7 +314,7 @@ impl Model {
         let age = self.age();
         let peers = self.snapshot.iter().flat_map(|snapshot| &snapshot.peers);
         let mut peers: Vec<Peer> = peers.map(|peer| aged(peer, age)).collect();
-        // A stable sort: otherwise the agent's order.
+        // The sort is stable, so peers of equal health keep the agent's order.
         peers.sort_by_key(peer_health);
         peers
     }
@@ -411,7 +411,8 @@ pub(super) fn state(peer: &Peer) -> &'static str {
 }
 
 /// Seconds since the session was established or lost; none if an older agent does not report it.
-/// Between two attempts the state changes every few seconds, so the loss of the session counts.
+/// Between two attempts the state changes every few seconds, so this is not the time of the last
+/// change.
 pub(super) fn since(peer: &Peer) -> Option<u64> {
     match peer.state {
         PeerState::Established => Some(peer.state_seconds),

@@ -1,8 +1,8 @@
 //! The terminal: its modes are changed, and restored at every end of the program.
 //!
-//! Dropping restores it, after an error or a signal too. The panic hook restores it before the panic
-//! message is printed. Otherwise the message would be on the alternate screen, which disappears, or
-//! (for another thread) in the middle of a continuing view.
+//! A drop of [`Screen`] restores the terminal, also after an error or a signal. The panic hook
+//! restores it before the panic message is printed. Otherwise the message would be on the alternate
+//! screen, which disappears, or (for another thread) in the middle of a continuing view.
 
 use std::io::{self, Stdout, Write, stdout};
 use std::panic;
@@ -57,7 +57,8 @@ impl Drop for TerminalGuard {
     }
 }
 
-/// Restores the terminal's modes. Every step runs, even if one fails: a closed terminal needs none.
+/// Restores the terminal's modes. Every step runs, even if one fails, because a closed terminal
+/// needs no restored modes.
 fn restore() {
     let _ = execute!(stdout(), ResetColor, Show, LeaveAlternateScreen);
     let _ = stdout().flush();

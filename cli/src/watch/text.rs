@@ -153,7 +153,7 @@ mod tests {
     fn texts_are_cut_padded_and_wrapped_by_their_width() {
         assert_eq!(fit("abc", 5), "abc  ");
         assert_eq!(fit("abcdef", 5), "abcd…");
-        // Two columns each.
+        // Each of these characters has two columns.
         assert_eq!(fit("機架機架", 6), "機架… ");
         assert_eq!(fit("abc", 0), "");
         assert_eq!(wrap("hold timer expired", 11, 2), ["hold timer", "  expired"]);

@@ -314,8 +314,8 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let (head, lines) = peer_lines(&shown, page.columns());
     let styles = shown.iter().map(|peer| palette.of(peer_health(peer)));
     let lines: Vec<(String, Style)> = lines.into_iter().zip(styles).collect();
-    // Below the table, if there is space: the fault of the selected peer, networks, and recent
-    // events.
+    // If there is space below the table, it shows the fault of the selected peer, the networks, and
+    // recent events.
     let mut said: Vec<String> = shown.get(model.chosen()).map(last_words).unwrap_or_default();
     said = said.iter().flat_map(|line| wrap(&plain(line), page.columns(), 4)).take(4).collect();
     let spare = page.rows().saturating_sub(1 + lines.len().clamp(1, 4));

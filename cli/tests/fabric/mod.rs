@@ -50,7 +50,7 @@ pub(crate) struct Router {
     pub(crate) password: Option<&'static str>,
     /// The number of prefixes that it advertises.
     pub(crate) prefixes: u8,
-    /// It opens connections too; other routers wait for the host.
+    /// Whether this router opens connections too. Other routers wait for the host.
     pub(crate) connects: bool,
 }
 

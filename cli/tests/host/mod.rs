@@ -85,7 +85,7 @@ impl Host {
         agent.wait().unwrap();
     }
 
-    /// Sends a request. A dropped stream cancels it.
+    /// Sends a request. A drop of the stream cancels the request.
     pub(crate) fn request(&self, command: Command, netns: Option<&OwnedFd>) -> io::Result<UnixStream> {
         let mut stream = UnixStream::connect(self.path("agent.sock"))?;
         let line = encode(&Request::new(command)).unwrap();

@@ -179,8 +179,8 @@ impl Cluster {
         Ok(self.instances.set(key.clone(), row))
     }
 
-    /// Removes an IPInstance unless its row is newer than the deletion: then the object was created
-    /// again.
+    /// Removes an IPInstance. If its row is newer than the deletion, the object was created again,
+    /// and the row stays.
     pub(crate) fn remove_instance(&mut self, key: &Key, version: u64) -> Option<InstanceRow> {
         if self.instances.get(key)?.version > version {
             return None;

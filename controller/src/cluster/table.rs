@@ -49,8 +49,8 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         self.rows.insert(key, row)
     }
 
-    /// Whether a known row is older than the current list. Then the list wins even with an earlier
-    /// version, as after a restore of etcd.
+    /// Whether a known row is older than the current list. Such a row is replaced by the listed
+    /// object, even if the object's version is earlier, as after a restore of etcd.
     pub fn is_before_list(&self, key: &K) -> bool {
         self.seen.as_ref().is_some_and(|seen| !seen.contains(key))
     }

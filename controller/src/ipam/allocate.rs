@@ -363,7 +363,7 @@ impl Ipam {
         let before =
             allocations.pool.index(address).map(|index| allocations.rows.get(index)).unwrap_or_default();
         if before.state == State::Free {
-            // It is in the range, and has no holder.
+            // The address is in the range and has no holder.
             if allocations.pool.take(address).is_err() {
                 return Err(AllocateError::Excluded { address, subnet });
             }
@@ -403,7 +403,8 @@ impl Ipam {
         let kept = chosen.iter().map(|chosen| chosen.before.mac).find(|mac| *mac != [0; 6]);
         let mac = match request.mac {
             Some(mac) => {
-                // The chosen addresses still have their previous rows, and these are counted.
+                // The chosen addresses still have their previous rows. A MAC address in these rows,
+                // or in the pod's own, is not another pod's.
                 let own = request.own.iter().chain(chosen.iter().map(|chosen| &chosen.address));
                 let mut own: Vec<&IpAddr> = own.filter(|address| self.row(**address).mac == mac).collect();
                 own.sort_unstable();

@@ -56,8 +56,8 @@ impl Macs {
         loop {
             let [_, a, b, c] = bits.to_be_bytes();
             let mac = [PREFIX[0], PREFIX[1], PREFIX[2], a, b, c];
-            // If all 16,777,216 are in use, one is shared. No network of a cluster has that many
-            // addresses in use.
+            // If all 16,777,216 MAC addresses are in use, two pods share one. No network of a
+            // cluster has that many addresses in use.
             if self.count(network, mac) == 0 || bits == random.wrapping_add(1 << 24) {
                 return mac;
             }
@@ -85,7 +85,11 @@ mod tests {
         macs.add(1, [0x02, 0x12, 0x34, 0xff, 0xff, 0xff]);
         assert_eq!(macs.unused(1, u32::MAX), [0x02, 0x12, 0x34, 0, 0, 0]);
         macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
-        assert_eq!(macs.count(1, [0x02, 0x12, 0x34, 0, 0, 0xff]), 1, "the pod's other address");
+        assert_eq!(
+            macs.count(1, [0x02, 0x12, 0x34, 0, 0, 0xff]),
+            1,
+            "the pod's other address shares the MAC address"
+        );
         macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
         assert_eq!(macs.unused(1, 0xff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
         macs.add(1, [0; 6]);

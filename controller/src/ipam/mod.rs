@@ -11,8 +11,8 @@
 //! allocation. An address is set aside here, then its IPInstance is created. Once the watch has
 //! shown that IPInstance, the address is in use ([`State`] has the whole life cycle). The holder of
 //! an address is a *namespace*: the IPInstance's name follows from the address ([`instance_name`]),
-//! so the API server allows one within a namespace. This index prevents a second one in another
-//! namespace.
+//! so the API server allows one IPInstance of an address within a namespace. This index prevents a
+//! second IPInstance in another namespace.
 //!
 //! [`trunkline_api::pool`] chooses the next address; the agent of a host without Kubernetes uses it
 //! too. The layers around the pools are not shared. The agent knows one node, picks its network,
@@ -335,9 +335,9 @@ impl Ipam {
         Err(self.conflict(address, before.namespace, namespace))
     }
 
-    /// Frees the address of an IPInstance that no longer exists. There are two proofs. The
-    /// finalizer is removed, and the watch has shown the deletion. Or a complete list does not
-    /// contain the IPInstance, and it began after the watch had shown the IPInstance.
+    /// Frees the address of an IPInstance that no longer exists. Call it with one of two proofs.
+    /// Either the finalizer is removed and the watch has shown the deletion. Or a list that began
+    /// after the watch had shown the IPInstance is complete and does not contain the IPInstance.
     pub fn gone(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Gone);
     }

@@ -12,10 +12,10 @@
 //!
 //! Steps come from two sides. [`Step::Choose`] and [`Step::Refuse`] are the leader's own. The
 //! leader sets an address aside before it writes to the API server, and returns it when the API
-//! server has certainly refused. All other steps come from the watch of IPInstances, whoever wrote
-//! the object, and they always win, because the API server's state is authoritative. The success of
-//! the leader's own write is no step. A chosen address stays `Given` until the watch has shown its
-//! IPInstance, so a list that is older than the write cannot free it.
+//! server has certainly refused. All other steps come from the watch of IPInstances, whichever
+//! client wrote the object. They always have precedence, because the API server's state is
+//! authoritative. The success of the leader's own write is no step. A chosen address stays `Given`
+//! until the watch has shown its IPInstance, so a list that is older than the write cannot free it.
 //!
 //! An address is free again only when its IPInstance is *gone*. The holder of the finalizer decides
 //! when. hybridnet frees the address in memory when it sees the deletion. If the removal of the
@@ -44,7 +44,8 @@ pub enum State {
 /// A transition of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The leader sets it aside for a pod. From `InUse` only for a pod of the same name.
+    /// The leader sets the address aside for a pod. An address that is `InUse` is set aside only
+    /// for a pod of the same name.
     Choose,
     /// The API server refused the leader's write, or the leader never sent it.
     Refuse,

@@ -67,12 +67,16 @@ fn an_address_passes_every_state() {
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Bound).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::InUse)));
     ipam.refuse(address, "web");
-    assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "too late");
+    assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "a late refusal changes nothing");
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Kept).unwrap();
     adopt(&mut ipam, "10.0.0.1", "web", InstanceState::Deleting).unwrap();
     assert_eq!(ipam.holder(address), Some(("web", State::Releasing)));
     ipam.gone(address, "shop");
-    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another namespace is not this one");
+    assert_eq!(
+        ipam.holder(address),
+        Some(("web", State::Releasing)),
+        "the end of another namespace's IPInstance changes nothing"
+    );
     ipam.gone(address, "web");
     assert_eq!(ipam.holder(address), None);
     assert_eq!(ipam.usage("a").unwrap().used, 0);
@@ -159,7 +163,8 @@ fn named_addresses_may_be_reserved_or_retained() {
         "reserved addresses are not counted"
     );
 
-    // Retained in this namespace: bound again with its MAC address. In another namespace: refused.
+    // An address that is retained in this namespace is bound again with its MAC address. A request
+    // from another namespace is refused.
     adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Kept).unwrap();
     let other = AddressRequest { namespace: "shop", ..named(&[RESERVED]) };
     let error = ipam.allocate(&other, 1).unwrap_err();
@@ -176,7 +181,8 @@ fn named_addresses_may_be_reserved_or_retained() {
     ipam.refuse(RESERVED, "web");
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
 
-    // In use by the pod of the same name, which was replaced before its address was retained.
+    // The address is in use by the previous pod of the same name, which was replaced before its
+    // address was retained.
     adopt(&mut ipam, "10.0.0.2", "web", InstanceState::Bound).unwrap();
     assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err());
     let granted = ipam.allocate(&AddressRequest { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();

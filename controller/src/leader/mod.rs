@@ -292,8 +292,8 @@ impl Election<'_> {
         let sent = Instant::now();
         match self.write(sent, &self.claim.renewing(lease, Timestamp::now())).await {
             Ok(lease) => Ok(Renewed::Yes(Box::new(Held { lease, sent }))),
-            // Another writer: another candidate, a person, or this process with a write that seemed
-            // to have failed.
+            // The Lease has another version: another candidate, a person, or a write of this
+            // process that seemed to have failed has changed it.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                 Ok(match self.leases.get_opt(&self.claim.name).await? {
                     Some(lease) if self.claim.holds(&lease) => Renewed::Changed(Box::new(lease)),
@@ -317,7 +317,7 @@ impl Election<'_> {
 
 enum Renewed {
     Yes(Box<Held>),
-    /// The Lease is still this process's, with another resourceVersion.
+    /// This process still holds the Lease, which now has another resourceVersion.
     Changed(Box<Lease>),
     /// The Lease is lost, for this reason.
     Lost(String),
@@ -332,7 +332,7 @@ mod tests {
         for seconds in [3, 15, 600] {
             let config = Config { name: String::new(), duration_seconds: seconds };
             assert!(config.deadline() + config.patience() <= config.duration());
-            // At least three attempts before the deadline.
+            // At least three attempts fit before the deadline.
             assert!(config.pause() * 3 < config.deadline(), "{:?}", config.pause());
         }
     }

@@ -62,7 +62,8 @@ pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
             let text = format!("address {address} belongs to IPInstance {other}: this pod gets another one");
             context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
         }
-        // Unbind first: an IPInstance bound to a living pod keeps its finalizer when it is deleted.
+        // Unbind first, because the finalizer of a deleted IPInstance stays while the IPInstance is
+        // bound to a living pod.
         results.push(match reserve(&context, &side.instance).await {
             Ok(()) => delete(&context, std::slice::from_ref(&side.instance)).await,
             failed => failed,

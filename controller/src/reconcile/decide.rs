@@ -93,7 +93,7 @@ pub enum AddressSelector {
 }
 
 impl AddressSelector {
-    /// Whether both of a pair are retained.
+    /// Whether both addresses of a pair are retained.
     fn is_pair(&self) -> bool {
         matches!(self, AddressSelector::Kept { addresses, .. } if addresses.len() > 1)
     }
@@ -153,8 +153,8 @@ pub fn decide(
         return Ok(Decision::Nothing);
     }
     let own = |row: &InstanceRow| row.pod_uid == pod.uid;
-    // An orphan (its StatefulSet was deleted without it) is recognized by the owner of its
-    // addresses.
+    // A pod has no owner if its StatefulSet was deleted without it. Then the owner that its
+    // IPInstances record shows whether the pod is stateful.
     let stateful = policy.is_stateful(pod.owner.as_ref())
         || pod.owner.is_none() && instances.iter().any(|(_, row)| kept(row));
     match pod.life {
@@ -429,7 +429,7 @@ mod tests {
                 assert_eq!(outcome, Ok(Decision::Nothing), "{kind} {annotations:?}");
             }
         }
-        // Its IPInstance was deleted, but the pod lives and still uses the address.
+        // The pod's IPInstance was deleted, but the pod lives and still uses the address.
         let (key, row) = instance(A, "Pod", "new");
         let deleted = [(key, InstanceRow { deleting: true, ..row })];
         assert_eq!(run(Some(&pod("ReplicaSet", &[])), &deleted), Ok(Decision::Nothing));

@@ -50,7 +50,7 @@ where
     let request = async { api.patch(name, &PatchParams::default(), &patch(seen)?).await };
     match context.write(request).await {
         Err(error) if is_elsewhere(&error) => Ok(()),
-        // The watch reports the deletion: this answer is the object's last state, not its end.
+        // The answer contains the object's last state. Only the watch reports the deletion.
         answer => written(answer, || {
             format!("the finalizer {} of {} {name} was not removed", seen.finalizer, K::kind(&()))
         }),

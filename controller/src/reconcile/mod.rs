@@ -162,7 +162,8 @@ impl WriteError {
     }
 }
 
-/// The result of a write. It is also done if the object is gone: then nothing is left to do.
+/// The result of a write. If the object is gone, nothing is left to do, and the write counts as
+/// done.
 fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> ReconcileResult {
     match written {
         Ok(_) => Ok(()),
@@ -185,7 +186,7 @@ impl Context {
     }
 }
 
-/// Reports in an event on a Network or Subnet why it, or a part of it, is not served.
+/// Reports in an event why a Network or Subnet, or a part of it, is not served.
 fn record_fault<S: Kind>(context: &Context, name: &Arc<str>) {
     let fault = {
         let state = context.shared.lock();

@@ -74,7 +74,8 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     let patch = json!({"metadata": {"uid": &*uid}, "status": {"conditions": [condition]}});
     let answer = context.write(api.patch_status(&name, &parameters, &Patch::Strategic(patch))).await;
     if answer.is_ok() {
-        // Events on nodes have the name as their UID, so that kubectl describe finds them.
+        // In an event on a node, the UID is the node's name, so that kubectl describe finds the
+        // event.
         let about = reference("Node", "v1", None, &name, &name);
         match unavailable {
             true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),

@@ -39,7 +39,7 @@ pub enum Plan {
     },
     /// Create or bind these IPInstances.
     Assign(Box<AssignPlan>),
-    /// Find out whether these were created: their pod no longer needs them.
+    /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
 
@@ -63,12 +63,12 @@ pub struct AssignPlan {
     pub network: Arc<Network>,
     /// The addresses.
     pub granted: AllocatedAddresses,
-    /// The address families that the pod has in all.
+    /// The families of all addresses of the pod, including those that it already has.
     pub family: IpFamily,
     /// Whether its IPInstances outlive it.
     pub stateful: bool,
-    /// Additional prefixes that it names. Its node's agent ignores those that the Network does not
-    /// allow.
+    /// The additional prefixes that the pod names. Its node's agent ignores prefixes that the
+    /// Network does not allow.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 

@@ -143,7 +143,7 @@ fn pod_gets_the_selected_network_and_family() {
             "{case}"
         );
     }
-    // The namespace's annotations apply if the pod has none, and only all together.
+    // The namespace's annotations apply only if the pod has none. The two are never combined.
     let mut state = state();
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
     state.set_namespace(
@@ -217,7 +217,8 @@ fn waiting_pod_gets_the_next_free_address() {
         let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
         answered(&mut state, name, &given);
     }
-    // The pair is one decision: nothing is set aside in the family with free addresses.
+    // A pod gets both addresses of a pair or none: nothing is set aside in the family with free
+    // addresses.
     let both = plan(&mut state, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
     assert_eq!(both.unwrap_err().reason(), "exhausted");
     let usage = state.term.as_ref().unwrap().ipam.network_usage("rack");
@@ -370,9 +371,10 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     let given = assignment(plan(&mut state, "p", running("10.0.0.2")));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     assert!(!given.granted.addresses[0].rebind);
-    // A pod of another plugin from before Trunkline is ignored.
+    // A pod whose address comes from another plugin, from the time before Trunkline, is ignored.
     assert!(matches!(plan(&mut state, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
-    // In a new list an earlier version is valid; outside of a list it is a late event.
+    // In a new list, an earlier version of an object is valid. Outside a list, an earlier version
+    // is a late event and is ignored.
     answered(&mut state, "p", &given);
     let at = instance("10.0.0.2".parse().unwrap());
     let row = state.cluster.instance(&at).unwrap().clone();

@@ -28,7 +28,8 @@ use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
 use crate::state::PendingCreate;
 
-/// The layout of IPInstances: hybridnet's third, which Trunkline shares.
+/// The version of the layout of IPInstances. It is hybridnet's third layout, which Trunkline also
+/// uses.
 const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
@@ -307,7 +308,8 @@ async fn bind(
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
     if assignment.pod.owner.is_none() {
-        // Its StatefulSet was deleted, but the pod was not; the IPInstance still records the owner.
+        // The pod's StatefulSet was deleted without the pod, and the IPInstance still records it as
+        // the owner.
         remove(&mut patch, "metadata", "ownerReferences");
         if let Some(spec) = patch.get_mut("spec") {
             remove(spec, "binding", "referredObject");
@@ -331,8 +333,8 @@ fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
 }
 
 /// Finds out whether IPInstances were created for, or bound to, a pod that no longer needs them.
-/// Existing IPInstances become rows and are released like the rows of any deleted pod. For the
-/// others, the addresses are returned.
+/// Existing IPInstances become rows and are released like the rows of any deleted pod. If an
+/// IPInstance does not exist, its address is returned.
 async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {

@@ -2,9 +2,10 @@
 //! restored from an old snapshot).
 //!
 //! A compromised node can write any `status.podIPs` for its own pods. So a report is valid only for
-//! addresses that the pod could get on this node without the report: a free address of the pod's
-//! own network, which [`crate::selection::place`] has checked against the node's labels. Private
-//! Subnets and reserved addresses are excluded unless the pod requests them.
+//! addresses that the pod could get on this node without the report. Such an address is a free
+//! address of the pod's own network. [`crate::selection::place`] has checked this network against
+//! the node's labels. Private Subnets and reserved addresses are excluded unless the pod requests
+//! them.
 
 use std::net::IpAddr;
 
@@ -72,7 +73,7 @@ pub enum ReportFault {
         /// The Subnet.
         subnet: String,
     },
-    /// It is allocated only by name.
+    /// The address is reserved, and only a pod that names it gets it.
     #[error("it is one of the reservedIPs of Subnet {subnet}")]
     Reserved {
         /// The Subnet.

@@ -22,7 +22,8 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     };
     // The object in the answer may be unreadable.
     let api: Api<Lenient<SubnetSpec>> = Api::all(context.client.clone());
-    // hybridnet's finalizer, which Trunkline does not set: a deleted subnet has no metrics anyway.
+    // Only hybridnet sets this finalizer. Trunkline removes it at once, because a deleted subnet
+    // has no metrics here.
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }

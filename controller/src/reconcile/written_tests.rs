@@ -175,8 +175,8 @@ async fn foreign_finalizer_stays() {
     assert!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await.is_ok());
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
     assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
-    // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
-    // the object is gone.
+    // After Trunkline's finalizer is removed, only the other finalizer is left. The address stays
+    // unavailable until the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
     assert!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await.is_ok());
@@ -280,9 +280,9 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     for (there, state) in [
         // The IPInstance was not written and is unchanged: the address is retained as before.
         (kept.clone(), State::Retained),
-        // Another client wrote it meanwhile.
+        // Another client wrote the IPInstance meanwhile.
         (instance("2", "", json!({"finalizers": [IP_ALLOCATED], "labels": {"a": "b"}})), State::Retained),
-        // Written.
+        // The IPInstance was written.
         (instance("2", "p", json!({"finalizers": [IP_ALLOCATED]})), State::InUse),
     ] {
         let answer = there.clone();
@@ -295,7 +295,7 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     }
 }
 
-/// An IPInstance has the prefixes of the pod that it is bound to, and none of the previous pod.
+/// An IPInstance has the prefixes of its current pod, and none of the previous pod's.
 #[tokio::test]
 async fn retained_address_gets_the_next_pods_prefixes() {
     let former = json!({EXTRA_PREFIXES: "10.8.0.0/16", "note": "mine"});

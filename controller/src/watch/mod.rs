@@ -8,8 +8,8 @@
 //!
 //! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
-//! node: the controller handles no others. Likewise the metadata of NetworkPolicies and Services, for
-//! the reports of unsupported features.
+//! node: the controller handles no others. The metadata of NetworkPolicies and Services is also
+//! watched only during a term, for the reports of unsupported features.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -100,8 +100,8 @@ pub async fn follow<K: Watched>(
     loop {
         let serving = *wanted.borrow_and_update();
         let mut events = pin!(watcher(api.clone(), config.clone()).backoff(Delays::default()));
-        // While the API server's version is being requested: the latest version seen when the watch
-        // broke off.
+        // The latest version seen when the watch broke off; `None` unless the API server's version
+        // is being requested.
         let mut before = None;
         let mut asking = pin!(OptionFuture::from(None));
         loop {
@@ -139,8 +139,8 @@ pub async fn follow<K: Watched>(
                     }
                     take(event, &shared);
                     if done {
-                        // One more than the request number at its beginning: 0 means that there was
-                        // no list.
+                        // The value is the request number at the beginning of the list, plus one.
+                        // So 0 means that there was no list.
                         relist.done.send_replace(serving + 1);
                     }
                 }
@@ -221,7 +221,7 @@ impl Watched for Lenient<NetworkSpec> {
         let name = note_faults(&self, state);
         match self.0 {
             Ok(object) => state.set_network(&name, object.into()),
-            // Its previous state stays in force.
+            // The Network's previous row stays in force.
             Err(_) => state.cluster.networks.note(&name),
         }
     }

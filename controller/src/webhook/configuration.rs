@@ -107,7 +107,8 @@ pub fn configurations(
                     "request.resource.resource != 'ipinstances' || request.userInfo.username != '{account}-controller'"
                 ),
             },
-            // An agent's start without changes must not depend on the webhook.
+            // The start of an agent that changes no address in its NodeInfo must not depend on the
+            // webhook.
             MatchCondition {
                 name: "new-claims-of-agents".to_owned(),
                 expression: format!(

@@ -33,7 +33,7 @@ impl ApiReader {
         ApiReader { client }
     }
 
-    /// For the creation or update of a Network.
+    /// Facts for the creation or update of a Network.
     pub(super) async fn for_network(&self, network: &Network) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         let mut facts = Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() };
@@ -44,7 +44,7 @@ impl ApiReader {
         Ok(facts)
     }
 
-    /// For the deletion of a Network.
+    /// Facts for the deletion of a Network.
     pub(super) async fn for_network_deletion(&self, network: &Network) -> Result<Facts, kube::Error> {
         let mut facts = Facts { subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() };
         if network.network_type() == NetworkType::Overlay {
@@ -69,20 +69,20 @@ impl ApiReader {
         Ok(facts)
     }
 
-    /// For the creation or update of a Subnet.
+    /// Facts for the creation or update of a Subnet.
     pub(super) async fn for_subnet(&self) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         Ok(Facts { networks, subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() })
     }
 
-    /// For the deletion of a Subnet.
+    /// Facts for the deletion of a Subnet.
     pub(super) async fn for_subnet_deletion(&self, name: &str) -> Result<Facts, kube::Error> {
         let labels = format!("{}={name}", label::SUBNET);
         let instances = self.some::<IPInstanceSpec, _>(&labels).await?;
         Ok(Facts { instances, ..Facts::default() })
     }
 
-    /// For the creation or update of an IPInstance.
+    /// Facts for the creation or update of an IPInstance.
     pub(super) async fn for_ipinstance(&self, instance: &IPInstance) -> Result<Facts, kube::Error> {
         let mut facts = Facts::default();
         if !instance.spec.subnet.is_empty() {
@@ -93,7 +93,7 @@ impl ApiReader {
         Ok(facts)
     }
 
-    /// For the NodeInfo of this name.
+    /// Facts for the NodeInfo of this name.
     pub(super) async fn for_nodeinfo(&self, name: &str) -> Result<Facts, kube::Error> {
         let api: Api<KubeNode> = Api::all(self.client.clone());
         // The controller has the right to list Nodes, for its watch, but not the right to get one.

@@ -20,7 +20,7 @@ pub struct Metrics {
 pub(super) enum ReviewResult {
     Accepted,
     Refused,
-    /// No verdict: the API server applies its failure policy.
+    /// The webhook made no decision, and the API server applies its failure policy.
     Failed,
 }
 

@@ -1,10 +1,10 @@
 //! Review: from an AdmissionReview to its answer, with rules, log and metrics.
 //!
-//! There are three outcomes. A *refusal* is a verdict, and its message lists every fault for the
-//! user. A *failure* is no verdict: data for the rules could not be read. The HTTP status says so,
-//! and the API server's failure policy decides (pods are admitted, resources refused); hybridnet
-//! answers with a refusal. An update that does not change the spec is *not checked*: labels and
-//! finalizers of old objects can always be written.
+//! There are three outcomes. A *refusal* is a decision, and its message lists every fault for the
+//! user. A *failure* is no decision, because data for the rules could not be read. The HTTP status
+//! says so, and the API server's failure policy decides (pods are admitted, resources refused);
+//! hybridnet answers with a refusal. An update that does not change the spec is *not checked*:
+//! labels and finalizers of old objects can always be written.
 //!
 //! A pod may be reviewed before the watches have shown the Network that it names (one `kubectl
 //! apply` of both). So before a pod is refused for an unknown name, the API server is asked once
@@ -53,7 +53,7 @@ impl ReviewKind {
     }
 }
 
-/// The reason why there is no verdict.
+/// The reason why there is no decision.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
     #[error("the body is not an AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
@@ -146,7 +146,7 @@ impl<V: ClusterReader> Reviewer<V> {
             .map_err(|error| ReviewError::Unwritable(error.to_string()))
     }
 
-    /// Counts a request without a verdict in time.
+    /// Counts a request without a decision in time.
     pub(super) fn timed_out(&self, kind: ReviewKind, client: &Client) {
         self.metrics.count(kind.path(), "unknown", ReviewResult::Failed, Duration::ZERO);
         let source = client.source();
@@ -338,11 +338,11 @@ where
     if request.operation == Operation::Update && spec(&before) == spec(&after) {
         return Ok(ReviewResponse::default());
     }
-    // The old object need not be readable: its replacement or deletion is checked without it.
+    // The old object need not be readable: a replacement or a deletion is checked without its spec.
     let is_delete = request.operation == Operation::Delete;
     let before = before.map(read::<S>).transpose()?.and_then(|before| match before.0 {
         Ok(object) => Some(T::from(object)),
-        // An object in use must have been readable once; its users are found by its name.
+        // The deletion is checked by the users of the object, which are found by its name.
         Err(unreadable) if is_delete => {
             let spec = S::missing()?;
             Some(T::from(Object { metadata: unreadable.metadata, spec, status: None, ignored: Vec::new() }))
@@ -418,7 +418,7 @@ fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
 const LOGGED_NAME: usize = 256;
 const LOGGED_REASON: usize = 1024;
 
-/// Logs a verdict. The client controls every text of the request: names are escaped and cut off.
+/// Logs a decision. The client controls every text of the request: names are escaped and cut off.
 fn log(
     kind: ReviewKind,
     request: &AdmissionRequest<DynamicObject>,

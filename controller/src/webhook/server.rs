@@ -3,7 +3,7 @@
 //! Any host that reaches the port can connect, so each resource has a bound. The bounds are for
 //! connections ([`trunkline_daemon::connections`]), for the time of the TLS handshake and the first
 //! request head, and for the size of a body. Further bounds are for the memory of all bodies, the
-//! reads from the API server ([`super::review`]), and the time to a verdict. With a client CA
+//! reads from the API server ([`super::review`]), and the time to a decision. With a client CA
 //! (`--webhook-client-ca`) a client without a certificate of that CA fails in the handshake.
 
 use std::convert::Infallible;
@@ -29,7 +29,8 @@ use super::certificates::Served;
 use super::review::{ReviewKind, Reviewer};
 use crate::cluster::ClusterReader;
 
-/// An API server opens a connection for each concurrent request, by default at most 600 of these.
+/// An API server opens a connection for each concurrent request. By default, it has at most 600
+/// requests under way.
 pub(super) const LIMITS: Limits = Limits {
     total: 1024,
     per_source: 640,
@@ -38,9 +39,9 @@ pub(super) const LIMITS: Limits = Limits {
     octets_per_source: 32 << 20,
     work_per_source: 8,
 };
-/// From the end of a response to the end of the next request's head. Longer than an API server
-/// keeps an idle connection (90 s): a connection that closes during a request is a failed webhook
-/// call.
+/// Time limit from the end of a response to the end of the next request's head. An API server keeps
+/// an idle connection for 90 s, and the limit is longer: if a connection closes during a request,
+/// the webhook call fails.
 const IDLE: Duration = Duration::from_secs(150);
 /// The largest request: the old and the new object at etcd's limit (1.5 MiB), with room for the
 /// JSON.
@@ -102,8 +103,8 @@ async fn converse<V: ClusterReader>(
     let client = connection.client();
     let stream = match acceptor.accept(connection).await {
         Ok(stream) => stream,
-        // A port scan, a client without a certificate, or an API server that does not trust this
-        // certificate (its own log has the reason).
+        // This is a port scan, a client without a certificate, or an API server that does not trust
+        // this certificate (its own log has the reason).
         Err(error) => return tracing::debug!(source = %client.source(), %error, "a TLS handshake failed"),
     };
     let service = service_fn(move |request| answer(Arc::clone(&reviewer), request, client.request()));

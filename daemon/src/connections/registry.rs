@@ -62,7 +62,7 @@ impl Entry {
         self.state.load(Ordering::Acquire) == OPENING
     }
 
-    /// The listener's reason to close it, if any.
+    /// The listener's reason to close the connection, if any.
     pub(super) fn reason(&self) -> Option<Reason> {
         self.reason.get().copied()
     }
@@ -99,7 +99,7 @@ enum Class {
 pub(super) enum Admission {
     /// Admit it.
     Admit,
-    /// Admit it, and evict this one.
+    /// Admit the new connection, and evict this connection.
     Evict(Arc<Entry>),
     /// Refuse it.
     Refuse(Reason),
@@ -164,8 +164,8 @@ impl Registry {
         entry
     }
 
-    /// Asks a connection's task to drop it. Its place is free at once. No effect on a connection
-    /// that is closed or evicted.
+    /// Asks a connection's task to drop the connection. The connection's place is free at once. The
+    /// call has no effect on a connection that is closed or evicted.
     pub(super) fn evict(&mut self, entry: &Arc<Entry>, reason: Reason) {
         if self.forget(entry) {
             let _ = entry.reason.set(reason);
@@ -202,8 +202,8 @@ impl Registry {
     }
 }
 
-/// The oldest connection of the source with the most, in the first class that has one, up to
-/// `last`.
+/// In the first class that has connections, up to the class `last`: the oldest connection of the
+/// source with the most connections.
 fn oldest<'a>(
     sources: impl Iterator<Item = &'a [Arc<Entry>]>,
     now: Instant,

@@ -115,7 +115,7 @@ impl AsyncWrite for Connection {
 #[derive(Debug)]
 pub struct Tracked<B> {
     body: B,
-    // Its drop ends the request.
+    // A drop of this value ends the request.
     _request: Request,
 }
 

@@ -1,17 +1,18 @@
 //! A pod's bandwidth limits, at its host interface, where the pod cannot remove them.
 //!
-//! Packets **to** the pod leave the host by that interface: its queue is a token bucket (`tbf`).
-//! Packets **from** the pod arrive there and are redirected through an `ifb` device with the same
-//! kind of queue ([`tc`](crate::netlink::tc) has the reason). The rest of the host sees these
-//! packets as received by the pair: policy rules, reverse path checks and captures do not change.
+//! Packets **to** the pod leave the host by that interface, whose queue is a token bucket (`tbf`).
+//! Packets **from** the pod arrive at that interface and are redirected through an `ifb` device
+//! with the same kind of queue ([`tc`](crate::netlink::tc) has the reason). The rest of the host
+//! sees these packets as received by the pair: policy rules, reverse path checks and captures do
+//! not change.
 //!
 //! If the request has no burst, the burst is the rate times `BURST_TIME`, and at least
-//! `LEAST_BURST`. With less, TCP cannot fill a fast link. The queue holds the burst and the rate
-//! times `WAIT`, as with the reference plugin.
+//! `LEAST_BURST`. With a smaller burst, TCP cannot fill a fast link. The queue holds the burst and
+//! the rate times `WAIT`, as with the reference plugin.
 //!
 //! The agent repairs limits that other programs remove. The kernel sends notifications about qdiscs
 //! and filters, and the attach flow (`Pods::keep_limits` of the agent) checks the pair of the
-//! notification. Changes of an ADD cause notifications too, and the check finds no fault.
+//! notification. Changes of an ADD cause notifications too. The check then finds no fault.
 //!
 //! The `ifb` device has the pair's name with the prefix `tb`. The kernel does not delete it with
 //! the pair, so DEL deletes both.

@@ -62,7 +62,8 @@ fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, second: bool, 
     for link in [link, end] {
         check_up(link, faults);
     }
-    // The mark of a second interface stays when the interface is no longer a second one.
+    // The mark of a second interface stays even when no other interface has the default route any
+    // more.
     if link.alias.as_deref() != Some(&spec.alias(second || veth::alias(link).second)) {
         faults.push(format!("{} has lost its alias", link.name));
     }

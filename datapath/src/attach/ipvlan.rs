@@ -4,8 +4,8 @@
 //! **Reason for the pair.** A slave and its parent device do not receive each other's packets. A
 //! slave's packets go to the wire, even to an address of its own host. So the pair carries the
 //! pod's packets to the host, to pods of the host with other attachments, and to Services. It also
-//! carries packets of the host to the pod. For the rest of the agent such a pod is like any pod
-//! with a pair: a route in table 39999 uses the pair, and the host interface leads to the pod
+//! carries packets of the host to the pod. The rest of the agent handles such a pod like any pod
+//! with a pair. A route in table 39999 uses the pair, and the host interface leads to the pod
 //! interface.
 //!
 //! **In the pod**: `eth0` is the slave, in L2 mode, with the VLAN device's MAC address. It has the
@@ -13,7 +13,7 @@
 //! pod interface of the pair has the same name as on the host, and no address: packets leave by the
 //! pod interface with the slave's address. The host's neighbour entry is permanent, because the pod
 //! would not answer solicitations for an IPv6 address of another link. Both links have a loose
-//! `rp_filter`, and the slave accepts no router advertisement: the Subnet defines addresses and
+//! `rp_filter`. The slave accepts no router advertisement, because the Subnet defines addresses and
 //! gateway.
 //!
 //! **Found by the pair.** A slave has no name on the host. DEL may come without a namespace. So DEL
@@ -21,8 +21,8 @@
 //! namespace. The mark in the pair's alias shows that there is a slave. The alias is set before the
 //! slave is created. If the namespace was deleted, slave and pair were deleted with it.
 //!
-//! **Owner.** The slave has its own alias. Between creation and alias it is down; this
-//! distinguishes it from a slave of another program.
+//! **Owner.** The slave has its own alias. Between its creation and its alias, the slave is down.
+//! This state distinguishes it from a slave of another program.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -51,7 +51,8 @@ pub(super) fn create(
     for link in find(host, netns_id, &pair.name, &spec.ifname)? {
         match (is_own(&link), link.peer == Some(ipvlan.parent)) {
             (true, true) => return Ok(link),
-            (true, false) => batch.delete_link_in(netns_id, link.index), // of the previous VLAN
+            // a slave of the previous VLAN
+            (true, false) => batch.delete_link_in(netns_id, link.index),
             (false, _) => return Err(taken()),
         }
     }

@@ -1,5 +1,5 @@
-//! Second interfaces of a pod: their configuration if another interface, of Trunkline or not, has
-//! the default route.
+//! Second interfaces of a pod: their configuration if another interface has the default route. The
+//! other interface may be another program's.
 //!
 //! The first interface has the default route. A later interface, for a family that already has a
 //! default route, does not replace it. It gets:
@@ -13,7 +13,8 @@
 //!
 //! So the order of ADDs decides, for each family: if a pod's first interface has only IPv4, the
 //! second one gets the IPv6 default route. If the first interface is deleted, its default route is
-//! deleted too, and no other interface replaces it: connections would change their source.
+//! deleted too. No other interface gets a default route then, because connections would change
+//! their source.
 //!
 //! **The kernel is the only record.** An interface is a second one if another interface has the
 //! default route, and as long as its rule exists. ADD and CHECK test the same condition. A new pair
@@ -21,9 +22,9 @@
 //! which is empty for the first interface.
 //!
 //! Only the rule is not deleted with the interface. The mark `:second` in the pair's alias is
-//! written before the rule is added. It makes DEL enter the pod and delete the rule; other DELs do
-//! not enter the pod. If DEL has no namespace and the namespace continues to exist, the rule refers
-//! to an empty table and has no effect.
+//! written before the rule is added. If the alias has this mark, DEL enters the pod and deletes the
+//! rule. Otherwise DEL does not enter the pod. If DEL has no namespace and the namespace continues
+//! to exist, the rule refers to an empty table and has no effect.
 
 use ipnet::IpNet;
 

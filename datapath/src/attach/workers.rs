@@ -10,10 +10,10 @@
 //! The order of the requests limits the cost. Each time a link that is up changes its state, the
 //! kernel goes through every IPv6 route of the namespace. So ADD first requests the link (the
 //! kernel then processes the pending event that the link has no carrier) and changes its settings.
-//! Then it sets the link up without carrier. One pass remains, when the pod interface gives the
-//! link carrier. (Two measures gave no gain. `disable_ipv6` on the link of a pod without IPv6 costs
-//! one more pass. The deletion of the ff00::/8 route, which the kernel adds for each link, costs
-//! one more request.)
+//! Then it sets the link up without carrier. One pass through the routes remains, at the moment
+//! when the pod interface gives the link carrier. (Two measures gave no gain. `disable_ipv6` on the
+//! link of a pod without IPv6 costs one more pass. The deletion of the ff00::/8 route, which the
+//! kernel adds for each link, costs one more request.)
 
 use std::io;
 use std::net::IpAddr;
@@ -260,8 +260,8 @@ fn detach_device(
 ) -> Result<bool, DeviceError> {
     let limiting = ifb_name(host_ifname);
     let names: Vec<&str> = std::iter::once(host_ifname).chain(limiting.as_deref()).collect();
-    // Both are requested at once. If the pod's namespace is deleted first, the `ifb` device
-    // outlives the pair.
+    // The pair and its `ifb` device are requested at once, because the `ifb` device outlives the
+    // pair if the pod's namespace is deleted first.
     let links = veth::find_all(host, &names)?;
     let mut deleted = false;
     for link in &links {

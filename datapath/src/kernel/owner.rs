@@ -54,8 +54,8 @@ pub(super) mod repairs;
 mod routes;
 mod ways_out;
 
-/// Maximum number of requests in one `send`: enough for a low cost per request, few enough for a
-/// short wait of a pod.
+/// Maximum number of requests in one `send`. With more, a pod would wait longer; with fewer, each
+/// request would cost more.
 const BATCH: usize = 512;
 
 /// The channels for the owner's events and status.
@@ -83,7 +83,7 @@ pub(super) struct Owner {
     events: Option<Events>,
     /// A new nftables listener, until [`Owner::run`] takes it.
     nftables: Option<Events>,
-    /// Another program has, or had, a NAT chain.
+    /// Whether another program has, or had, a NAT chain.
     translates: bool,
     pod_settings: PodSettings,
     nat: nft::Table,
@@ -98,7 +98,8 @@ pub(super) struct Owner {
     plan: KernelPlan,
     /// A plan was received.
     planned: bool,
-    /// A plan was processed completely: routes and rules that are not in it may be swept.
+    /// Whether a plan was processed completely. Then routes and rules that are not in the plan may
+    /// be swept.
     settled: bool,
     pods: HashMap<String, PodPlan>,
     /// All pods were received.
@@ -136,7 +137,7 @@ pub(super) struct Owner {
     faults: Vec<String>,
     last_error: Option<String>,
     errors: BTreeMap<&'static str, u64>,
-    /// Answers or notifications were lost; a scan is necessary.
+    /// Whether answers or notifications were lost. Then a scan is necessary.
     unsure: bool,
 }
 
@@ -415,7 +416,8 @@ impl Owner {
         if relearn {
             keys.extend(self.learned.drain().map(|(key, _)| key));
         }
-        // Routes before rules: a rule for an empty table would let packets use the main table.
+        // Routes come before rules, because with a rule for an empty table, packets would use the
+        // main table.
         for key in keys {
             self.settle(key)?;
         }
@@ -564,8 +566,8 @@ impl Owner {
         let resolved = self.resolve(&wanted);
         let installed = self.routes.take_installed(&key);
         let installed = match (resolved, installed) {
-            // No usable next hop: the installed route is deleted. Otherwise packets would use a
-            // next hop that no longer exists.
+            // There is no usable next hop, so the installed route is deleted. Otherwise packets
+            // would use a next hop that no longer exists.
             (None, Some(_)) => {
                 self.batch.delete_route(&key, 0);
                 self.requests.push(Request::DeleteRoute);

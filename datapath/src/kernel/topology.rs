@@ -20,8 +20,8 @@ pub(super) struct LinkState {
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     pub(super) links: BTreeMap<u32, LinkState>,
-    /// Indices of the links of a plan. They stay Trunkline's if another program removes their
-    /// alias.
+    /// Indices of the links of a plan. These links stay Trunkline's even if another program removes
+    /// their alias.
     pub(super) planned: BTreeSet<u32>,
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let topology = Topology { planned: [8].into(), ..Topology::default() };
         let marked = vlan(7, Some("trunkline:vlan:rack"));
         assert!(topology.is_planned(&marked) && !is_pods(&marked));
-        assert!(topology.is_planned(&vlan(8, None)), "its alias was removed");
-        assert!(!topology.is_planned(&vlan(9, None)), "somebody else's");
+        assert!(topology.is_planned(&vlan(8, None)), "a planned link without its alias");
+        assert!(!topology.is_planned(&vlan(9, None)), "a link of another program");
     }
 }

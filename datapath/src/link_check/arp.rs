@@ -7,9 +7,9 @@
 //!   §1.1).
 //! - An *announcement* is a request or a reply with the same sender and target address.
 //!
-//! Implemented of RFC 5227: probes (§2.1.1), announcements (§2.3). Not implemented: its times (see
-//! [`super::check`]), and the later defence of an address (§2.4), which the kernel of the holder
-//! does.
+//! This module implements RFC 5227's probes (§2.1.1) and announcements (§2.3). It does not
+//! implement the RFC's times (see [`super::check`]) and the later defence of an address (§2.4),
+//! which the kernel of the holder does.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -169,7 +169,8 @@ mod tests {
         for length in 0..good.len() {
             assert_eq!(parse(&good[..length]), None, "{length} octets");
         }
-        // Ethernet type, hardware type, protocol type, both lengths, an unknown operation.
+        // The places of the Ethernet type, the hardware type, the protocol type, both lengths and
+        // the operation.
         for place in [12, 13, 14, 15, 16, 17, 18, 19, 20, 21] {
             let mut bad = good.clone();
             bad[place] ^= 0x80;

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Two requests run at the same time. *Does another host have the address?* is sent twice, because
-//! frames can be lost. No answer is the good result. This part ends after `wait`, but a claim of
-//! the address ends the check with a failure at any time. *Does the router answer?* ends with the
-//! first answer, and is sent again every [`RETRY_INTERVAL`] until then.
+//! frames can be lost. If no answer arrives, no other host has the address. This part ends after
+//! `wait`, but a claim of the address ends the check with a failure at any time. *Does the router
+//! answer?* ends with the first answer, and is sent again every [`RETRY_INTERVAL`] until then.
 //!
 //! **No request may harm the holder of the address.** A neighbour learns from the sender of an ARP
 //! request and from the source of a solicitation. So the check does not use the address as sender
@@ -22,8 +22,9 @@
 //!
 //! **Two kinds of holders.** A host that has the address answers a probe from 0.0.0.0. A Linux host
 //! that answers as a proxy (proxy ARP: for a pod on another node, of Trunkline or hybridnet) does
-//! not. It treats the probe as duplicate address detection and ignores it. So each probe is
-//! followed by a request from [`NO_HOST`]. In Neighbour Discovery one probe reaches both.
+//! not answer it. It treats the probe as duplicate address detection and ignores it. So each probe
+//! is followed by a request from [`NO_HOST`]. In Neighbour Discovery, both kinds of holders answer
+//! the same probe.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use super::frame::{AddressClaim, ClaimKind, Mac};
 use super::{CheckTimeouts, arp, nd};
 
 /// A sender address that no host has: the first 256 link-local addresses are reserved (RFC 3927
-/// §2.1). A host that answers may create an ARP entry for it, which is harmless.
+/// §2.1). A host that answers may create an ARP entry for this address, which is harmless.
 const NO_HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 
 /// Interval of requests to a router that does not answer. Half of RETRANS_TIMER (RFC 4861), because
@@ -297,9 +298,10 @@ mod tests {
     #[test]
     fn irrelevant_claims_are_ignored() {
         let claims = [
-            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // returned by a switch
+            // a frame of this host that a switch returned
+            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)),
             (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
-            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to another host
+            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // a message to another host
             (4, AddressClaim { destination: BROADCAST, ..claim("10.10.0.1", ROUTER, ClaimKind::Reply) }),
         ];
         let (_, took, outcome) = run(query("10.10.0.7", "10.10.0.1"), TIMES, &claims);

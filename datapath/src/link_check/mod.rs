@@ -31,8 +31,8 @@
 //! second, because these RFCs apply to any kind of link. In a data centre's VLAN, the kernel of a
 //! holder answers within a millisecond. So [`CheckTimeouts::duplicate_wait`] is short, and it is a
 //! setting. The node sends an announcement once, in every form, and does not repeat it after 2 s
-//! (RFC 5227 §2.3). By then the pod may be gone, and the announcement would take the address from
-//! its next holder.
+//! (RFC 5227 §2.3). After 2 s the pod may be gone, and a second announcement would take the address
+//! from its next holder.
 
 mod arp;
 mod check;

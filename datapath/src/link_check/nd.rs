@@ -3,13 +3,14 @@
 //!
 //! - A *probe* is a Neighbour Solicitation from :: (RFC 4862 §5.4.2). It changes no neighbour
 //!   entry.
-//! - A *request* is a Neighbour Solicitation from an address that the link knows.
+//! - A *request* is a Neighbour Solicitation from an address of this host.
 //! - An *announcement* is an unsolicited Neighbour Advertisement with the Override flag (RFC 4861
 //!   §7.2.6).
 //!
 //! Received messages are validated as RFC 4861 §7.1.1 and §7.1.2 require. So messages that passed a
-//! router (Hop Limit) are rejected. Not implemented: nonces (RFC 7527), because a frame of this
-//! host that returns has its own MAC address; SEND (RFC 3971).
+//! router (Hop Limit) are rejected. Two extensions are not implemented. SEND (RFC 3971) is one. The
+//! other is nonces (RFC 7527): a frame of this host that returns is recognized by this host's MAC
+//! address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -257,7 +258,11 @@ mod tests {
         assert_eq!(parse_message(&endless), None, "an option of length 0");
         endless[MESSAGE + 1] = 2;
         assert_eq!(parse_message(&endless), None, "an option that is cut off");
-        assert_eq!(parse_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)), None, "a group as target");
+        assert_eq!(
+            parse_message(&message(ADVERTISEMENT, 0, ip("ff02::1"), None)),
+            None,
+            "the target is a group"
+        );
         assert_eq!(parse_message(&message(133, 0, ip("fd00:10::7"), None)), None, "another type");
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), Some((SOURCE_LINK_LAYER, OTHER)));
         let group = solicited_node(ip("fd00:10::7"));
@@ -267,7 +272,11 @@ mod tests {
             "from :: with an option"
         );
         let probe = message(SOLICITATION, 0, ip("fd00:10::7"), None);
-        assert_eq!(parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)), None, "to another group");
+        assert_eq!(
+            parse(&encode(OTHER, Ipv6Addr::UNSPECIFIED, ALL_NODES, &probe)),
+            None,
+            "the destination is another group"
+        );
     }
 
     proptest! {

@@ -35,8 +35,8 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::SetLink(message));
     }
 
-    /// Configures a link of a pod that has a slave: its alias, and a loose check of sources,
-    /// because the reply to a packet may leave by the other link.
+    /// Configures a link of a pod that has a slave: its alias, and a loose check of sources. The
+    /// check is loose because the reply to a packet may leave by the other link.
     pub fn set_pod_link(&mut self, index: u32, alias: &str) {
         let mut settings = InetDevConf::default();
         settings.rp_filter = 2;

@@ -1,10 +1,10 @@
 //! Rtnetlink, limited to Trunkline's needs: blocking requests, dumps, and pipelined batches.
 //!
 //! The message types come from `netlink-packet-route`, which `rtnetlink` uses too. This module does
-//! not use `rtnetlink`. An ADD needs a few messages per namespace. The fast way is to send all of
-//! them with one `send` and then to read all answers. The connection task of `rtnetlink` sends one
-//! request at a time. A table of 100,000 routes is written from one reused buffer. Each request is
-//! a typed function in [`objects`].
+//! not use `rtnetlink`. An ADD needs a few messages per namespace. It is fastest to send all of
+//! them with one `send` and then to read all answers, but the connection task of `rtnetlink` sends
+//! one request at a time. A table of 100,000 routes is written from one reused buffer. Each request
+//! is a typed function in [`objects`].
 //!
 //! **Answers to a batch.** Only the last message requests an acknowledgement. The kernel answers
 //! the other messages only if they fail. It handles them in order, so the acknowledgement of the
@@ -110,8 +110,8 @@ impl Connection {
         // With strict checking, dumps apply their filters, and the kernel refuses requests with
         // unknown attributes.
         socket.set_netlink_get_strict_chk(true)?;
-        // The receive buffer has space for an error answer to every message of a batch. It needs
-        // CAP_NET_ADMIN, as all requests of the agent do.
+        // The receive buffer has space for an error answer to every message of a batch. This size
+        // needs CAP_NET_ADMIN, as all requests of the agent do.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 4 << 20);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, 1 << 20);
         Ok(Connection { socket, port, sequence: 0, receive: Vec::with_capacity(64 << 10) })
@@ -185,7 +185,8 @@ impl Connection {
                         NLMSG_DONE => return Ok(()),
                         NLMSG_ERROR => {
                             return match refusal(0, &message) {
-                                // For a filtered dump, a table without routes does not exist.
+                                // If a dump is filtered by table, the kernel reports a table
+                                // without routes as missing.
                                 Some(refusal) if refusal.errno == libc::ENOENT => Ok(()),
                                 Some(refusal) => Err(refusal.into()),
                                 None => Ok(()),

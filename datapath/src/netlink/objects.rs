@@ -7,7 +7,7 @@
 //!
 //! This module reads messages attribute by attribute ([`attributes`]) and not with the crate's
 //! functions for whole messages. The crate's functions reject a message because of one unknown
-//! attribute. A link that is not read is a router that cannot be reached.
+//! attribute. If a link were not read, the routers on it could not be reached.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -2,9 +2,9 @@
 //! an `ifb` device with another token bucket.
 //!
 //! The kernel queues only sent packets. So packets that a link receives are redirected to an `ifb`
-//! device. It has its own token bucket, and returns the packets to the link's receive path. The
-//! redirection is the action `mirred` of a filter on the link's ingress. The filter is `u32`
-//! without a condition, because more kernels lack `matchall`.
+//! device. This device has its own token bucket, and returns the packets to the link's receive
+//! path. The redirection is the action `mirred` of a filter on the link's ingress. The filter is
+//! `u32` without a condition, because more kernels lack `matchall`.
 
 use netlink_packet_core::{
     DefaultNla, Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, Parseable,
@@ -109,14 +109,14 @@ impl Batch {
         mirror.eaction = TcMirrorActionType::EgressRedir;
         mirror.ifindex = to;
         let mut action = TcAction::default();
-        action.tab = 1; // the first in order
+        action.tab = 1; // the position in the order of actions
         action.attributes = vec![
             TcActionAttribute::Kind(TcActionMirror::KIND.to_owned()),
             TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror))]),
         ];
         let mut selector = TcU32Selector::default();
         selector.flags = TcU32SelectorFlags::Terminal;
-        selector.keys = vec![TcU32Key::default()]; // mask 0
+        selector.keys = vec![TcU32Key::default()]; // a key with mask 0 matches every packet
         selector.nkeys = 1;
         let options = [TcFilterU32Option::Selector(selector), TcFilterU32Option::Action(vec![action])];
         let attributes = vec![

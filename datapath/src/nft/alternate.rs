@@ -3,8 +3,8 @@
 //! A packet takes an alternate path if it arrives on one uplink, leaves by another, and its
 //! destination is in a Subnet that this node advertises. It does so only once: it leaves with a TTL
 //! of [`ALTERNATE_TTL`], and a packet with a lower TTL is dropped. The kernel decrements the TTL
-//! before these rules see the packet. A packet of a connection that was translated here does not
-//! count: it has the mark [`TRANSIT`].
+//! before these rules see the packet. A packet of a connection that was translated on this node is
+//! no such packet, and has the mark [`TRANSIT`].
 //!
 //! The reply takes another path. So connection tracking sees only one direction, and classifies the
 //! second packet of a TCP connection as invalid, which kube-proxy drops. `notrack` removes this

@@ -33,13 +33,13 @@ pub(crate) enum NftError {
     /// The program `nft` does not run.
     #[error("nft cannot be started: {0}: install nftables")]
     Start(#[source] io::Error),
-    /// `nft` refused a script; with its message.
+    /// `nft` refused a script and printed this message.
     #[error("nft: {0}")]
     Refused(String),
     /// `nft` refused a script without a message.
     #[error("nft failed without a message ({0})")]
     Silent(ExitStatus),
-    /// The elements of the guard's sets, over netlink.
+    /// The elements of the guard's sets cannot be read or written over netlink.
     #[error("guard: sets of nftables cannot be written: {0}")]
     Elements(#[source] io::Error),
 }
@@ -124,7 +124,7 @@ impl Table {
     /// The listing of the table without counter values; none if the table does not exist.
     fn list(&self) -> Result<Option<String>, NftError> {
         let mut nft = Command::new("nft");
-        // Protocols as numbers: the names depend on `/etc/protocols`.
+        // Protocols are listed as numbers, because their names depend on `/etc/protocols`.
         nft.args(["--stateless", "--numeric-protocol"]);
         if !self.elements {
             nft.arg("--terse");

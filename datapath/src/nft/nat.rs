@@ -34,7 +34,7 @@ pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
-    // The order of `nft list`: counters, sets, chains.
+    // Write the parts in the order of `nft list`: counters, sets, chains.
     if !paths.is_empty() {
         alternate::render_counters(&mut text);
     }
@@ -53,8 +53,8 @@ pub(crate) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
         translated::render(marks, &mut text);
     }
     if !paths.is_empty() || !lost.is_empty() {
-        // One chain for both: each chain at a hook costs about 1 % of the processing time of a
-        // small packet.
+        // One chain contains both kinds of rules, because each chain at a hook costs about 1 % of
+        // the processing time of a small packet.
         let _ = write!(
             text,
             "\tchain forward {{\n\

@@ -3,7 +3,7 @@
 //!
 //! The chain is at the ingress hook of the uplinks, after packet sockets and before routing. So
 //! packets between pods of this node do not pass it. The text depends only on the uplinks. It
-//! contains no secret: a sender of such packets only gets them dropped.
+//! contains no secret, because this node drops the packets of anyone who sends such packets.
 
 use super::Table;
 use crate::plan::{KernelPlan, PROBE_ECHO, PROBE_MAGIC, PROBE_PORT};

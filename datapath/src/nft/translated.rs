@@ -6,10 +6,10 @@
 //! - The first packet from outside (not from a pod's device) saves the number of its link in the
 //!   connection mark. If a proxy (IPVS) translates later, the destination of the packet is still an
 //!   address of the node.
-//! - A reply gets that number as packet mark, on every incoming device: the backend may be a pod of
-//!   another node.
-//! - A packet from outside to a pod gets the mark [`TRANSIT`], in both directions: the client may
-//!   be a pod, too.
+//! - A reply gets that number as packet mark. This rule covers every incoming device, because the
+//!   backend may be a pod of another node.
+//! - A packet from outside to a pod gets the mark [`TRANSIT`]. This rule covers both directions,
+//!   because the client may be a pod, too.
 //!
 //! Other programs' bits in both marks stay unchanged.
 

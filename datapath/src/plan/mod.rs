@@ -57,8 +57,8 @@ pub struct KernelPlan {
 }
 
 impl KernelPlan {
-    /// Adds the settings of a Trunkline device that connects pods: no router of this host is behind
-    /// it. The kernel sends redirects if the setting of the link or of `all` enables them.
+    /// Adds the settings of a Trunkline device that connects pods and no router. The kernel sends
+    /// redirects if the setting of the link or of `all` enables them.
     pub fn add_device_sysctls(&mut self, name: &str) {
         for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
             let path = format!("net/{}", setting.replace("{}", name));
@@ -138,11 +138,11 @@ pub struct KernelHost {
     pub links: Vec<Link>,
     /// Faults of the links of the current plan, as text, by name of the link.
     pub link_faults: BTreeMap<String, String>,
-    /// The link of the default route. While there is no default route: the last such link, if it
-    /// still exists.
+    /// The link of the default route. While there is no default route, this is the last such link,
+    /// if it still exists.
     pub default_link: Option<u32>,
-    /// The table of each subnet's own rule (`from <subnet> lookup T`). With it, a network finds its
-    /// table again after a restart.
+    /// The table of each subnet's own rule (`from <subnet> lookup T`). By this rule, a network gets
+    /// the same table again after a restart.
     pub tables: BTreeMap<IpNet, u32>,
     /// Tables that other programs use.
     pub used_tables: BTreeSet<u32>,

@@ -13,8 +13,8 @@ pub struct NatRules {
     pub sources: BTreeSet<IpNet>,
     /// All known subnets: packets to these keep their source.
     pub inside: BTreeSet<IpNet>,
-    /// Subnets of pods with an IPVLAN slave, if there are Services: replies of translated
-    /// connections must pass the host too.
+    /// Subnets of pods with an IPVLAN slave, if there are Services. The packets of these pods are
+    /// masqueraded when their connections are translated, so replies pass the host too.
     pub slaves: BTreeSet<IpNet>,
 }
 
@@ -54,9 +54,9 @@ pub struct GuardedTunnel {
 /// The marks of packets of translated connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TranslatedRules {
-    /// Load the rules in any case: the node is in a cluster, has prefixes of Services or networks
-    /// with `hairpin`, or masquerades. Otherwise the rules are loaded after another program has
-    /// created a NAT chain.
+    /// Whether the rules are loaded in any case, because the node is in a cluster, has prefixes of
+    /// Services or networks with `hairpin`, or masquerades. Otherwise the rules are loaded only
+    /// after another program has created a NAT chain.
     pub always: bool,
     /// Prefixes of all known Subnets.
     pub pods: BTreeSet<IpNet>,

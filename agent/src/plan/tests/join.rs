@@ -59,7 +59,7 @@ fn a_slave_gets_its_gateways_and_the_hosts_prefixes() {
         ["10.10.0.0/24", "10.20.0.0/24", "2001:db8:10::/64"].map(prefix).into()
     );
 
-    // A pod that was attached as `veth` stays so.
+    // A pod that was attached as `veth` stays attached as `veth`.
     let veth = join(&plan, &target(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
     assert_eq!(veth, LinkParameters { attachment: Attachment::Veth, ..parameters_of("10.10.0.5") });
 }

@@ -394,8 +394,8 @@ fn an_unnumbered_peer_is_planned_after_discovery_on_an_up_link() {
     let uplinks = waiting.kernel.rules.iter().filter(|rule| rule.priority == 1030).count();
     assert_eq!(uplinks, 4, "the uplinks' rules for the fabric exist already");
 
-    // The same address on both: two peers. up9 does not exist, although a router was discovered
-    // there.
+    // The same address on two interfaces means two peers. up9 does not exist, although a router was
+    // discovered on it.
     let found: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
     host.neighbours = ["up1", "up2", "up9"].map(|name| (name.parse().unwrap(), found)).into();
     host.sessions = ["fe80::1%up1", "fe80::1%up2"].map(|peer| session(peer, true, None)).to_vec();
@@ -467,7 +467,7 @@ fn dynamic_neighbours_are_peers_once_connected() {
     let some = plan_of(serde_json::Value::Null, came.to_vec());
     assert_eq!(gateways(&some, "0.0.0.0/0"), ["192.0.2.1", "192.0.2.3"]);
     assert_eq!(some.bgp, none.bgp, "the speaker's configuration does not change");
-    // Alternatively, its routes are imported.
+    // With an import policy, the neighbour's routes are imported instead.
     let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
     assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
     assert_eq!(importing.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
@@ -496,7 +496,7 @@ fn a_prefix_that_overlaps_a_subnet_is_refused_by_name() {
         ("172.16.0.0/12", "172.16.3.7", "172.16.0.0/12 overlaps 172.16.3.0/24 of Subnet far"),
     ] {
         let planned = plan_of(prefix, &["192.0.2.1", pod]);
-        // The pod's session, which is older than the Subnet, is no next hop.
+        // The pod's session is older than the Subnet, and is no next hop.
         assert_eq!(gateways(&planned, "0.0.0.0/0"), ["192.0.2.1"], "{prefix}");
         let bgp = planned.bgp.unwrap();
         let refused = &bgp.refused_ranges[&prefix.parse::<IpNet>().unwrap()];

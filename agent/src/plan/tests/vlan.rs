@@ -142,7 +142,8 @@ fn a_device_is_planned_before_its_routes() {
 fn a_subnet_keeps_its_own_table() {
     let prefix = |text: &str| text.parse::<IpNet>().unwrap();
     let mut host = with_default();
-    // A BGP network had both before: they shared a table, and only one can keep it.
+    // Both subnets were in a BGP network before and shared a table. Only one of them can keep this
+    // table.
     host.kernel.tables = [(prefix("10.10.0.0/24"), 10_005), (prefix("10.20.0.0/24"), 10_005)].into();
     host.kernel.used_tables = [10_000].into();
     let planned = plan(&three_subnets(), &host).unwrap();

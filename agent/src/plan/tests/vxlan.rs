@@ -110,12 +110,13 @@ fn a_remote_node_has_fdb_and_neighbour_entries_and_routes() {
     let overlay = plan.networks["overlay"].table().unwrap();
     assert_eq!(overlay, 10_001, "in addition to the underlay's");
     for (table, prefix, expected) in [
-        // All packets to overlay pods of other nodes.
+        // These routes are for all packets to overlay pods of other nodes.
         (40_000, "10.200.2.0/24", v4("10")),
         (40_000, "10.200.3.0/24", v4("11")),
         (40_000, "2001:db8:200::2000/116", v6("a")),
         (40_000, "10.200.1.0/24", vec![]),
-        // Packets of overlay pods to other nodes and to underlay pods there.
+        // These routes are for packets of overlay pods to other nodes, and to underlay pods on
+        // these nodes.
         (40_001, "10.255.0.10/32", v4("10")),
         (40_001, "2001:db8:9::11/128", v6("b")),
         (40_001, "10.255.0.9/32", vec![]),
@@ -139,12 +140,20 @@ fn addresses_that_no_pod_can_have_are_carved_out() {
     let plan = plan(&intent, &host).unwrap();
     let overlay = plan.networks["overlay"].table().unwrap();
     let target = |table, prefix| plan.kernel.routes.get(&key(table, prefix));
-    assert_eq!(target(40_000, "10.200.0.0/16"), Some(&RouteTarget::Blackhole), "no node has the rest");
+    assert_eq!(
+        target(40_000, "10.200.0.0/16"),
+        Some(&RouteTarget::Blackhole),
+        "no node has the rest of the subnet"
+    );
     assert_eq!(target(40_000, "10.200.2.1/32"), Some(&RouteTarget::Throw), "an overlay subnet's gateway");
     assert_eq!(target(overlay, "10.1.3.9/32"), Some(&RouteTarget::Throw), "an excluded address");
     let fabric = target(plan.networks["rack"].table().unwrap(), "0.0.0.0/0");
     assert!(fabric.is_some());
-    assert_eq!(target(overlay, "10.1.0.0/16"), fabric, "pods of no known node, as underlay pods reach them");
+    assert_eq!(
+        target(overlay, "10.1.0.0/16"),
+        fabric,
+        "pods of unknown nodes have the same route as for underlay pods"
+    );
 
     let inside = |address: &str| {
         let address: IpAddr = address.parse().unwrap();
@@ -286,7 +295,7 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let plan = plan(&elsewhere, &there).unwrap();
     assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
-    // A name that the kernel would reject.
+    // The device's name would be too long for the kernel.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);
     assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");

@@ -66,7 +66,8 @@ impl Task {
             true => Prefixes::new(),
             false => self.prefixes(&bgp.originate),
         };
-        // Before the first peer is added: a BFD session must know its links from the start.
+        // Set the links before the first peer is added, because a BFD session needs its links from
+        // the start.
         self.set_links().await;
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
@@ -80,8 +81,8 @@ impl Task {
         }
     }
 
-    /// Handles a failed start although the plan has a speaker. Routes and rules stay, and the start
-    /// is tried again after a pause, because no event shows that it would succeed.
+    /// Handles a failed start of the speaker. Routes and rules stay, and the start is tried again
+    /// after a pause, because no event shows that it would succeed.
     fn speaker_failed(&mut self, fault: &str) {
         if self.speaker_fault.as_deref() != Some(fault) {
             tracing::error!(
@@ -287,7 +288,8 @@ impl Task {
                 self.received_defaults.set(address, family, offered, established);
                 self.stale = true;
             }
-            // The entry stays: its next hop is reported only once, and the neighbour may return.
+            // The entry stays, because its next hop is reported only once, and the neighbour may
+            // return.
             Event::PeerGone { address, .. } => {
                 tracing::info!(peer = %address, "dynamic neighbour gone");
                 self.received_defaults.forget(&address);

@@ -24,7 +24,7 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
         host_ifindex: pod.host_ifindex,
         mac: [0; 6],
         attachment: pod.attachment,
-        // The record contained them.
+        // The extra prefixes were in the lost record.
         extra_prefixes: BTreeSet::new(),
     };
     match plan_pod(plan, &as_pod) {

@@ -4,7 +4,7 @@
 //! The folder source refuses a folder as a whole, because its author sees the answer. In Kubernetes
 //! there are many authors, and an admission webhook checks their objects. An object can still be
 //! invalid (an older writer, or an unavailable webhook), but it must not block the others. So each
-//! object is judged separately:
+//! object is checked separately:
 //!
 //! - A changed object with a fault: the version that is in force stays in force.
 //! - A new object with a fault is excluded, together with the objects that need it (a network's
@@ -73,8 +73,8 @@ struct Candidate {
     nodes: BTreeMap<String, NodeInfo>,
 }
 
-/// Judges the objects. `running` is in force. `in_use` returns whether pods of this node have
-/// addresses of a Network or Subnet.
+/// Checks the objects. `running` is the snapshot in force. `in_use` returns whether pods of this
+/// node have addresses of a Network or Subnet.
 pub fn assemble(
     objects: &Objects,
     running: Option<&Snapshot>,
@@ -304,8 +304,8 @@ fn resolve(
 ) {
     let mut failed: Vec<ObjectRef> = Vec::new();
     for (name, network) in &mut wanted.networks {
-        // A retained Network has its keys, and this node opens no session of a network that it is
-        // not in.
+        // A retained Network already has its keys. A Network without this node needs none, because
+        // this node opens no session for it.
         if !objects.networks.contains_key(name) || !network.selects(&objects.labels) {
             continue;
         }

@@ -184,7 +184,7 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
         secrets(objects.networks.values(), &labels, "kube-system")
     };
     assert_eq!(named("1"), [place("tor")].into());
-    assert_eq!(named("2"), BTreeSet::new(), "the key of another rack");
+    assert_eq!(named("2"), BTreeSet::new(), "the key of another rack is not read");
     let elsewhere = Objects { labels: [("rack".to_owned(), "2".to_owned())].into(), ..objects.clone() };
     let seen = look(&elsewhere, None);
     assert_eq!(

@@ -56,7 +56,7 @@ struct Inner {
     node: String,
     connection: Connection,
     state: Mutex<State>,
-    /// Changes with the index, the Node's cordon or the attachments.
+    /// Changes whenever the index, the Node's cordon or the attachments change.
     changed: watch::Sender<u64>,
     health: Health,
     updates: mpsc::UnboundedSender<InstanceUpdate>,

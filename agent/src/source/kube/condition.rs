@@ -3,7 +3,7 @@
 //! From this condition Kubernetes makes the taint `node.kubernetes.io/network-unavailable`, which
 //! keeps new pods away. The condition is false once the agent serves a network here. It is true if
 //! a BGP network lost all of its sessions for `SILENCE`, because then no host can reach this node's
-//! pods. A router returns from a restart before that.
+//! pods. A router that restarts returns in less time.
 //!
 //! The controller reports and clears the condition of a node that is in no network (reason
 //! `NoNetwork`). The agent decides nothing for such a node, and does not write while the condition
@@ -68,7 +68,7 @@ pub enum ConditionAction {
     Write,
 }
 
-/// Compares a verdict with the Node.
+/// Compares the wanted condition with the Node's.
 pub fn compare(verdict: NetworkCondition, node: &Node) -> ConditionAction {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let is_it = |one: &&NodeCondition| one.type_ == NETWORK_UNAVAILABLE;
@@ -88,8 +88,8 @@ pub struct SessionLossTimer {
 }
 
 impl SessionLossTimer {
-    /// The verdict for a node that does or does not serve networks and has these peers, and the
-    /// time at which the verdict changes by itself. `None` while there is no verdict.
+    /// The condition of a node that does or does not serve networks and has these peers, and the
+    /// time at which the condition changes by itself. `None` while the condition is unknown.
     pub fn evaluate(
         &mut self,
         serves: bool,

@@ -9,7 +9,7 @@
 //! **Without an answer of the API server the agent decides nothing**: the cordon may be gone.
 //! Earlier decisions stay. After an outage, the Node's changes arrive a moment later. A replaced
 //! pod leaves the node empty for a moment, too. So an empty node counts as empty only after
-//! `SETTLE`. The return from a drain does not wait.
+//! `SETTLE`. When pods are on the node again, the agent does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(summary(index.find(&pod("u"), None)), "whole 10.0.0.7");
         assert!(index.uses("Network", "rack1") && index.uses("Subnet", "s4") && !index.uses("Subnet", "s6"));
         let before = index.clone();
-        assert!(!index.replace(before.rows().clone()), "a relist without news");
+        assert!(!index.replace(before.rows().clone()), "an equal list changes nothing");
         let mut going = instance("10.0.0.7/24", "u", "IPv4");
         going.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         assert!(index.set(name, Row::read(&going).unwrap()));

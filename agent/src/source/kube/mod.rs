@@ -26,9 +26,10 @@
 //! force, pods with known IPInstances are attached, and DEL needs no request. A restart reads the
 //! last state from the cache.
 //!
-//! **Load of a node on the API server**: watches of networks and subnets (with their statuses,
-//! which the controller rarely writes), of one Node, of the node's own IPInstances, and of each
-//! Secret. When sessions change, there is an apply of the NodeInfo's status.
+//! **Load of a node on the API server**: watches of networks and subnets, of one Node, of the
+//! node's own IPInstances, and of each Secret. The watches of networks and subnets include their
+//! statuses, which the controller rarely writes. When sessions change, there is an apply of the
+//! NodeInfo's status.
 
 pub mod assemble;
 pub mod cache;

@@ -66,7 +66,7 @@ enum ObjectChange {
     Secret((String, String), Change<Secret>),
 }
 
-/// The needed action after a change.
+/// The action that a change needs.
 #[derive(PartialEq)]
 enum FollowUp {
     /// Evaluate the objects: the snapshot may differ.
@@ -108,7 +108,7 @@ struct Task {
     /// Overlay: address and node of each IPInstance, by namespace and name.
     overlay: BTreeMap<(String, String), (IpAddr, String)>,
     running: Option<Arc<Snapshot>>,
-    /// The reasons for which the last snapshot was refused as a whole.
+    /// The reasons why the last snapshot was refused as a whole.
     refused: Vec<String>,
     reported: Vec<String>,
     /// Watches that are started and stopped with the objects.
@@ -224,7 +224,8 @@ impl Task {
         }
         let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
         let report = move |change: Change<Lenient<IPInstanceSpec>>| {
-            // Updated here and not in the task, because a waiting ADD must not wait for other work.
+            // The index is updated here and not in the task, because a waiting ADD must not wait
+            // for other work.
             let object_change = take_instances(&cluster, change).map(ObjectChange::Instances);
             let changes = changes.clone();
             async move {
@@ -572,7 +573,7 @@ fn take<S: Kind, R: From<Object<S>>>(
             known.retain(|name, _| names.contains(name));
             unreadable.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
             ignored.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
-            // Also without a change: a snapshot may be waiting for this list.
+            // A list counts even without a change, because a snapshot may be waiting for it.
             true
         }
         Change::Deleted(object) => {

@@ -1,22 +1,23 @@
 //! One watch: a list, then every change after it, as long as a receiver exists.
 //!
 //! kube's own `watcher` has the same purpose, but it reports only changes and errors. The agent
-//! also needs two other facts. A quiet watch may be connected again after an outage (for `trunkline
-//! status`, and for the error of a waiting ADD). And a connection without any data, not even a
-//! bookmark, is dead. So this module has its own loop over the same client:
+//! also needs two other facts. One fact is that a quiet watch is connected again after an outage
+//! (for `trunkline status`, and for the error of a waiting ADD). The other is that a connection
+//! without any data, not even a bookmark, is dead. So this module has its own loop over the same
+//! client:
 //!
 //! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
 //!   notices objects that were deleted during a gap.
-//! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes:
-//!   the next watch continues from the same version.
+//! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes,
+//!   and the next watch continues from the same version.
 //! - **A gap** (410, or a version that the server does not know) is closed by a new list. After an
 //!   outage the server's current version is requested once: etcd may have been restored from an
 //!   older snapshot ([`trunkline_daemon::versions`]).
 //! - **Silence**: the client's sockets detect a missing peer in half a minute
 //!   ([`trunkline_daemon::apiserver`]). A peer may exist and send nothing, not even the bookmarks
 //!   of about once a minute: the watch closes this connection after `SILENCE`.
-//! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so the nodes of a cluster
-//!   do not reconnect at the same moment.
+//! - **Failures**: the watch waits longer after each one, up to `MAX_DELAY`, with jitter. So the
+//!   nodes of a cluster do not reconnect at the same moment.
 
 use std::future::Future;
 use std::pin::Pin;

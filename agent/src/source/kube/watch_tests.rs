@@ -167,7 +167,7 @@ async fn a_gap_is_closed_by_a_new_list() {
         Answer::List(&["b"], "20"),
         Answer::Refuse(410),
         Answer::List(&["c"], "30"),
-        // After a restore from a backup: the server does not know the version, and does not return
+        // After a restore from a backup, the server does not know the version, and does not return
         // 410.
         Answer::Refuse(504),
         Answer::Refuse(504),

@@ -14,8 +14,8 @@
 //!   addresses. A denial delays no other write: the agent retries it separately, and when the Node
 //!   changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in
-//!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. In a quiet cluster of ten
-//!   thousand nodes these are at most 35 writes per second, and none if no count changed.
+//!   `PEERS_APART`. The counts of prefixes can be as old as `PEERS_ANEW`. A quiet cluster of ten
+//!   thousand nodes causes at most 35 such writes per second, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::net::IpAddr;
@@ -121,7 +121,7 @@ struct Writer<P> {
     /// The time of the next comparison of the peers.
     peers_at: Instant,
     silence: SessionLossTimer,
-    /// The verdict about the node's condition.
+    /// The wanted condition of the node.
     verdict: Option<NetworkCondition>,
     last_condition: Option<NetworkCondition>,
     /// The earliest time of the next write.
@@ -356,7 +356,8 @@ impl<P: NodePeers> Writer<P> {
                     "reason": verdict.reason(), "message": verdict.message(),
                     "lastTransitionTime": now(), "lastHeartbeatTime": now(),
                 });
-                // With the resource version: of two simultaneous writers, one must read again.
+                // The patch contains the resource version. So if two writers write at the same
+                // time, one of them must read again.
                 let patch = json!({
                     "metadata": {"resourceVersion": node.metadata.resource_version},
                     "status": {"conditions": [condition]},
@@ -451,8 +452,8 @@ struct WriteError {
     source: RequestError,
 }
 
-/// A time that is computed from a duration in seconds can differ by one second. It stays as long as
-/// the state does.
+/// A time that is computed from a duration in seconds can differ by one second. So a peer's time
+/// does not change as long as its state does not change.
 fn keep_times(mut peers: Vec<NodePeer>, before: &[NodePeer]) -> Vec<NodePeer> {
     for peer in &mut peers {
         let same = |known: &&NodePeer| known.name == peer.name && known.state == peer.state;

@@ -1,9 +1,9 @@
 //! A certificate that another program writes into a folder.
 //!
-//! The watch is on the folder, not on the files: kubelet replaces a mounted Secret by the rename of
-//! a link in the folder (`..data`), and other programs rename a new file over the old one. Between
-//! the replacement of two files, key and certificate may not match. Then the previous pair is still
-//! served, and the event of the other file follows.
+//! The watch is on the folder and not on the files, because a replacement is a rename. To replace a
+//! mounted Secret, kubelet renames a link in the folder (`..data`). Other programs rename a new
+//! file over the old one. Between the replacement of two files, key and certificate may not match.
+//! Then the previous pair is still served, and the event of the other file follows.
 
 use std::path::Path;
 use std::sync::Arc;

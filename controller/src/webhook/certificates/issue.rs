@@ -201,7 +201,8 @@ pub(super) fn step(
     let is_broken = kept.current.expires <= now || names.len() > kept.current.names.len();
     match &kept.next {
         Some(next) if kept.current.expires <= now && next.expires > now => write(promoted(kept, next)),
-        // Includes the names of other replicas, whose flags may differ during an update.
+        // The new certificate includes the names of other replicas, because their flags may differ
+        // during an update.
         _ if is_broken => write(StoredCertificates {
             current: issue(&names)?,
             next: None,
@@ -262,7 +263,7 @@ mod tests {
 
         let at = start + 60 * DAY;
         let second = written(Some(&first), &policy, true, at);
-        assert_eq!(second.current, first.current, "served as before");
+        assert_eq!(second.current, first.current, "the served certificate does not change");
         let next = second.next.clone().unwrap();
         assert_eq!(second.trusted(), first.current.ca.clone() + &next.ca);
         assert_eq!(StoredCertificates::read(&second.write()), Some(second.clone()));
@@ -288,8 +289,8 @@ mod tests {
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
-        // If a certificate expired while no replica ran: a new certificate, or the prepared one if
-        // it exists.
+        // If a certificate expired while no replica ran, the next step serves the prepared
+        // certificate, or a new one if none is prepared.
         let fresh = written(Some(&first), &old, true, start + 91 * DAY);
         assert!(fresh.current.expires > start + 91 * DAY);
         let prepared = written(Some(&first), &old, true, start + 89 * DAY);

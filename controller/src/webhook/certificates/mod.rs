@@ -37,7 +37,7 @@ pub enum Source {
         name: String,
         /// DNS names and addresses by which the API server calls the webhook.
         names: Vec<String>,
-        /// Lifetime of a certificate; it is replaced after two thirds of it.
+        /// Lifetime of a certificate. A certificate is replaced after two thirds of its lifetime.
         lifetime: Duration,
         /// The time between the trust in a new CA and the use of its certificate.
         overlap: Duration,

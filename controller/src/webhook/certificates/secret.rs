@@ -109,8 +109,8 @@ struct Keeper {
     secret: Option<Option<Secret>>,
     /// The last valid content of the Secret.
     last: Option<StoredCertificates>,
-    /// The validating and the mutating configuration in the watch. They may be absent: an
-    /// administrator can call the webhook in another way.
+    /// The validating and the mutating configuration in the watch. They may be absent, because an
+    /// administrator can configure the calls in another way.
     bundles: [Option<Option<Bundle>>; 2],
 }
 

@@ -1,8 +1,8 @@
 //! IPInstances that another client than the controller creates or changes.
 //!
 //! hybridnet has no rule here. But for the controller an IPInstance is an allocated address. If it
-//! names no Subnet, or its address changes under a pod, an address is in use without any record.
-//! The controller's own writes are frequent and are not sent to the webhook.
+//! names no Subnet, or its address changes while a pod uses it, an address is in use without any
+//! record. The controller's own writes are frequent and are not sent to the webhook.
 
 use ipnet::IpNet;
 use trunkline_api::names::label;
@@ -185,7 +185,7 @@ mod tests {
             "spec.subnet: s2: it was s1",
         );
 
-        // Its Subnet is gone, but the IPInstance can still be released.
+        // The Subnet of this IPInstance is gone, but the IPInstance can still be released.
         let none = Facts::default();
         let mut free = old.clone();
         free.metadata.finalizers.clear();

@@ -124,7 +124,7 @@ pub(super) mod tests {
         .unwrap()
     }
 
-    /// Asserts that a verdict is a refusal with this text, or an acceptance if the text is empty.
+    /// Asserts that the result is a refusal with this text, or an acceptance if the text is empty.
     #[track_caller]
     pub(crate) fn expect(case: &str, verdict: RuleResult, refusal: &str) {
         match (verdict, refusal) {

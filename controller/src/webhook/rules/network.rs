@@ -9,7 +9,7 @@ use trunkline_api::validate::{
 
 use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
 
-/// Facts: every Network, every Subnet, and the nodes that this one selects.
+/// Facts: every Network, every Subnet, and the nodes that this Network selects.
 pub fn create(network: &Network, facts: &Facts) -> RuleResult {
     verdict(faults(network, facts))
 }

@@ -12,10 +12,10 @@
 //!
 //! **The data may be stale**: the rows come from the watches, and the controller writes a Network's
 //! `available` about once a second. A pod may be admitted although the last address was just
-//! allocated; it then waits for one (only the controller allocates addresses, and never one twice).
-//! A pod may be refused although an address has just become free; its owner creates it again. A
-//! name or namespace that is not known *yet* is a separate case ([`missing`]): otherwise users
-//! would look for a mistake in their manifests.
+//! allocated. Then the pod waits for an address, because only the controller allocates addresses,
+//! and it allocates none twice. A pod may be refused although an address has just become free; its
+//! owner creates it again. A name or namespace that is not known *yet* is a separate case
+//! ([`missing`]): otherwise users would look for a mistake in their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -198,7 +198,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     verdict(found)
 }
 
-/// An unknown object on which the verdict on a pod depends.
+/// An unknown object on which the decision about a pod depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// A Network, by name.
@@ -783,7 +783,7 @@ mod tests {
             NetworkingMetadata { annotations: annotations_of, ..NetworkingMetadata::default() },
         );
         expect("another", validate(&in_named(&own), &cluster, &policy()), "Network bgp allows nothing");
-        // Retained addresses are enough, however full the network is.
+        // A pod with retained addresses is admitted even if the network is full.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
         let full = network("overlay", json!({"type": "Overlay", "netID": 4}));
         cluster.networks.set("overlay".into(), Arc::new(full));
@@ -794,7 +794,7 @@ mod tests {
             validate(&NewPod { name: "new".to_owned(), ..kept.clone() }, &cluster, &policy()),
             "no IPv4 address left",
         );
-        // A subnet that the status does not count yet.
+        // The status does not count the addresses of this subnet yet.
         let new =
             subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
         cluster.set_subnet(&"o4".into(), Arc::new(new));

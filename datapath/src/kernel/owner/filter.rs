@@ -18,8 +18,8 @@ impl Owner {
         wants_tables(&self.plan)
     }
 
-    /// Brings the tables to a new plan. An unchanged table is not checked, because a check starts
-    /// an `nft` process.
+    /// Changes the tables as a new plan requires. An unchanged table is not checked, because a
+    /// check starts an `nft` process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
         let fresh = wants_tables(plan) && !self.has_tables();
         if fresh {
@@ -136,10 +136,10 @@ impl Owner {
         }
     }
 
-    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD: the pod's
-    /// processes do not run before that. Until the addresses are in the sets, the guard looks up
-    /// the pod's route. Extra prefixes have no route, so the addresses of a pod with extra prefixes
-    /// are in the sets before the answer.
+    /// Writes a pod's addresses to the guard's sets, after the answer to its ADD, because the pod's
+    /// processes do not run before the answer. Until the addresses are in the sets, the guard looks
+    /// up the pod's route. Extra prefixes have no route, so the addresses of a pod with extra
+    /// prefixes are in the sets before the answer.
     pub(super) fn add_pod_addresses(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.get(host_ifname).filter(|pod| !has_prefixes(pod)) else { return };
         let added = self.guard.add_pod(pod);

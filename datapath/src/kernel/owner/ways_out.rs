@@ -22,7 +22,7 @@ impl Owner {
         let installed = |family| {
             let key = RouteKey::default_route(table, family);
             let route = self.routes.get(&key).and_then(|entry| entry.installed());
-            // Before the plan has the route: the route of the last run.
+            // Until the plan has the route, use the route of the last run.
             let route = route.or_else(|| self.found.get(&key)?.0.as_ref());
             (family, (table, route.map(|route| route.hops().to_vec()).unwrap_or_default()))
         };
