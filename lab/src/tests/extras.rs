@@ -50,7 +50,7 @@ impl Drop for Server {
     }
 }
 
-/// Throughput in bits per second between the external host and a pod: to it, or from it.
+/// Throughput in bits per second between the external host and a pod, in the chosen direction.
 fn rate(bed: &Bed<'_>, pod: IpAddr, from_pod: bool) -> Result<f64> {
     let outside = bed.host("outside")?;
     let pod = pod.to_string();
@@ -88,8 +88,8 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         let holds = |when: &str| -> Result<[f64; 2]> {
             let seen = [rate(bed, address, false)?, rate(bed, address, true)?];
             for (seen, limit, free) in [(seen[0], ingress, unlimited[0]), (seen[1], egress, unlimited[1])] {
-                // The limit itself must be effective: much less than without it, and not far below
-                // it either.
+                // The throughput must be much less than without the limit, and not far below the
+                // limit.
                 let limit = f64::from(limit);
                 ensure!(free > 4.0 * limit, "without a limit only {free} bit/s pass: too slow to see one");
                 ensure!(
@@ -109,7 +109,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
             "{limit:?}"
         );
 
-        // Another program removes the limits: the agent restores them. If no agent runs at that
+        // If another program removes the limits, the agent restores them. If no agent runs at that
         // time, the next start restores them.
         let mut check = conf.clone();
         check["prevResult"] = attached.result.clone();

@@ -130,7 +130,8 @@ fn no_export(context: &Context) -> Result<Verdict> {
         }
         for router in ["spine1", "spine2", "tor2a", "tor2b"] {
             has(router, &subnets)?;
-            // The global pod's routes came after the local pod's, so no route is still missing.
+            // The global pod's routes arrived after the local pod's routes, so no route is still
+            // missing.
             has(router, &prefixes(&everywhere.addresses))?;
             for prefix in prefixes(&attached.addresses) {
                 ensure!(
@@ -139,7 +140,7 @@ fn no_export(context: &Context) -> Result<Verdict> {
                 );
             }
         }
-        // It is also reachable from the other rack, by its subnet.
+        // The rack's pod is also reachable from the other rack, by its subnet.
         let far = Sandbox::create(bed.fabric, "node2b", "far")?;
         cni::add(bed.fabric, &cni::trunkline(Some("global")), &far)?;
         let flow =
@@ -157,7 +158,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         let (bird, gobgp) = (bed.host("bird")?, bed.host("gobgp")?);
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv4", "172.31.2.0/24"])?;
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv6", "fd00:31:2::/64"])?;
-        // Their advertised prefixes.
+        // The routers have received the node's prefixes.
         for (peer, wanted) in [
             ("10.1.0.1", ["172.31.1.0/24", "fd00:31:1::/64"]),
             ("10.2.0.1", ["172.31.2.0/24", "fd00:31:2::/64"]),
@@ -170,7 +171,7 @@ fn interop(context: &Context) -> Result<Verdict> {
                 }))
             })?;
         }
-        // Their received prefixes.
+        // The node has received the routers' prefixes.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
         let received = |stale_too: bool| -> Result<()> {

@@ -56,7 +56,7 @@ fn good_is_well(bed: &Bed<'_>) -> Result<()> {
 
 fn password(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
-        // The kernel drops a segment with a wrong key: the peer seems not to answer.
+        // The kernel drops a segment with a wrong key, so the peer seems not to answer.
         let error = bed.wait_peer_error("10.2.0.1", &["password", "md5", "timed out"])?;
         ensure!(!bed.peer("10.2.0.1")?.is_established(), "established with a wrong password");
         ensure!(!error.contains("lab-secret"), "the password is in the error: {error}");

@@ -40,7 +40,7 @@ const DOCUMENTED: &[(&str, &str)] = &[
     ("nodeinfo", include_str!("../../../../api/tests/fixtures/nodeinfo.yaml")),
 ];
 
-/// Trunkline's own.
+/// Trunkline's own manifests.
 const OWN: &[(&str, &str)] = &[
     ("docs/manifests/bgp", include_str!("../../../../docs/manifests/bgp.yaml")),
     ("docs/manifests/import", include_str!("../../../../docs/manifests/import.yaml")),
@@ -95,7 +95,8 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
 const GENERATED: usize = 150;
 
 /// Creates objects with up to three random edits as dry runs. The API server and the Rust rules
-/// must agree on each. Returns how many both accept and refuse.
+/// must agree on each. Returns the number of objects that both accept, and the number that both
+/// refuse.
 fn generated(cluster: &Cluster, base: &Base) -> Result<(usize, usize)> {
     let edits: Vec<Edits> =
         base.good.iter().copied().chain(base.bad.iter().map(|(edits, _)| *edits)).collect();

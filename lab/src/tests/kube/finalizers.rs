@@ -81,8 +81,8 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let left = wait_has(cluster, &instance, &[OTHERS])?;
         ensure!(left["metadata"]["deletionTimestamp"].is_string(), "the object was not deleted: {left}");
 
-        // An IPInstance that a StatefulSet's pod gets back: bound again, with the other finalizer.
-        // A removed finalizer of Trunkline is restored.
+        // A StatefulSet's pod is created again. Its IPInstance is bound to it again, and keeps the
+        // other finalizer. A removed finalizer of Trunkline is restored.
         let mut kept = plan("db-0", 0, false);
         kept.stateful_set = Some("db");
         let uid = cluster.wait(pretended.create(&kept))?;
@@ -100,7 +100,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
             wait_has(cluster, &its_instance, &after)?;
         }
 
-        // hybridnet's own finalizer on a Subnet and a Network.
+        // A Subnet and a Network have hybridnet's own finalizer.
         for object in [["subnet", "old-v4"], ["network", "old"]] {
             cluster.kubectl(["delete", "--wait=false", object[0], object[1]])?;
             wait_has(cluster, &object, &[OTHERS])?;

@@ -23,7 +23,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const CONNECTIONS: usize = 10_000;
-/// Only ends a hang.
+/// Time limit that ends a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn hostile(context: &Lab) -> Result<Verdict> {
@@ -62,8 +62,8 @@ fn hostile(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// A client without the API server's certificate, and one with a certificate of another CA, get no
-/// answer.
+/// Checks that the webhook answers no client without a certificate, and no client with a
+/// certificate of another CA.
 fn strangers_are_refused(cluster: &Cluster, port: u16) -> Result<()> {
     let pki = cluster.folder().join("pki");
     let identity = |name: &str| {
@@ -83,7 +83,8 @@ fn strangers_are_refused(cluster: &Cluster, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A Network, whose webhook fails closed, and a pod, which is mutated.
+/// Checks the admission of a Network, for which the webhook fails closed, and of a pod, which the
+/// webhook mutates.
 fn admission(cluster: &Cluster) -> Result<()> {
     create(cluster, &network("asked", "asked"), true).context("a Network")?;
     let stamped = create(cluster, &pod("asked", json!({})), true).context("a pod")?;

@@ -1,4 +1,5 @@
-//! New addresses: their order, and none if not all can be allocated.
+//! Allocation of new addresses: their order, and no address if not all addresses of a pod can be
+//! allocated.
 
 use super::step::Deed::{Goes, Scheduled};
 use super::step::Step::{Apply, Change, Free, HasEvent, HasNone, Pod, Shows};
@@ -250,7 +251,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Before rack2-v4 by name.
+/// Its name precedes rack2-v4.
 const RACK2_ANOTHER: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Subnet

@@ -78,7 +78,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").with("specified-subnet", "rack1-a").made(),
                 HasEvent("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
                 HasNone("c"),
-                // It is served once the older one is gone.
+                // The newer Subnet is used once the older Subnet is gone.
                 Delete("Subnet", "rack1-v4"),
                 has("c", &["10.1.0.15"]),
             ],
@@ -131,7 +131,7 @@ metadata: { name: rack1-a }
 spec: { network: rack1, range: { version: '4', cidr: 10.1.0.0/24, start: 10.1.0.15, end: 10.1.0.29 } }
 ";
 
-/// Before rack1 by name.
+/// Its name precedes rack1.
 const SECOND_UNDERLAY: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network

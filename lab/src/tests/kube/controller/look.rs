@@ -1,4 +1,4 @@
-//! Requirements on an IPInstance, in every case.
+//! Requirements that every case checks on its IPInstances.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;

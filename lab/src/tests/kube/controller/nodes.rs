@@ -1,4 +1,4 @@
-//! State of nodes: labels for the scheduler, the condition that keeps pods away, and the NodeInfo.
+//! State of nodes: labels for the scheduler, the condition NetworkUnavailable, and the NodeInfo.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn attached(node: &'static str, to: [bool; 3]) -> Step {
     node_has(node, &labels)
 }
 
-/// Whether an address is free for its pods: IPv4, IPv6, both.
+/// Whether the node has a free address for a pod: IPv4, IPv6, both.
 fn left(node: &'static str, left: [bool; 3]) -> Step {
     let value = |left: bool| json!(if left { "nonempty" } else { "empty" });
     let labels: Vec<_> = QUOTAS.into_iter().zip(left.map(value)).collect();

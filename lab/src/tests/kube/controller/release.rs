@@ -1,4 +1,5 @@
-//! Release of addresses and its time; objects that are being deleted.
+//! Cases about the release of addresses: when it happens, and what changes for objects that are
+//! being deleted.
 
 use serde_json::{Value, json};
 
