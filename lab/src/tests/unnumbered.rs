@@ -171,7 +171,7 @@ fn bfd(context: &Context) -> Result<Verdict> {
         bed.host("tor1")?.end_silence()?;
         up().context("afterwards")?;
 
-        // The link is deleted and created under its name: the session follows the interface.
+        // The link is deleted and created again under its name. The session follows the interface.
         bed.node()?.ns.ip(["link", "set", "eth2", "down"])?;
         bed.node()?.ns.ip(["link", "set", "eth2", "up"])?;
         ready(bed, BOTH).context("after eth2 is up again")?;

@@ -112,7 +112,7 @@ impl Walk {
     }
 }
 
-/// The sections with blocks.
+/// Returns the sections with blocks.
 fn parse(page: &str) -> Result<Vec<Section>> {
     let mut sections: Vec<Section> = Vec::new();
     let mut not_here = None;
