@@ -43,17 +43,17 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/versions",
-        about: "results in the shape of each version of the specification",
+        about: "results have the form of each version of the specification",
         run: versions,
     },
     Test {
         name: "attach/chain",
-        about: "in a chain before portmap and tuning, and after another plugin",
+        about: "the plugin works in a chain before portmap and tuning, and after another plugin",
         run: chain,
     },
     Test {
         name: "attach/no-agent",
-        about: "without an agent: a clear error, and DEL can be tried again",
+        about: "without an agent, ADD has a clear error and DEL can be repeated",
         run: no_agent,
     },
     Test {
@@ -66,7 +66,7 @@ pub(super) const TESTS: &[Test] = &[
         about: "a pod without an advertised route is not ready, and the error has the reason",
         run: not_ready,
     },
-    Test { name: "attach/nat", about: "outgoing NAT if the subnet has it", run: nat },
+    Test { name: "attach/nat", about: "outgoing NAT, if the subnet has outgoing NAT", run: nat },
 ];
 
 fn add_twice(context: &Context) -> Result<Verdict> {

@@ -32,7 +32,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "bfd/peer-says",
-        about: "FRR signals by BFD: Down ends the session, AdminDown does not",
+        about: "a signal of FRR by BFD: Down ends the session, AdminDown does not",
         run: the_peer_says,
     },
     Test {

@@ -306,7 +306,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     shell(bed, session, fault.end)?;
     settled(bed, session).context("after the fault")?;
     let after = row(node, session)?;
-    ensure!(after.contains("was down: "), "the cause is not kept: {after}");
+    ensure!(after.contains("was down: "), "the cause is no longer shown: {after}");
     Ok(line)
 }
 

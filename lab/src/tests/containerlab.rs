@@ -17,13 +17,13 @@ use crate::topology::Topology;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "containerlab/two-racks",
-        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo \
+        about: "containerlab deploys two-racks from the unchanged file: every promise of the demo \
                 is kept in containers, and nothing is left",
         run: two_racks,
     },
     Test {
         name: "containerlab/images",
-        about: "the images of the nodes are built, a container of each runs its daemons, and nothing is left",
+        about: "the images of the nodes are built, a container of each image runs its daemons, and nothing is left",
         run: node_images,
     },
 ];

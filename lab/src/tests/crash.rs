@@ -206,7 +206,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         node.ns.ip(["link", "del", &link])?;
         let reported = wait_for("the lost link to be reported", PATIENCE, || {
             let found = bed.pods()?.into_iter().find(|p| p.container_id == pod.container_id);
-            let state = found.context("the pod's record has gone")?.state;
+            let state = found.context("the pod's record was removed")?.state;
             Ok(if state == PodState::Attached { Seen::NotYet(state.to_string()) } else { Seen::Yes(state) })
         })?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
@@ -243,7 +243,10 @@ fn store_corrupt(context: &Context) -> Result<Verdict> {
         let fault = client::status(node)?.store.fault.context("the store's fault is not in the status")?;
         let error = gives_out_nothing(bed, &attached, &["store"], "refused")?;
         let subnet = "10.201.0.0/16".parse()?;
-        ensure!(routers::kernel_routes(bed.host("tor1")?)?.contains(&subnet), "the subnet's route has gone");
+        ensure!(
+            routers::kernel_routes(bed.host("tor1")?)?.contains(&subnet),
+            "the subnet's route was removed"
+        );
         let pings = lost_nothing(pings)?;
         passed(format!("{fault}; {error}; {pings} pings, none lost"))
     })

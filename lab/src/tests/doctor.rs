@@ -14,7 +14,7 @@ use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "doctor/broken-hosts",
-    about: "ten hosts with one fault each: the doctor names fault, severity and remedy, and nothing after the repair",
+    about: "ten hosts with one fault each: the doctor names fault, severity and remedy, and finds nothing after the repair",
     run: broken_hosts,
 }];
 

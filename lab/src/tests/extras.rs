@@ -91,7 +91,10 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
                 // The throughput must be much less than without the limit, and not far below the
                 // limit.
                 let limit = f64::from(limit);
-                ensure!(free > 4.0 * limit, "without a limit only {free} bit/s pass: too slow to see one");
+                ensure!(
+                    free > 4.0 * limit,
+                    "without a limit only {free} bit/s pass: this is too slow for a test of limits"
+                );
                 ensure!(
                     seen < 1.5 * limit && seen > 0.3 * limit,
                     "{when}: {seen} bit/s where the limit is {limit}"
@@ -136,7 +139,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         let left = bed.node()?.run("ip", ["-o", "link", "show", "type", "ifb"])?;
         // The agent's own `ifb` device drops packets for addresses that no pod here has.
         let left: Vec<&str> = left.lines().filter(|line| !line.contains("trunkline-drop")).collect();
-        ensure!(left.is_empty(), "still there: {left:?}");
+        ensure!(left.is_empty(), "not removed: {left:?}");
         let mbit = |rates: [f64; 2]| format!("{:.1} in, {:.1} out", rates[0] / 1e6, rates[1] / 1e6);
         passed(format!("limits 20 in, 8 out: {} Mbit/s; without: {}", mbit(seen), mbit(unlimited)))
     })
@@ -255,7 +258,7 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         check(&conf0, &eth0, &first.result).context("after the DEL of the second interface")?;
         reached(&first.addresses)?;
         let rules = eth0.ns.ip(["rule", "show"])?;
-        ensure!(!rules.contains("1100"), "the second interface's rule is still there: {rules}");
+        ensure!(!rules.contains("1100"), "the second interface's rule was not removed: {rules}");
         let third = cni::add(bed.fabric, &conf, &net1)?;
         cni::del(bed.fabric, &conf0, &eth0)?;
         check(&conf, &net1, &third.result).context("after the DEL of the first interface")?;

@@ -39,7 +39,7 @@ fn up_and_down(context: &Context) -> Result<Verdict> {
     let product = context.product()?;
     let fabric = Fabric::up(&context.place, "faults", &product)?;
     let names: Vec<Namespace> = fabric.hosts.values().map(|h| h.ns.clone()).collect();
-    ensure!(names.iter().all(Namespace::exists) && !names.is_empty(), "not all of {names:?} are there");
+    ensure!(names.iter().all(Namespace::exists) && !names.is_empty(), "not all of {names:?} exist");
     let pod = Sandbox::create(&fabric, "node1", "left-over")?;
     let pids: Vec<_> = names.iter().flat_map(Namespace::pids).collect();
     ensure!(pids.len() > names.len(), "no daemons run: {pids:?}");

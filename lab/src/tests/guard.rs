@@ -30,12 +30,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "guard/router-pod",
-        about: "a pod sends from its extra prefixes and no others, and only while its Network allows them",
+        about: "a pod sends from its extra prefixes and from no other prefixes, and only while its Network allows these prefixes",
         run: router_pod,
     },
     Test {
         name: "guard/stays",
-        about: "the guard stays while the agent is killed, is restored after a flush, and no pod is attached if it cannot be loaded",
+        about: "the guard stays while the agent is killed, is restored after a flush, and no pod is attached if the guard cannot be loaded",
         run: stays,
     },
     Test {
@@ -346,7 +346,7 @@ fn stays(context: &Context) -> Result<Verdict> {
 
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &scene.victim)?;
         let own = node.run("nft", ["list", "set", "arp", "trunkline-guard", "own"])?;
-        ensure!(!own.contains(&address(&scene.other, true)?.to_string()), "a pod that is gone is in {own}");
+        ensure!(!own.contains(&address(&scene.other, true)?.to_string()), "a deleted pod is in {own}");
         passed(format!("{repairs} repairs"))
     })
 }

@@ -21,7 +21,7 @@ use crate::shell::{Seen, wait_for};
 /// Tests in the machine's kernel.
 pub(super) const TESTS: &[Test] = &[Test {
     name: "hybrid/hairpin",
-    about: "hairpin over BGP: packets between pods of one node pass the ToR; the node itself, Services, Service-to-self, NodePort work",
+    about: "hairpin over BGP: packets between pods of one node pass the ToR; node, Services, Service-to-self and NodePort work",
     run: over_bgp,
 }];
 
@@ -83,7 +83,10 @@ impl Outside<'_> {
                 macs.sort_unstable();
                 macs.dedup();
                 let returns = macs.iter().any(|(sender, receiver)| macs.contains(&(receiver, sender)));
-                ensure!(returns, "{from} to {to} did not go out and come back: {macs:?} of {lines:?}");
+                ensure!(
+                    returns,
+                    "packets from {from} to {to} did not leave the node and return: {macs:?} of {lines:?}"
+                );
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "hybrid/underlay6",
-        about: "tunnels over IPv6 alone: nodes without an IPv4 underlay, pods of both families, full-size packets",
+        about: "tunnels over IPv6 only: nodes without an IPv4 underlay, pods of both families, full-size packets",
         run: underlay6,
     },
 ];

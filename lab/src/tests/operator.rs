@@ -24,12 +24,12 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "operator/history",
-        about: "repairs, the loss of the last default route, stops and kills are events, and events survive a restart; doctor has the deadline of a stopped agent",
+        about: "repairs, the loss of the last default route, stops and kills are events, and events survive a restart; doctor shows the deadline of a stopped agent",
         run: history,
     },
     Test {
         name: "operator/sessions",
-        about: "a reset and a refresh of a session with FRR, seen by a follower of the events",
+        about: "a reset and a refresh of a session with FRR; a follower of the events receives both",
         run: sessions,
     },
     Test {

@@ -26,7 +26,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "page/clients",
-        about: "a thousand clients at once cost bounded memory and no session",
+        about: "with a thousand clients at once, memory is bounded and no session is lost",
         run: clients,
     },
 ];

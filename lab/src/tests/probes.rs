@@ -26,7 +26,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "probes/cost",
-        about: "the cost of probes through two uplinks: processor time over 20 seconds with and without them",
+        about: "the cost of probes through two uplinks: processor time over 20 seconds with and without probes",
         run: cost,
     },
 ];

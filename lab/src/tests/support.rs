@@ -185,7 +185,10 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         killed.says("doctor.txt", "no agent answers at")?;
         killed.says("kernel/routes.txt", &format!("{address}/32"))?;
         ensure!(killed.output_text.contains("agent: status"), "{}", killed.output_text);
-        ensure!(!killed.folder.join("agent").exists(), "answers of an agent that does not run");
+        ensure!(
+            !killed.folder.join("agent").exists(),
+            "the bundle has answers of an agent that does not run"
+        );
         client::start_agent(node)?;
         passed(format!(
             "{:.1} s, with a stopped agent {:.1} s, with none {:.1} s",

@@ -90,17 +90,17 @@ fn api_server(context: &Lab) -> Result<Verdict> {
 
         cluster.stop_api()?;
         let while_stopped = cluster.wait(cables.get("one"));
-        ensure!(while_stopped.is_err(), "a server that was stopped answered");
+        ensure!(while_stopped.is_err(), "a stopped server answered");
         cluster.start_api()?;
         let again = cluster.wait(cables.get("one"))?;
-        ensure!(again.data["spec"]["metres"] == 7, "after the restart there is {:?}", again.data);
+        ensure!(again.data["spec"]["metres"] == 7, "after the restart the object is {:?}", again.data);
 
         cluster.restore(&snapshot)?;
         let before = wait_for("the restored kinds to be served", PATIENCE, || {
             let asked = cluster.wait(cables.get_opt("one"))?;
             Ok(asked.map_or_else(|| Seen::NotYet("no such cable".to_owned()), Seen::Yes))
         })?;
-        ensure!(before.data["spec"]["metres"] == 1, "the snapshot had 1, there is {:?}", before.data);
+        ensure!(before.data["spec"]["metres"] == 1, "the snapshot had 1, the object is {:?}", before.data);
         passed("created, refused, watched, restarted, restored")
     })
 }

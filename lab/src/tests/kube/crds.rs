@@ -113,8 +113,13 @@ fn generated(cluster: &Cluster, base: &Base) -> Result<(usize, usize)> {
         match (&answer, faults.is_empty()) {
             (Ok(()), true) => good += 1,
             (Err(_), false) => bad += 1,
-            (Ok(()), false) => bail!("{}: {spec}: the CRD accepts it, Rust refuses: {faults:?}", base.name),
-            (Err(error), true) => bail!("{}: {spec}: Rust accepts it, the CRD refuses: {error:#}", base.name),
+            (Ok(()), false) => bail!(
+                "{}: {spec}: the CRD accepts this spec, the Rust rules refuse it: {faults:?}",
+                base.name
+            ),
+            (Err(error), true) => {
+                bail!("{}: {spec}: the Rust rules accept this spec, the CRD refuses it: {error:#}", base.name)
+            }
         }
     }
     Ok((good, bad))

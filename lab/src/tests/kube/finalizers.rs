@@ -95,7 +95,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
             cluster.wait(pretended.delete(&kept.namespace, &kept.name))?;
             let uid = cluster.wait(pretended.create(&kept))?;
             let again = cluster.wait(wait_addresses(&auditor, &kept, &uid))?;
-            ensure!(again == [its], "db-0 had {its} and came back with {again:?}");
+            ensure!(again == [its], "db-0 had {its}, and has {again:?} after it was created again");
             let after = if before.contains(&OURS) { before.to_vec() } else { [before, &[OURS]].concat() };
             wait_has(cluster, &its_instance, &after)?;
         }

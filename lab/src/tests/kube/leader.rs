@@ -20,7 +20,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/leader",
-    about: "a leader is suspended for longer than its Lease, and writes nothing when it continues; others hand over on an orderly stop",
+    about: "a leader is suspended for longer than its Lease, and writes nothing when it continues; other leaders hand over on an orderly stop",
     run: leader,
 }];
 
@@ -161,10 +161,10 @@ fn leader(context: &Context) -> Result<Verdict> {
         let meanwhile = pods.make("meanwhile")?;
         pods.given(meanwhile)?;
         let other = replicas.wait_leader(cluster)?;
-        ensure!(other.name() != name, "{name} leads, and it is suspended");
+        ensure!(other.name() != name, "{name} leads, although it is suspended");
         let others = written(cluster, other.name(), began)?;
         let created = others.iter().filter(|what| what.starts_with("create ipinstances")).count();
-        ensure!(created >= BURST, "the audit log has {created} of the other's creates: {others:?}");
+        ensure!(created >= BURST, "the audit log has only {created} creates of the new leader: {others:?}");
         let woken = Timestamp::now();
         replicas.resume(asleep)?;
         wait_for("the suspended leader to step down", PATIENCE, || {
@@ -193,7 +193,7 @@ fn leader(context: &Context) -> Result<Verdict> {
             cluster.wait(auditor.until("the first of the burst to have an address", PATIENCE, first))?;
             replicas.end(cluster, leads)?;
             let next = replicas.wait_leader(cluster)?;
-            ensure!(next.name() != name, "{name} leads again, although another replica was there");
+            ensure!(next.name() != name, "{name} leads again, although another replica was ready");
             pods.given(made)?;
         }
         replicas.still_running()?;

@@ -26,7 +26,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/overlay",
-    about: "overlay pods on three nodes, known only from NodeInfos and IPInstances; one pod moves; no node claims foreign addresses",
+    about: "overlay pods on three nodes, with only NodeInfos and IPInstances as source; one pod moves; no node claims foreign addresses",
     run: overlay,
 }];
 

@@ -22,7 +22,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/own-node",
-    about: "the token of one node's agent writes nothing of another node, and no label, address or condition that is not the agent's",
+    about: "with the token of one node's agent, no object of another node can be written, and of its own node only the agent's fields",
     run: own_node,
 }];
 

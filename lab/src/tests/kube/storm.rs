@@ -292,7 +292,7 @@ impl Walker {
             let mut has = wait_addresses(&self.auditor, &plan, &uid).await?;
             has.sort_unstable();
             if let Some(had) = had.as_ref().filter(|had| **had != has) {
-                bail!("{}/db-0 had {had:?} and came back with {has:?}", plan.namespace);
+                bail!("{}/db-0 had {had:?}, and has {has:?} after it was created again", plan.namespace);
             }
             had = Some(has);
             self.delete(&plan).await?;

@@ -16,7 +16,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/unsupported",
-    about: "NetworkPolicies, virtual machines' pods and global Services: one event on each of the first 20, one log line, a metric",
+    about: "NetworkPolicies, virtual machines' pods and global Services: one event on each of the first 20 objects, one log line, a metric",
     run: unsupported,
 }];
 

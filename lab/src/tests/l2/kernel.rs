@@ -13,7 +13,7 @@ use crate::uml;
 /// This test boots the user-mode kernel by itself, because cargo does not run inside that kernel.
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/kernel-tests",
-    about: "the agent's tests of IPVLAN and VLAN devices, which are skipped where the kernel has none",
+    about: "the agent's tests of IPVLAN and VLAN devices, which are skipped on a kernel without these devices",
     run: kernel_tests,
 }];
 

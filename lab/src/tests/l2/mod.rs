@@ -24,7 +24,7 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "l2/switch",
-        about: "tagged hosts of two racks reach each other, and not through a port that lacks their VLAN",
+        about: "tagged hosts of two racks reach each other, except through a port without their VLAN",
         run: switch,
     },
     Test {
@@ -105,7 +105,11 @@ impl Rack {
     fn attach(&self, bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, Attached)> {
         let pod = Sandbox::create(bed.fabric, node, name)?;
         let attached = cni::add(bed.fabric, &self.conf(), &pod).with_context(|| self.attachment)?;
-        ensure!(attached.addresses.len() == 2, "{name} has {:?}, not one of each family", attached.addresses);
+        ensure!(
+            attached.addresses.len() == 2,
+            "{name} has the addresses {:?}, not one address of each family",
+            attached.addresses
+        );
         let device = pod.ns.ip(["-d", "-o", "link", "show", "eth0"])?;
         ensure!(device.contains(self.attachment), "{name}'s device is not {}: {device}", self.attachment);
         Ok((pod, attached))

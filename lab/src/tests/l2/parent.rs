@@ -22,7 +22,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/untagged",
-        about: "netID 0: pods on the nodes' own network, with the nodes; the device of the earlier VLAN is removed",
+        about: "netID 0: pods are on the nodes' own network; the device of the earlier VLAN is removed",
         run: untagged,
     },
     Test {

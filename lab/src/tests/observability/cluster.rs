@@ -27,7 +27,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::Cluster.test(),
-    about: "each alert about controller, webhook and API server fires for its fault and clears, every panel about them has data",
+    about: "each alert about controller, webhook and API server fires during its fault and clears, every panel about these has data",
     run: observed,
 };
 

@@ -20,7 +20,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/otlp",
-    about: "a real OpenTelemetry Collector receives events and traces of pods; while it is down the agent continues; credentials appear nowhere",
+    about: "a real OpenTelemetry Collector receives events and traces of pods; while the collector is down the agent continues; credentials appear nowhere",
     run: otlp,
 };
 
@@ -108,7 +108,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
         let first = numbers.first().copied().context("no events")?;
         ensure!(
             numbers.iter().copied().eq(first..first + numbers.len() as u64),
-            "there are gaps: {numbers:?}"
+            "events are missing: {numbers:?}"
         );
         for (resource, record) in &logs {
             ensure!(attribute(resource, "service.name") == "lab", "{resource}");
@@ -154,7 +154,7 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
 fn refused(bed: &Bed<'_>, collector: &Collector) -> Result<()> {
     let pod = bed.pod("refused")?;
     let outcome = cni::add(bed.fabric, &cni::trunkline(Some("nowhere")), &pod);
-    ensure!(outcome.is_err(), "there is no such network: {outcome:?}");
+    ensure!(outcome.is_err(), "a pod of a missing network was attached: {outcome:?}");
     let (root, steps) = wait_trace(collector, "attach", &pod)?;
     for span in [Some(&root), steps.last()].into_iter().flatten() {
         ensure!(span["status"]["code"] == 2, "{span}");

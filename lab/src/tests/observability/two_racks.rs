@@ -24,7 +24,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::TwoRacks.test(),
-    about: "each alert fires for its fault and clears, every panel about nodes has data, and promtool accepts the metrics",
+    about: "each alert fires during its fault and clears, every panel about nodes has data, and promtool accepts the metrics",
     run: two_racks,
 };
 
@@ -102,7 +102,10 @@ fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         configure(bed, router, &[bgp, line])?;
         prometheus.wait_firing("TrunklinePeerDown", "node1a")?;
         if router == "tor1a" {
-            ensure!(prometheus.firing("TrunklineNodeIsolated")?.is_empty(), "one peer is left to node1a");
+            ensure!(
+                prometheus.firing("TrunklineNodeIsolated")?.is_empty(),
+                "the alert fires while node1a still has a peer"
+            );
         }
     }
     prometheus.wait_firing("TrunklineNodeIsolated", "node1a")?;

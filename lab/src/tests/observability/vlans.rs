@@ -12,7 +12,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::Vlans.test(),
-    about: "every panel about checks on the wire has data, of gateways that answer and of one that does not",
+    about: "every panel about checks on the wire has data of gateways that answer, and of a gateway that does not answer",
     run: vlans,
 };
 

@@ -113,7 +113,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a network stays on its last subnet until that is full",
+            "a network allocates from its last subnet until this subnet is full",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -152,7 +152,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a private subnet is only for pods that name it",
+            "only pods that name a private subnet get its addresses",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -210,7 +210,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "GlobalBGP: on nodes of Networks that speak BGP",
+            "GlobalBGP: a pod gets an address on a node of a BGP Network",
             vec![
                 Apply(GLOBAL),
                 pod("a").with("network-type", "GlobalBGP").made(),
@@ -231,7 +231,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an annotation that cannot be read is named",
+            "the event names an annotation that cannot be read",
             vec![
                 pod("a").with("ip-family", "IPv5").made(),
                 HasEvent(

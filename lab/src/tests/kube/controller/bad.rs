@@ -34,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a field that this version does not know is ignored",
+            "an unknown field is ignored",
             vec![
                 Loosen("Network"),
                 Change("Network", "rack1", json!({"spec": {"config": {"colour": "red"}}})),
@@ -67,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that overlaps an older one is not used",
+            "a Subnet that overlaps an older Subnet is not used",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "of two Underlays that select a node, the older one is used",
+            "if two Underlays select a node, the older Underlay is used",
             vec![
                 Later("Network", "rack1"),
                 Apply(SECOND_UNDERLAY),

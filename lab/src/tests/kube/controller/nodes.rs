@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "quota: it follows the Network's allocations and releases",
+            "quota: the labels follow the Network's allocations and releases",
             vec![
                 left("n1", [true, true, true]),
                 left("n3", [true, true, true]),
@@ -115,7 +115,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "NetworkUnavailable on a node in no Network, removed when it is in one",
+            "NetworkUnavailable on a node in no Network, removed when the node is in a Network",
             vec![
                 Delete("Network", "overlay"),
                 Shows("Node", "n4", condition("True", "NoNetwork")),

@@ -58,7 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a pod created again under its name has another address, and the old one is free",
+            "a pod created again under its name has another address, and its previous address is free",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),

@@ -748,7 +748,7 @@ impl Mac {
     fn check(self, seen: &str, before: Option<&str>) -> Result<()> {
         match self {
             Mac::Made => ensure!(seen.starts_with("02:12:34:"), "{seen} is no generated MAC address"),
-            Mac::Same => ensure!(Some(seen) == before, "{seen}, and it was {before:?}"),
+            Mac::Same => ensure!(Some(seen) == before, "the MAC address is {seen}, and was {before:?}"),
             Mac::Other => ensure!(Some(seen) != before, "{seen} again"),
             Mac::Is(wanted) => ensure!(seen == wanted, "{seen}, and not {wanted}"),
         }
