@@ -17,7 +17,7 @@ use socket2::SockRef;
 use crate::netns::Namespace;
 use crate::stats::percentile;
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 const SLICE: Duration = Duration::from_millis(150);
 /// Pairs at the beginning that are not counted.
 const WARM_UP: usize = 4;

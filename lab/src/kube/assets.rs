@@ -1,7 +1,8 @@
 //! Source of kube-apiserver, kubectl and kube-proxy: the folder in `KUBEBUILDER_ASSETS`, as in
 //! similar projects' tests. Otherwise the folder is `target/kube/bin`. Go builds its programs once
-//! from the module in `lab/kube-apiserver/`; a newer module file triggers a rebuild. If this is
-//! impossible, an error of one line names the missing part. Helm is obtained in the same way.
+//! from the module in `lab/kube-apiserver/`; a newer module file triggers a rebuild. Without the
+//! folder and without Go, an error of one line names the missing part. Helm is obtained in the same
+//! way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

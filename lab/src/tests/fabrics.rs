@@ -158,7 +158,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         let (bird, gobgp) = (bed.host("bird")?, bed.host("gobgp")?);
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv4", "172.31.2.0/24"])?;
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv6", "fd00:31:2::/64"])?;
-        // The routers have received the node's prefixes.
+        // The node receives the prefixes that the routers advertise.
         for (peer, wanted) in [
             ("10.1.0.1", ["172.31.1.0/24", "fd00:31:1::/64"]),
             ("10.2.0.1", ["172.31.2.0/24", "fd00:31:2::/64"]),
@@ -171,7 +171,7 @@ fn interop(context: &Context) -> Result<Verdict> {
                 }))
             })?;
         }
-        // The node has received the routers' prefixes.
+        // The routers receive the prefixes of a pod.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
         let received = |stale_too: bool| -> Result<()> {

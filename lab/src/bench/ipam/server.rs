@@ -79,8 +79,8 @@ pub(super) fn measure(place: &Place, assets: &Assets, controller: &Path) -> Resu
 impl Figures {
     pub(super) fn bounds(&self) -> Vec<Bound> {
         vec![
-            // If the watch shows the address before the answer to the pod's creation, the wait
-            // counts as zero.
+            // If the watch shows the address before the answer to the pod's creation, the wait is
+            // zero. A bound treats zero as a missing measurement, so the value has a minimum.
             Bound::at_most(
                 "p99 from a pod's creation to its address, in s",
                 self.p99_seconds.max(0.001),

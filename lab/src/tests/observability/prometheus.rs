@@ -63,9 +63,9 @@ pub(super) struct Prometheus {
     folder: PathBuf,
     /// The agents as targets, in the format of `file_sd_configs`.
     agents: Vec<Value>,
-    /// Alerts that fired after a wait.
+    /// Alerts for which a wait has seen that they fire.
     fired: RefCell<BTreeSet<String>>,
-    /// Alerts that cleared after a wait.
+    /// Alerts for which a wait has seen that they cleared.
     cleared: RefCell<BTreeSet<String>>,
     /// Alerts with a time range. The fault is over, but the range still contains its values.
     clearing: RefCell<Vec<&'static str>>,
