@@ -1,5 +1,5 @@
-//! A headless Chromium on a node of a lab, driven like a person would: open, look, type, press,
-//! take a picture.
+//! A headless Chromium on a node of a lab. A test uses it like a person does: open, look, type,
+//! press, take a picture.
 //!
 //! It uses the DevTools protocol over two pipes (`--remote-debugging-pipe`: JSON messages that end
 //! in NUL), so no port is open, and no program waits for a port. Errors of the page's scripts and
@@ -46,7 +46,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts it on a node. `folder` is for its profile and its pipes only.
+    /// Starts the browser on a node. `folder` is for its profile and its pipes only.
     pub(crate) fn start(host: &Host, folder: &Path) -> Result<Browser> {
         std::fs::create_dir_all(folder)?;
         let (requests, replies) = (folder.join("requests"), folder.join("replies"));
@@ -107,7 +107,8 @@ impl Browser {
     fn note(&mut self, event: &Value) {
         let fault = match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => &event["params"]["exceptionDetails"],
-            // A closed connection is in the log too, and may be part of a test.
+            // The log also contains closed connections. They may be part of a test, so they are no
+            // fault.
             Some("Log.entryAdded") if event["params"]["entry"]["source"] != "network" => {
                 &event["params"]["entry"]
             }

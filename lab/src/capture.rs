@@ -1,4 +1,4 @@
-//! Packets on an interface, as tcpdump prints them, from a known time on.
+//! Packets on an interface, as tcpdump prints them. The capture begins at a known time.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -20,8 +20,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Returns once every passing packet is captured. The filter is tcpdump's; each packet is a
-    /// line that begins with both MAC addresses.
+    /// Starts a capture. Returns when tcpdump captures every passing packet. The filter is
+    /// tcpdump's; each packet is a line that begins with both MAC addresses.
     pub(crate) fn start(ns: &Namespace, interface: &str, filter: &str) -> Result<Self> {
         let mut tcpdump = cmd("nsenter", [format!("--net={}", ns.path().display())])
             .args([
@@ -63,7 +63,7 @@ impl Capture {
                 lines.lock().unwrap_or_else(PoisonError::into_inner).push(packet);
             }
         });
-        // Its final output needs a reader.
+        // tcpdump's final output needs a reader.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Ok(capture)
     }
@@ -73,7 +73,7 @@ impl Capture {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a packet whose line has all of these words.
+    /// Waits for a packet. Its line must have all of these words.
     pub(crate) fn wait(&self, words: &[&str], deadline: Duration) -> Result<String> {
         wait_for(&format!("{words:?} among {}", self.what), deadline, || {
             let seen = self.seen();
@@ -85,13 +85,13 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // It may have ended with its namespace.
+        // tcpdump may have ended already, together with its namespace.
         let _ended = self.tcpdump.kill();
         let _reaped = self.tcpdump.wait();
     }
 }
 
-/// Packets by source address: reveals a translated address, or a packet that passed twice.
+/// Packets by source address. They reveal a translated address, or a packet that passed twice.
 pub(crate) struct Senders(pub Capture);
 
 impl Senders {
@@ -110,8 +110,8 @@ impl Senders {
         self.0.seen().iter().filter_map(sender).collect()
     }
 
-    /// Waits until these sources have sent to an address: the capture shows a packet a little after
-    /// its answer.
+    /// Waits until the capture shows packets from these sources to an address. It may show a packet
+    /// a little after the packet's answer.
     pub(crate) fn wait(&self, to: IpAddr, from: &BTreeSet<IpAddr>, deadline: Duration) -> Result<()> {
         wait_for(&format!("requests to {to}"), deadline, || {
             let seen = self.to(to);
@@ -120,7 +120,7 @@ impl Senders {
         })
     }
 
-    /// Waits until this source has sent to an address, and fails if any other has.
+    /// Waits until this source has sent to an address. Fails if any other source has sent to it.
     pub(crate) fn only(&self, to: IpAddr, from: IpAddr, deadline: Duration) -> Result<()> {
         wait_for(&format!("a request to {to}"), deadline, || {
             Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))

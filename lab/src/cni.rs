@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::netns::Namespace;
 use crate::shell::{cmd, output_with_input};
 
-/// A pod's sandbox: a namespace with a runtime's names for it.
+/// A pod's sandbox: a namespace, and its names from the runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
     pub name: String,
@@ -76,7 +76,7 @@ impl Sandbox {
 pub(crate) struct Answer {
     /// The printed result, or the CNI error.
     pub outcome: std::result::Result<Value, CniError>,
-    /// From just before the start of the process until its end, with its output read.
+    /// Time from just before the start of the process until its end, when all output is read.
     pub took: Duration,
     pub started: Instant,
 }

@@ -49,22 +49,22 @@ pub(crate) struct Summary {
     /// returned.
     pub restart_lost_routes: usize,
     pub kill_lost_routes: usize,
-    /// From the cut until the last lost request, plus one interval; 0 without loss.
+    /// Time from the cut until the last lost request, plus one interval; 0 without loss.
     pub uplink_cut_recovery_ms: f64,
     pub uplink_cut_lost_packets: usize,
     /// The longest gap of any flow when a ToR falls silent with all its links up.
     pub silent_tor_recovery_ms: f64,
     pub silent_tor_lost_packets: usize,
-    /// Loss when it returns.
+    /// Lost packets when the silent ToR returns.
     pub silent_tor_return_lost_packets: usize,
     /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault
     /// lasts at least two seconds.
     pub link_faults: Vec<FaultImpact>,
-    /// From the start of DEL until both routes had left both spines.
+    /// Time from the start of DEL until both routes were removed from both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
     pub attach_p99_ms: f64,
-    /// From the start of each ADD until both routes were in both spines.
+    /// Time from the start of each ADD until both routes were in both spines.
     pub fabric_p50_ms: f64,
     pub fabric_p99_ms: f64,
     pub wall_s: f64,
@@ -415,7 +415,8 @@ impl<'a> Tour<'a> {
             routers::wait_neighbour(self.fabric.host(tor)?, address, true, PATIENCE)?;
             routers::wait_nothing_stale(self.fabric.host(tor)?, address, PATIENCE)?;
         }
-        // One second more: the sweep of stale routes is over, and a loss through it would be visible.
+        // The pings continue for one more second. By then the stale routes are removed, and a loss
+        // through this would be visible.
         pinger.wait_sent(200, PATIENCE)?;
         let prefixes: Vec<IpNet> = self.pods.iter().flat_map(Pod::prefixes).collect();
         let lost_routes = monitors.iter().map(|m| m.removed(&prefixes).len()).sum();
@@ -587,7 +588,7 @@ fn words_of_loss((outcomes, routes): &(Vec<FlowResult>, usize)) -> String {
 }
 
 pub(crate) fn ms(d: Duration) -> f64 {
-    // To the microsecond: more digits would be noise.
+    // The figure is rounded to a microsecond, because further digits would have no meaning.
     (d.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -608,7 +609,7 @@ mod tests {
         }
     }
 
-    /// Names for scripts.
+    /// Scripts read these names.
     #[test]
     fn the_json_has_the_promised_keys() {
         let json = serde_json::to_value(good()).expect("json");

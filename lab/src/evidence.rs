@@ -31,8 +31,8 @@ const TRUNKLINE: [(&str, &str); 1] = [(
     "for c in status peers routes pods; do echo \"# trunkline $c\"; trunkline $c; trunkline $c -o json; done; nft list ruleset",
 )];
 
-/// Records the BGP messages of every Trunkline node from now on, into its log folder. Not for
-/// containers, which have no folder of the machine.
+/// Starts to record the BGP messages of every Trunkline node in its log folder. Containers are not
+/// recorded, because they have no folder on the machine.
 pub(crate) fn capture(fabric: &Fabric) -> Result<()> {
     for node in fabric.topology.with_image(Image::Node) {
         let host = fabric.host(node)?;
@@ -70,8 +70,8 @@ pub(crate) fn gather(fabric: &Fabric, error: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Stores the output of one command, whether it succeeds or not: half an answer is better than
-/// none.
+/// Stores the output of one command. The output of a failed command is also stored, because it may
+/// be useful.
 fn look(host: &Host, command: &str, into: &Path) {
     let shown = host.command("timeout", ["10", "sh", "-c", &format!("({command}) 2>&1")]).output();
     let text = shown.map_or_else(|e| e.to_string().into_bytes(), |o| o.stdout);

@@ -74,7 +74,7 @@ impl Place {
         names
     }
 
-    /// The files of one lab: of a topology, or of another unused name.
+    /// The folder of one lab, with the name of a topology or with another unused name.
     pub(crate) fn folder(&self, topology: &str) -> PathBuf {
         match &self.tag {
             Some(tag) => self.state.join(format!("{topology}@{tag}")),
@@ -184,7 +184,8 @@ impl Fabric {
             Self { topology, hosts: BTreeMap::new(), folder, place: place.clone(), takedown, guard: None };
         let (guard_place, guard_topology) = (place.clone(), fabric.topology.clone());
         fabric.guard = Some(interrupt::on_stop(move || {
-            // Twice: the building thread may have created one more before it noticed.
+            // The lab is removed twice, because the building thread may have created one more
+            // namespace after the first removal.
             takedown(&guard_place, &guard_topology);
             takedown(&guard_place, &guard_topology);
         }));
@@ -268,7 +269,7 @@ impl Fabric {
         Ok(Self { topology, hosts, folder, place: place.clone(), takedown: Self::remove, guard: None })
     }
 
-    /// Lets the lab outlive this process.
+    /// Keeps the lab running after the end of this process.
     pub(crate) fn leave_running(mut self) -> Result<()> {
         let state = State { owner: None, ..State::read(&self.state_file())? };
         state.write(&self.state_file())?;
@@ -305,7 +306,7 @@ impl Fabric {
                 })
             })
             .collect();
-        // Pods before their nodes.
+        // Pods are removed before their nodes.
         found.sort_by_key(|ns| std::cmp::Reverse(ns.name().len()));
         found
     }
@@ -360,7 +361,7 @@ impl Drop for Fabric {
     }
 }
 
-/// Where the evidence of all failures is.
+/// The folder with the evidence of all failures.
 pub(crate) fn failures(state: &Path) -> PathBuf {
     state.join("failures")
 }

@@ -123,7 +123,8 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ends with this process in every case; a process that has ended cannot be killed.
+        // The fuzzer ends with this process in every case. If it has already ended, it cannot be
+        // killed.
         _ = self.0.kill();
         _ = self.0.wait();
     }
@@ -135,7 +136,7 @@ fn start(place: &Place, binary: &Path, name: &str, seconds: u64) -> Result<(&'st
     std::fs::create_dir_all(folder.join("corpus"))?;
     std::fs::create_dir_all(folder.join("found"))?;
     let log = std::fs::File::create(folder.join("log"))?;
-    // It ends with this process, even if that is killed.
+    // The fuzzer ends with this process, even if this process is killed.
     let child = giving_way("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(binary)

@@ -1,5 +1,5 @@
 //! One node of a running lab: a network namespace, and a mount namespace with its own /run, /etc,
-//! /var/lib/trunkline and /var/log. So daemons and commands find everything at the same paths as in
+//! /var/lib/trunkline and /var/log. So all files of daemons and commands have the same paths as in
 //! a container or on a real host. A sleeping process keeps the mount namespace alive, as in a pod
 //! sandbox.
 
@@ -57,8 +57,8 @@ pub(crate) struct Host {
     pub pause: u32,
     /// Folder with the product's binaries, first in PATH.
     pub product: PathBuf,
-    /// Whether it is a container (`containerlab/`): only the container sees its files, and its
-    /// processes have numbers of their own.
+    /// Whether the node is a container (`containerlab/`). Then its files exist only in the
+    /// container, and its processes have their own numbers.
     pub contained: bool,
 }
 
@@ -177,8 +177,8 @@ impl Host {
         self.run("sh", ["-c", line])
     }
 
-    /// From now on the node neither receives nor sends nor forwards an IP packet, while its links
-    /// stay up and its processes run. This simulates a router that fails silently, in one
+    /// Makes the node silent: it neither receives nor sends nor forwards an IP packet, while its
+    /// links stay up and its processes run. This simulates a router that fails silently, in one
     /// transaction of the kernel.
     pub(crate) fn silence(&self) -> Result<()> {
         self.run(

@@ -1,5 +1,5 @@
 //! Faults between one node and one router of its rack, and the packet loss of pods' flows. The demo
-//! shows three of them, `failover/*` tests all.
+//! shows three of the faults, and `failover/*` tests all of them.
 //!
 //! ```text
 //!  begin ─► detected ─► 200 requests, then 200 answers in a row per flow ─► messages ─► end ─► sessions and BFD back
@@ -33,8 +33,8 @@ const NODE: &str = "node1a";
 /// The node that gets packets for the pods of [`NODE`] by mistake.
 const NEIGHBOUR: &str = "node1b";
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Requests on each flow during the fault, and answers in a row that each flow must then have: one
-/// second each.
+/// Requests on each flow during the fault, and then consecutive answers that each flow must have.
+/// Each takes one second.
 const REQUESTS: usize = 200;
 
 /// A fault, and its permitted loss.
@@ -58,7 +58,7 @@ pub(crate) enum Action {
     StartAgent(&'static str),
 }
 
-/// The effect of a fault that the test awaits before it judges the loss.
+/// The effect of a fault that the test awaits before it checks the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultSignal {
     /// A session of [`NODE`] ends, or [`NEIGHBOUR`] forwards by an alternate path.
@@ -81,7 +81,7 @@ pub(crate) enum Cost {
 /// A pod with its place in the results.
 #[derive(Debug, Clone)]
 pub(crate) struct PodEndpoint {
-    /// `rack`: of a BGP network. `global`: of the GlobalBGP network.
+    /// `rack` for a pod of a BGP network, `global` for a pod of the GlobalBGP network.
     pub kind: &'static str,
     pub name: String,
     pub ns: Namespace,
@@ -110,7 +110,7 @@ impl PodEndpoint {
 /// The loss of one kind of flows.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Loss {
-    /// Of the pods at the fault: `rack` or `global`.
+    /// The kind of the pods at the fault: `rack` or `global`.
     pub pods: String,
     /// `to` the pods at the fault, or `from` them.
     pub direction: String,
@@ -125,7 +125,7 @@ pub(crate) struct Loss {
 pub(crate) struct FaultImpact {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
-    /// Lost on all flows while the fault ends and the link or the router returns.
+    /// Lost packets of all flows while the fault ends and the link or the router returns.
     pub end_lost_packets: usize,
     /// Findings of `trunkline doctor` on the node during the fault.
     #[serde(skip)]
@@ -152,7 +152,7 @@ impl FaultImpact {
     }
 }
 
-/// Both directions of each pair, in each family. A flow has the kind of the pod at the fault.
+/// Both directions of each pair, in each family. A flow has the kind of its pod at the fault.
 pub(crate) fn flows(inside: &[PodEndpoint], others: &[PodEndpoint]) -> Vec<Flow> {
     let one = |kind: String, from: &PodEndpoint, to: &PodEndpoint| -> Vec<Flow> {
         let flow = |address| Flow {
@@ -224,7 +224,7 @@ pub(crate) fn end(fabric: &Fabric, fault: &Fault) -> Result<()> {
     act(fabric, fault, fault.end)
 }
 
-/// Waits until the rack's sessions are up on both sides, BFD too.
+/// Waits until the rack's BGP and BFD sessions are up on both sides.
 pub(crate) fn settled(fabric: &Fabric, patience: Duration) -> Result<()> {
     for node in [NODE, NEIGHBOUR] {
         client::wait_established(fabric.host(node)?, patience)?;
@@ -262,7 +262,7 @@ pub(crate) fn suffer(
         Cost::UntilDetected | Cost::Nothing => pinger.wait_answers(REQUESTS, patience),
     };
     let outcomes = pinger.finish()?;
-    // It reports findings by its exit code.
+    // The doctor reports findings by its exit code too.
     let doctor = fabric.host(NODE)?.sh("trunkline doctor 2>&1 || :")?;
     reached.with_context(|| format!("{}, while it lasts", fault.name))?;
     let end_lost_packets = match fault.cost {

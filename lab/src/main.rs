@@ -7,7 +7,7 @@
 //! Two programs are built from this package. `cargo lab` is the small one, for labs by hand and the
 //! demo, and compiles in half a minute. The default feature `suite` adds everything else, with the
 //! dependencies on the product's crates and on kube. If a command needs the second program, `cargo
-//! lab` builds it and replaces itself by it ([`fn@suite`]).
+//! lab` builds this program and becomes it ([`fn@suite`]).
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly

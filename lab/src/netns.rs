@@ -23,7 +23,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Creates it, with the loopback up.
+    /// Creates the namespace, with the loopback up.
     pub(crate) fn create(name: &str) -> Result<Self> {
         run(&mut cmd("ip", ["netns", "add", name]))?;
         run(&mut cmd("ip", ["-n", name, "link", "set", "lo", "up"]))?;
@@ -54,12 +54,13 @@ impl Namespace {
         self.path().exists()
     }
 
-    /// Kills its processes, then removes it.
+    /// Kills the processes of the namespace, and then removes it.
     pub(crate) fn delete(&self) -> Result<()> {
         if !self.exists() {
             return Ok(());
         }
-        // Not `wait_for`: that ends at once after a termination signal, when this is needed most.
+        // This loop does not use `wait_for`, which ends at once after a termination signal. In that
+        // case the removal is most important.
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let pids = self.pids();
@@ -70,7 +71,7 @@ impl Namespace {
                 bail!("processes {pids:?} do not end");
             }
             for pid in &pids {
-                // It may have ended by itself before the signal.
+                // The process may have ended before the signal.
                 let _gone = kill_process(*pid, Signal::KILL);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -97,8 +98,8 @@ impl Namespace {
             .collect()
     }
 
-    /// Moves the calling thread into it permanently. Sockets and programs of this thread are then
-    /// in it.
+    /// Moves the calling thread into the namespace permanently. New sockets and programs of this
+    /// thread are then in the namespace.
     pub(crate) fn enter(&self) -> Result<()> {
         let file = File::open(self.path()).with_context(|| format!("namespace {}", self.name))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))

@@ -13,7 +13,7 @@ use crate::shell::{cmd, run};
 /// Packages of every lab, with any routers.
 pub(crate) const ALWAYS: [&str; 4] = ["iproute2", "util-linux", "nftables", "tcpdump"];
 
-/// Fails with the right command line if this is not root.
+/// If this process does not run as root, fails with the correct command line.
 pub(crate) fn need_root(what: &str) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -24,9 +24,9 @@ pub(crate) fn need_root(what: &str) -> Result<()> {
     );
 }
 
-/// Installs the missing ones of these packages.
+/// Installs the packages that are missing.
 pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<()> {
-    // dpkg allows one at a time.
+    // dpkg allows only one installation at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted: BTreeSet<&str> = packages.into_iter().collect();
@@ -49,7 +49,7 @@ pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<(
     step("apt-get update", || run(&mut apt(&["update"])))?;
     let mut install = vec!["install", "--no-install-recommends"];
     install.extend(&missing);
-    // Debian starts a daemon after its installation; here it must only run inside the lab.
+    // Debian starts a daemon after its installation. Here a daemon must run only inside the lab.
     let keep_daemons_off = ServicePolicy::deny()?;
     step(&format!("apt-get install {}", missing.join(" ")), || run(&mut apt(&install)))?;
     drop(keep_daemons_off);
@@ -71,8 +71,8 @@ fn installed(package: &str) -> bool {
     run(&mut query).is_ok_and(|status| status == "installed")
 }
 
-/// A /usr/sbin/policy-rc.d that denies service starts, until this value is dropped. An existing one
-/// stays.
+/// A /usr/sbin/policy-rc.d that denies service starts, until this value is dropped. An existing
+/// file stays.
 struct ServicePolicy {
     ours: bool,
 }

@@ -2,8 +2,8 @@
 //!
 //! One thread per source namespace sends for all of its flows and reads the answers. A request is
 //! lost if it has no answer at the end, which is a second after the last request. The sockets are
-//! raw ICMP ones: the count must show losses of the network, and not losses because a hundred
-//! `ping` processes compete for two cores.
+//! raw ICMP sockets. With a hundred `ping` processes on two cores, the count would also contain
+//! losses that the network did not cause.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -23,7 +23,7 @@ use crate::shell::{Seen, wait_for};
 /// Time after which a request without an answer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Requests from one pod to an address of another.
+/// Requests from one pod to an address of another pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
     /// Its name in messages, for example `node1a-pod1 → node2b-pod3 (IPv6)`.
@@ -39,8 +39,8 @@ struct Log {
 }
 
 impl Log {
-    /// An answer carries the lowest 16 bits of its request's number: it belongs to the newest
-    /// matching request.
+    /// An answer contains the lowest 16 bits of its request's number. It belongs to the newest
+    /// request with these bits.
     fn answered(&mut self, low: u16, at: Instant) {
         let newest = self.sent.len().wrapping_sub(1);
         let back = newest.wrapping_sub(usize::from(low)) & 0xffff;
@@ -55,8 +55,8 @@ impl Log {
         settled.take_while(|(sent, answer)| answer.is_some() && *sent >= since).count()
     }
 
-    /// The longest time between the first request of a row of lost ones and the next answered one
-    /// (or the last one sent).
+    /// The longest time from the first of several consecutive lost requests to the next answered
+    /// request (or to the last request).
     fn longest_gap(&self) -> Duration {
         let (mut longest, mut since) = (Duration::ZERO, None);
         for (sent, answer) in &self.sent {
@@ -89,8 +89,8 @@ pub(crate) struct FlowResult {
     pub lost: Vec<Instant>,
     /// The longest response time.
     pub slowest: Duration,
-    /// The longest time from the first request of a row of lost ones until the next answered one;
-    /// zero if none was lost.
+    /// The longest time from the first of several consecutive lost requests until the next answered
+    /// request; zero without loss.
     pub longest_gap: Duration,
 }
 
@@ -120,8 +120,8 @@ impl Pinger {
         Ok(Self { flows, logs, stop, threads, counted_from: Instant::now() })
     }
 
-    /// Waits until every flow is answered steadily, and counts from then on: the time for a route
-    /// to reach a router is not part of the result.
+    /// Waits until every flow is answered steadily, and begins to count. So the time for a route to
+    /// reach a router is not part of the result.
     pub(crate) fn settle(&mut self, deadline: Duration) -> Result<()> {
         self.wait_answers(40, deadline)?;
         self.counted_from = Instant::now();
@@ -228,7 +228,7 @@ fn send_and_count(senders: &[Sender], interval: Duration, stop: &AtomicBool) -> 
             for sender in senders {
                 request(if sender.to.is_ipv4() { &v4 } else { &v6 }, sender);
             }
-            // A delayed thread continues from now, without a burst of the missed ones.
+            // A delayed thread continues from now. It does not send the missed requests in a burst.
             next = (next + interval).max(now);
         }
         let answered = || senders.iter().all(|s| lock(&s.log).sent.iter().all(|(_, a)| a.is_some()));
@@ -281,7 +281,7 @@ pub(crate) fn echo_request(v4: bool, ident: u16, low: u16, data: usize) -> Vec<u
 
 /// Identifier and number in a received packet, if it is an answer.
 pub(crate) fn echo_reply(packet: &[u8]) -> Option<(u16, u16)> {
-    // An IPv4 raw socket delivers the IP header too, an ICMPv6 one does not.
+    // An IPv4 raw socket also delivers the IP header. An ICMPv6 raw socket does not.
     let ipv4 = packet.first().is_some_and(|b| b >> 4 == 4);
     let header = if ipv4 { usize::from(packet[0] & 0xf) * 4 } else { 0 };
     let [kind, _, _, _, i1, i2, s1, s2] = packet.get(header..header + 8)? else { return None };

@@ -8,8 +8,8 @@
 //!
 //! Each unusual setting has one reason. It uses `crun` and no cgroups, because a node's own /sys
 //! has none, and the tests are about networks. Storage is `vfs`, because a node's folders are
-//! overlays already. Limits are explicit, because podman would raise the limits, maybe beyond the
-//! limits of this process. There is no podman bridge: every network is one of Trunkline's.
+//! overlays already. Limits are explicit, because podman would otherwise raise them, maybe beyond
+//! the limits of this process. There is no podman bridge: every network is one of Trunkline's.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl<'a> Podman<'a> {
             });
             std::fs::write(folder.join(format!("net.d/{network}.conflist")), list.to_string())?;
         }
-        // The container's runtime queries the kind of cgroups, even if it uses none.
+        // The container runtime queries the kind of cgroups, even if it uses no cgroups.
         host.sh("[ \"$(stat -f -c %T /sys/fs/cgroup)\" != sysfs ] || mount -t cgroup2 lab /sys/fs/cgroup")?;
         Ok(Self { host, folder })
     }
@@ -117,14 +117,14 @@ impl<'a> Podman<'a> {
 }
 
 impl Container<'_> {
-    /// Runs a busybox command in it; returns its output.
+    /// Runs a busybox command in the container; returns its output.
     pub(crate) fn exec(&self, what: &[&str]) -> Result<String> {
         let mut args = vec!["exec", &self.name, "/bin/busybox"];
         args.extend(what);
         self.podman.run(&args)
     }
 
-    /// Stops it as a user does, and waits until it is gone.
+    /// Stops the container as a user does, and waits until it is gone.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.end()
     }

@@ -1,8 +1,8 @@
 //! Single packets that must not be fragmented: whether they pass, and otherwise the MTU in the
 //! refusal.
 //!
-//! Don't Fragment is set and the kernel must not fragment either, so a packet has one of three
-//! fates. A refusal by the host's own link and a refusal by a router's ICMP both arrive as
+//! Don't Fragment is set, and the kernel must not fragment either. So a packet has one of three
+//! results. A refusal by the host's own link and a refusal by a router's ICMP both arrive as
 //! EMSGSIZE, and the kernel then has the size.
 
 use std::io::Read as _;
@@ -18,11 +18,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::netns::Namespace;
 use crate::pinger::{echo_reply, echo_request};
 
-/// The fate of a packet.
+/// The result of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
-    /// It was refused. The value is the path MTU, in octets with the IP header.
+    /// The packet was refused. The value is the path MTU, in octets with the IP header.
     TooLarge(u32),
     /// No answer before the deadline.
     Silence,
@@ -52,7 +52,7 @@ fn one(to: IpAddr, size: u32, ident: u16, deadline: Duration) -> Result<Fate> {
     } else {
         sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
     }
-    // A connected socket gets the routers' refusals.
+    // A connected socket receives the routers' ICMP errors.
     socket.connect(&SocketAddr::new(to, 0).into())?;
     let is_too_large = |error: &std::io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
     let data = usize::try_from(size)?.checked_sub(headers).context("smaller than its headers")?;

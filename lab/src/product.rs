@@ -20,7 +20,7 @@ pub(crate) fn folder(place: &Place) -> PathBuf {
 /// How agent, controller and the library's examples are compiled.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
-    /// For tests and the demo: half of the time that a release takes.
+    /// For tests and the demo. It needs half of the time of a release build.
     Quick,
     /// For packages and benches.
     Release,
@@ -91,8 +91,8 @@ pub(crate) fn build_example(place: &Place, name: &str, profile: Profile) -> Resu
 }
 
 /// Cargo, without the variables for the lab's own package from the cargo that runs the lab.
-/// Otherwise a build script that depends on them (ring's) would run again whenever `cargo lab` and
-/// plain cargo alternate. Then all crates that depend on it would be rebuilt.
+/// Otherwise a build script that depends on these variables (ring's) would run again whenever
+/// `cargo lab` and plain cargo alternate. Then all crates that depend on ring would be rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut command = giving_way(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -158,7 +158,8 @@ fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     Ok(target)
 }
 
-/// Copies under another name and renames: an agent that runs from the old file is not affected.
+/// Copies the file under another name and renames it. So an agent that runs from the old file is
+/// not affected.
 fn install(from: &Path, to: &Path) -> Result<()> {
     let next = to.with_extension("next");
     std::fs::copy(from, &next).with_context(|| format!("{} was not built", from.display()))?;

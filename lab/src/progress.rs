@@ -1,6 +1,6 @@
-//! Progress at the terminal: steps with their time on standard error, so that standard output has
-//! only results. A step's title stays on an open line until its time is appended. A line of another
-//! thread in between gets its own line, and the title is printed again.
+//! Progress at the terminal: steps with their time. It is on standard error, so standard output has
+//! only results. A step's title stays on an open line until its time is appended. If another thread
+//! prints meanwhile, its text gets its own line, and the title is printed again.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes this thread quiet: others print, and its errors suffice.
+/// Makes this thread quiet: it prints no progress, and returns only its errors.
 pub(crate) fn be_quiet() {
     QUIET.set(true);
 }
@@ -64,7 +64,7 @@ pub(crate) fn say(text: &str) {
 
 /// Like [`say`], also from a quiet thread.
 pub(crate) fn print_line(text: &str) {
-    // It may interrupt a step of this thread.
+    // The line may interrupt a step of this thread.
     write(&format!("{text}\n"), false);
 }
 

@@ -132,7 +132,7 @@ pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duratio
 pub(crate) fn has_path(fabric: &Fabric, router: &str, prefix: &IpNet) -> Result<bool> {
     let host = fabric.host(router)?;
     if is_bird(fabric, router) {
-        // On a failure there is no such path; birdc reports that with status 1.
+        // If there is no such path, birdc ends with status 1.
         let table = host.sh(&format!("birdc show route {prefix} || :"))?;
         return Ok(table.contains(&prefix.to_string()));
     }

@@ -1,6 +1,6 @@
 //! A route monitor: watches a namespace's routing table and records when each prefix was added and
-//! removed, to the microsecond and without polling. With it the lab detects a pod's route on a ToR
-//! or a spine.
+//! removed, to the microsecond and without polling. With the monitor the lab detects a pod's route
+//! on a ToR or a spine.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ struct Seen {
     overrun: bool,
 }
 
-/// Watches from [`RouteMonitor::start`] until it is dropped.
+/// A monitor that watches from [`RouteMonitor::start`] until it is dropped.
 pub(crate) struct RouteMonitor {
     name: String,
     shared: Arc<(Mutex<Seen>, Condvar)>,
@@ -56,7 +56,7 @@ pub(crate) struct RouteMonitor {
 }
 
 impl RouteMonitor {
-    /// Watches this namespace. No change after the return is missed.
+    /// Watches this namespace. The monitor records every change after this function returns.
     pub(crate) fn start(ns: &Namespace) -> Result<Self> {
         let shared = Arc::new((Mutex::new(Seen::default()), Condvar::new()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -168,7 +168,8 @@ fn open(ns: &Namespace) -> Result<Socket> {
     ns.enter()?;
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind(&SocketAddr::new(0, 0))?;
-    // Root may exceed rmem_max: a table of 100,000 routes arrives in a second.
+    // The buffer must be large, because a table of 100,000 routes arrives in a second. Root may
+    // exceed rmem_max.
     socket2::SockRef::from(&socket).set_recv_buffer_size(64 << 20)?;
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20)?;
     socket.add_membership(RTNLGRP_IPV4_ROUTE)?;
@@ -209,7 +210,7 @@ fn listen(socket: &Socket, shared: &(Mutex<Seen>, Condvar), stop: &AtomicBool) {
     }
 }
 
-/// The unicast routes in a datagram of netlink messages, which are in host order.
+/// The unicast routes in a datagram of netlink messages. The messages are in host byte order.
 fn changes(mut data: &[u8]) -> Vec<Change> {
     let mut found = Vec::new();
     while let Some(length) = u32_at(data, 0) {

@@ -36,7 +36,8 @@ pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Ou
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start `{line}`"))?;
-    // Inputs are far smaller than a pipe's buffer, or are for programs that read before they write.
+    // This cannot block: the input is far smaller than a pipe's buffer, or the program reads before
+    // it writes.
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()) {
             Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e).context(line),
@@ -57,8 +58,8 @@ thread_local! {
     static GIVES_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, commands of [`giving_way`] that this thread starts only use idle time of processors
-/// and disks.
+/// After this call, commands of [`giving_way`] that this thread starts use only idle time of
+/// processors and disks.
 pub(crate) fn give_way() -> Result<()> {
     let [program, args @ ..] = GIVING_WAY;
     run(cmd(program, args).arg("true"))?;
@@ -69,8 +70,9 @@ pub(crate) fn give_way() -> Result<()> {
 const GIVING_WAY: [&str; 6] = ["chrt", "--idle", "0", "ionice", "--class", "3"];
 
 /// A command with low priority if this thread has called [`give_way`]. The command itself lowers
-/// its priority, not this thread. A child process that gets no time before it executes its program
-/// would hold all of this process's files and sockets for that long.
+/// its priority, not this thread. If the thread had a low priority, its child process might wait
+/// before it executes its program. During this time it would hold all files and sockets of this
+/// process.
 pub(crate) fn giving_way(program: impl AsRef<OsStr>) -> Command {
     if !GIVES_WAY.get() {
         return Command::new(program);
@@ -128,7 +130,7 @@ pub(crate) fn wait_for<T>(
 /// Result of one observation.
 pub(crate) enum Seen<T> {
     Yes(T),
-    /// Not there yet, with a text of the observed state.
+    /// There is no result yet. The text describes the observed state.
     NotYet(String),
 }
 

@@ -1,9 +1,9 @@
-//! Interruptions of the machine itself. A hypervisor stops a virtual machine now and then, for tens
-//! of milliseconds on a busy host. Then every clock in it jumps, and no program could have sent a
-//! packet in time. Threads with the highest real-time priority, one on each processor, repeatedly
-//! sleep for a millisecond and record the delay of their wake-up. No program of a lower priority
-//! can have run during such a delay. A test that measures milliseconds checks them before it
-//! judges.
+//! Interruptions of the machine itself. Sometimes a hypervisor stops a virtual machine, for tens of
+//! milliseconds on a busy host. Then every clock of the virtual machine jumps, and no program could
+//! have sent a packet in time. Threads with the highest real-time priority, one on each processor,
+//! repeatedly sleep for a millisecond and record the delay of their wake-up. No program of a lower
+//! priority can have run during such a delay. A test that measures milliseconds checks these delays
+//! first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

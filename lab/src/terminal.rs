@@ -79,7 +79,7 @@ impl Terminal {
         })
     }
 
-    /// Waits until this is no longer on the screen.
+    /// Waits until this word is no longer on the screen.
     pub(crate) fn wait_without(&self, word: &str, patience: Duration) -> Result<()> {
         wait_for(&format!("{word:?} to disappear from the screen"), patience, || {
             let text = self.text();
@@ -97,7 +97,7 @@ impl Terminal {
         Ok(screen.cell(u16::try_from(row)?, 0).context("no such cell")?.fgcolor())
     }
 
-    /// Types.
+    /// Types these keys.
     pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
         self.seat.write_all(keys.as_bytes()).context("typing")
     }
@@ -139,7 +139,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -4,17 +4,17 @@
 //! containerlab itself can deploy the same file (`containerlab/`).
 //!
 //! The parser is strict. It refuses features of containerlab that the runner does not support, and
-//! names them: a lab that silently differs from its file proves nothing. If containerlab has a
-//! default that namespaces do not have, the file must be explicit. That is `network-mode: none`, as
-//! every node would otherwise have a management network with a default route, and each link's
-//! `mtu`, which would be 9500. Every error names the file and the field.
+//! names them. Otherwise a lab could differ from its file without a message. If containerlab has a
+//! default that namespaces do not have, the file must be explicit. There are two such defaults.
+//! Without `network-mode: none`, every node would have a management network with a default route.
+//! Without `mtu`, each link would have an MTU of 9500. Every error names the file and the field.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Reason for which a topology file was refused.
+/// The reason why a topology file was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TopologyError {
     #[error("{file}: cannot be read: {source}")]
@@ -60,7 +60,7 @@ pub(crate) enum Image {
     GoBgp,
     /// A Trunkline node: `trunkline agent`.
     Node,
-    /// A plain host: only its links.
+    /// A plain host with links only.
     Host,
 }
 
@@ -285,8 +285,8 @@ impl Check<'_> {
         Err(self.fault(field, format!("kind {kind:?} is not supported here; the only kind is \"linux\"")))
     }
 
-    /// Merges a node's settings, its kind's and the defaults, as containerlab does: lists are
-    /// concatenated with the node's own last, maps are merged by key.
+    /// Merges the settings of a node, of its kind, and the defaults, as containerlab does. Lists
+    /// are concatenated, with the node's own list last. Maps are merged by key.
     fn node(&self, field: &str, body: &Body, own: NodeFile) -> Result<Node, TopologyError> {
         let kind = own.kind.clone().or_else(|| body.defaults.kind.clone());
         let Some(kind) = kind else {
@@ -424,7 +424,7 @@ impl Check<'_> {
 
 /// The words of a command line, split as containerlab does it: at blanks outside of quotes.
 /// containerlab uses no shell, so the runner does not either. Syntax that only a shell understands
-/// is refused, as containerlab would pass it to the program.
+/// is refused, because containerlab would pass it to the program.
 fn words(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words: Vec<String> = Vec::new();
     let (mut quote, mut inside) = (None, false);

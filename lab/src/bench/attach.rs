@@ -7,8 +7,8 @@
 //!
 //! The time until the ToR has the route is read from the kernels of two ToRs. The bound applies to
 //! BIRD's figure. FRR 8.4's bgpd keeps every route of any peer in its queue for 50 ms, and zebra
-//! keeps it for 10 ms more (`spec.hold` of their work queues). So its figure depends little on the
-//! sender. Both figures are printed.
+//! keeps it for 10 ms more (`spec.hold` of their work queues). So FRR's figure depends little on
+//! the sender. Both figures are printed.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ const NAMESPACES: usize = 200;
 const AT_ONCE: usize = 8;
 const FEW: usize = 10;
 const MANY: usize = 1_000;
-/// Samples of each, for few and for many pods.
+/// Samples on each node, for few and for many pods.
 const SAMPLES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -274,8 +274,8 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
     Ok((result, tor_times))
 }
 
-/// p50 of ADD on a node with [`FEW`] and on one with [`MANY`] pods, alternating. Each measured pod
-/// is detached again, so the numbers of pods stay the same.
+/// p50 of ADD on a node with [`FEW`] pods and on a node with [`MANY`] pods, in turns. Each measured
+/// pod is detached again, so the numbers of pods stay the same.
 fn few_and_many(
     fabric: &Fabric,
     ours: &Contender<'_>,

@@ -24,7 +24,7 @@ struct Figures {
     bounds: Vec<Bound>,
 }
 
-/// A codec at one load, one way.
+/// A codec's figures for one load, in one direction.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     way: &'static str,

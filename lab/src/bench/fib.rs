@@ -1,7 +1,7 @@
 //! Time to install 100,000 routes from a peer in the kernel. BIRD advertises them to the agent,
 //! whose Network has `import`; the reference is `ip -batch` with the same routes. A route monitor
-//! listens in both namespaces, so that both pay for its notifications. The agent additionally runs
-//! BGP; the reference only reads a file.
+//! listens in both namespaces, so both sides have the cost of its notifications. The agent
+//! additionally runs BGP; the reference only reads a file.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ struct Figures {
     bench: &'static str,
     routes: u32,
     rounds: usize,
-    /// Medians.
+    /// All figures are medians.
     ip_batch_ms: f64,
     trunkline_ms: f64,
     ratio: f64,

@@ -3,7 +3,8 @@
 //! with the guard switched off.
 //!
 //! Both nodes run at the same time, each between its own routers, and measurements alternate
-//! between them. Traffic passes between pods of the same node: no wire hides the cost of a packet.
+//! between them. Traffic passes between pods of the same node, so no wire hides the cost of a
+//! packet.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub(crate) struct Node {
     pub connections_per_second: f64,
 }
 
-/// Both nodes with so many pods.
+/// Figures of both nodes with this number of pods.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct With {
     pub pods: usize,
@@ -123,7 +124,7 @@ fn switch_off(fabric: &Fabric) -> Result<()> {
     client::start_agent(node)
 }
 
-/// A node with pods, and two of them for traffic.
+/// A node with pods. Two of the pods are for traffic.
 struct Loaded<'a> {
     contender: Contender<'a>,
     from: Sandbox,
@@ -147,7 +148,7 @@ impl<'a> Loaded<'a> {
         Traffic::between(&self.from.ns, &self.to.ns, self.address)
     }
 
-    /// ADD's time; the pod is detached afterwards.
+    /// Measures an ADD, and detaches the pod afterwards.
     fn add(&self, pod: &Sandbox) -> Result<f64> {
         let run = |verb| self.contender.host.within(|| self.contender.run(verb, pod));
         let took = ms(run("ADD")?.took);
@@ -190,7 +191,7 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
     Ok(Figures { bench: "guard", before: String::new(), with, bounds })
 }
 
-/// Both nodes with so many pods, in turns.
+/// Measures both nodes in turns, with this number of pods.
 fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<With> {
     let mut times = [Vec::new(), Vec::new()];
     step(&format!("ADD with {pods} pods, alternating"), || {

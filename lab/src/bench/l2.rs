@@ -1,10 +1,10 @@
 //! Attachment to a VLAN in both ways, compared with the `bridge` and `ipvlan` plugins with
 //! `host-local`. Also the throughput of two pods on IPVLAN, compared with two plain hosts on the
-//! same VLAN. Everything runs in one user-mode kernel; the ADDs alternate.
+//! same VLAN. Everything runs in one user-mode kernel, and the ADDs of the contenders alternate.
 //!
 //! Before a pod is ready, its gateway must have answered, and no other host may have claimed its
-//! address. The reference plugins check neither. The second check is a wait without work, and is
-//! reported separately.
+//! address. The reference plugins check neither. The check for another owner is a wait without
+//! work, and is reported separately.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -56,8 +56,8 @@ struct Figures {
     /// Trunkline's time divided by the reference's.
     ratio_veth: f64,
     ratio_ipvlan: f64,
-    /// Time of an ADD by ipvlan with the wait for another owner of the address; the other figures
-    /// are without that wait.
+    /// Time of an ADD by ipvlan with the check for another owner of the address. The other figures
+    /// do not include this wait.
     ipvlan_with_wait_p50_ms: f64,
     /// One TCP connection, Mbit/s.
     pods_mbit: f64,
@@ -196,7 +196,7 @@ fn plugin(host: &Host, subnet: &str, mut conf: Value) -> Value {
     conf
 }
 
-/// Milliseconds of a verb for each contender's pods. Each round begins with another contender.
+/// Milliseconds of a command for each contender's pods. Each round begins with another contender.
 fn turns(contenders: &[Contender<'_>], pods: &[Vec<Sandbox>], verb: &str) -> Result<Vec<Vec<f64>>> {
     let mut times = vec![Vec::new(); contenders.len()];
     for round in 0..NAMESPACES {

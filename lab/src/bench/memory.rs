@@ -1,5 +1,5 @@
-//! The agent's memory with 250 pods and two peers: its proportional set size from the kernel, which
-//! counts the process's share of a shared page.
+//! The agent's memory with 250 pods and two peers: its proportional set size from the kernel. For a
+//! shared page, this size contains only the process's share.
 
 use std::time::Duration;
 

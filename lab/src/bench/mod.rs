@@ -28,7 +28,7 @@ pub(crate) struct Bound {
 
 impl Bound {
     pub(crate) fn at_most(name: &'static str, value: f64, at_most: f64) -> Self {
-        // Without a measurement the promise is not kept.
+        // A value of 0 means that there was no measurement, so the promise is not kept.
         Self { name, value: crate::stats::round(value), at_most, met: value > 0.0 && value <= at_most }
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn warn_if_busy() {
     }
 }
 
-/// Prints a benchmark's result as JSON or as text, and whether its bounds were met.
+/// Prints a benchmark's result as JSON or as text. Returns whether its bounds were met.
 pub(crate) fn report<T: Serialize>(json: bool, result: &T, words: &str, bounds: &[Bound]) -> Result<bool> {
     if json {
         println!("{}", serde_json::to_string(result)?);

@@ -1,8 +1,8 @@
-//! Traffic between two pods in short slices, alternating between two nodes: a slow phase of the
-//! machine affects both.
+//! Traffic between two pods in short slices. The slices alternate between two nodes, so a slow
+//! phase of the machine affects both.
 //!
-//! Each thread is bound to one processor: the scheduler's choice would affect the rate more than
-//! the measured change.
+//! Each thread is bound to one processor. Otherwise the scheduler's choice would affect the rate
+//! more than the measured change.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -17,13 +17,13 @@ use socket2::SockRef;
 use crate::netns::Namespace;
 use crate::stats::percentile;
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 const SLICE: Duration = Duration::from_millis(150);
-/// Pairs that warm both up and are not counted.
+/// Pairs at the beginning that are not counted.
 const WARM_UP: usize = 4;
 const BLOCK: usize = 128 << 10;
 
-/// Two pods of a node, with a TCP connection between them that stays.
+/// Two pods of a node, with a permanent TCP connection between them.
 pub(super) struct Traffic<'a> {
     from: &'a Namespace,
     listener: TcpListener,
@@ -56,7 +56,7 @@ impl<'a> Traffic<'a> {
         Ok(Traffic { from, listener, to, stream, received })
     }
 
-    /// Mbit/s of the connection that stays, for one slice.
+    /// Mbit/s of the permanent connection, for one slice.
     pub(super) fn mbit(&self) -> Result<f64> {
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
@@ -73,8 +73,8 @@ impl<'a> Traffic<'a> {
         })
     }
 
-    /// Connections per second, one after another: each is opened, accepted and closed by a reset.
-    /// With TIME_WAIT the ports would soon be exhausted.
+    /// Connections per second, one after another. Each connection is opened, accepted and closed by
+    /// a reset. Without the reset, connections in TIME_WAIT would soon exhaust the ports.
     pub(super) fn connections(&self) -> Result<f64> {
         self.from.within(|| {
             stay_on(Processor::First)?;
@@ -82,8 +82,8 @@ impl<'a> Traffic<'a> {
             while start.elapsed() < SLICE {
                 let stream = TcpStream::connect(self.to)?;
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-                // The same thread accepts: no wake-up of another thread is measured, and the queue
-                // is never full.
+                // The same thread accepts the connection. So the figure contains no wake-up of
+                // another thread, and the queue is never full.
                 let accepted = self.listener.accept()?;
                 drop(stream);
                 drop(accepted);
@@ -101,7 +101,7 @@ pub(super) struct Paired {
     pub(super) ratio: f64,
 }
 
-/// Measures both in pairs, each first in every second pair.
+/// Measures both nodes in pairs. Each node is the first in every second pair.
 pub(super) fn paired<T>(nodes: [&T; 2], pairs: usize, measure: impl Fn(&T) -> Result<f64>) -> Result<Paired> {
     let mut taken = [Vec::new(), Vec::new()];
     for number in 0..pairs + WARM_UP {

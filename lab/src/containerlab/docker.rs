@@ -1,8 +1,8 @@
-//! Docker for containerlab: the machine's daemon where one answers, otherwise the lab's own daemon.
+//! Docker for containerlab: the machine's daemon if it answers, otherwise the lab's own daemon.
 //!
 //! The lab's daemon has its data in `target/lab/docker`, its socket and state in a folder of /run,
 //! and its mounts in its own mount namespace. It makes no bridge and no firewall rule. It ends with
-//! this process in every case. Containers that a killed lab left are removed by the next one.
+//! this process in every case. If a lab was killed, the next lab removes its containers.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -65,7 +65,7 @@ fn towards(command: &mut Command, socket: &str) {
     command.env("DOCKER_HOST", socket).env("DOCKER_BUILDKIT", "0");
 }
 
-/// The reason for which no daemon answers, if any.
+/// The reason why no daemon answers, if any.
 pub(crate) fn missing() -> Option<String> {
     let asked = run(&mut docker(["info", "--format", "{{.ServerVersion}}"]));
     asked.err().map(|error| format!("Docker does not answer: {}", first_line(&error)))
@@ -81,8 +81,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Finds the machine's daemon or starts the lab's. The inner error is the reason for which
-    /// there is none.
+    /// Finds the machine's daemon or starts the lab's daemon. The inner error is the reason why
+    /// there is no daemon.
     pub(crate) fn find_or_start(place: &Place) -> Result<Result<Self, String>> {
         let Some(silent) = missing() else { return Ok(Ok(Self { _own: None })) };
         let program =
@@ -187,7 +187,7 @@ fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
     child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The log's line about the failed start, or its last one.
+/// The log's line about the failed start, or its last line.
 fn reason(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let failed = text.lines().rev().find(|line| line.contains("failed to start daemon"));
@@ -215,7 +215,7 @@ fn stop(child: &Mutex<Child>, folders: &Folders) {
     {
         // dockerd ends its containerd; a killed dockerd would leave it running.
         let _gone = kill_process(pid, Signal::TERM);
-        // Not `wait_for`: that ends at once after a termination signal.
+        // This loop does not use `wait_for`, which ends at once after a termination signal.
         let deadline = Instant::now() + PATIENCE;
         while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));

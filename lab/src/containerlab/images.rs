@@ -1,7 +1,8 @@
 //! The images of the nodes, from `lab/images/Containerfile`: a stage for each of [`Image`].
 //!
-//! The base is this machine's own release, from a registry if one is reachable, else made by
-//! debootstrap. So programs built here run there, and the daemons are the same as in the runner.
+//! The base is this machine's own release, from a registry if one is reachable, otherwise from
+//! debootstrap. So programs of this machine run in the images, and the daemons are the same as in
+//! the runner.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,8 +23,8 @@ pub(crate) const PROGRAMS: &str = "/usr/local/bin";
 /// Inputs of the images besides the Containerfile.
 const FILES: [&str; 5] = ["Containerfile", "first", "frr", "agent", "pod"];
 
-/// Builds the images of these topologies, under their names, with this product inside. Unchanged
-/// images are not built again.
+/// Builds the images of these topologies, with their names and with this product. Unchanged images
+/// are not built again.
 pub(crate) fn build<'a>(
     place: &Place,
     topologies: impl IntoIterator<Item = &'a Topology>,
@@ -59,7 +60,7 @@ pub(crate) fn build<'a>(
     Ok(wanted.len())
 }
 
-/// The name of the base image, which exists when this returns.
+/// Finds, pulls or creates the base image, and returns its name.
 fn base(place: &Place) -> Result<String> {
     let (system, suite) = release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())?;
     let own = format!("trunkline-lab/base:{suite}");

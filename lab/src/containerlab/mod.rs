@@ -8,15 +8,15 @@
 //!
 //! Difficulties:
 //!
-//! - Daemons start with their container, before it has links. All code here handles links that
-//!   appear later.
+//! - Daemons start with their container, before the container has links. So Trunkline must handle
+//!   links that appear later.
 //! - A container's mounts are its own. So the lab creates a pod's namespace in the container, at
 //!   the path that the plugin gets. On the machine its name is a symbolic link to
 //!   `/proc/PID/root/run/netns/NAME`; PID is the container's first process.
 //! - A container that ends loses the links that containerlab made, so its first process outlives
 //!   the daemons.
-//! - containerlab only logs an `exec` line that failed. A test then fails because of its missing
-//!   effect.
+//! - containerlab only logs an `exec` line that failed. The missing effect of the line then makes a
+//!   test fail.
 //! - containerlab itself creates a management network (unused: every node has `network-mode: none`)
 //!   and turns the machine's own `rp_filter` off.
 
@@ -79,8 +79,7 @@ fn containers_of(place: &Place, topology: &Topology) -> Result<Vec<String>> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// A separate place: the files and pods do not mix with the files and pods of the same topology in
-/// namespaces.
+/// A separate place for files and pods. The same topology in namespaces has other files and pods.
 fn tagged(place: &Place) -> Place {
     Place { tag: Some(format!("clab{}", place.tag.as_deref().unwrap_or_default())), ..place.clone() }
 }
@@ -138,8 +137,8 @@ fn topology_file(folder: &Path, name: &str) -> PathBuf {
     folder.join("files").join(format!("{name}.clab.yml"))
 }
 
-/// `containerlab VERB` for this lab. The file is a copy, next to copies of the files that the nodes
-/// bind: the lab changes nothing in the repository.
+/// `containerlab VERB` for this lab. The topology file is a copy, next to copies of the files that
+/// the nodes bind. So the lab changes nothing in the repository.
 fn containerlab(place: &Place, topology: &Topology, verb: &str) -> Command {
     let folder = place.folder(&topology.name);
     let mut command = cmd("containerlab", [verb, "--name", &lab_name(place, topology), "--topo"]);

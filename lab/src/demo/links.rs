@@ -8,8 +8,8 @@ use crate::link_faults::{CABLE_CUT, FaultImpact, Loss, PODS_REFUSED, PodEndpoint
 use crate::progress::step_with;
 
 impl Tour<'_> {
-    /// Faults of node1a's link to tor1b, one after the other. They need pods of the rack's own network:
-    /// only the rack's ToRs have a route to each of these.
+    /// Faults of node1a's link to tor1b, one after the other. The faults need pods of the rack's
+    /// own network, because only the rack's ToRs have a route to each of these pods.
     pub(super) fn link_faults(&mut self) -> Result<()> {
         let work = || {
             let rack = |node| PodEndpoint::attach(self.fabric, node, "rack", "rack");

@@ -87,7 +87,7 @@ fn section(text: &mut String, command: &Command, level: usize) {
     }
 }
 
-/// `trunkline peers reset`.
+/// The full name of a command, for example `trunkline peers reset`.
 fn full_name(command: &Command) -> &str {
     command.get_bin_name().unwrap_or(command.get_name())
 }
@@ -96,7 +96,7 @@ fn below(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// Its own arguments: `--help` and `--version` are common to all.
+/// The command's own arguments, without `--help` and `--version`, which all commands have.
 fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     let shared = |argument: &Arg| ["help", "version"].contains(&argument.get_id().as_str());
     command.get_arguments().filter(move |argument| !argument.is_hide_set() && !shared(argument))
@@ -108,7 +108,7 @@ fn usage(command: &Command) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// `-o`, `--output <OUTPUT>`, each as code.
+/// The forms of an argument as code, for example `-o` and `--output <OUTPUT>`.
 fn written(argument: &Arg) -> String {
     let long = format!("`{}`", cell(&argument.to_string()));
     match argument.get_short() {
@@ -162,7 +162,7 @@ pub(super) fn without_row(page: &str) -> Vec<String> {
         let name = full_name(command);
         let row = |line: &str| {
             let rest = line.strip_prefix("| `").and_then(|line| line.strip_prefix(name));
-            // The rest of the row is an argument, not a subcommand.
+            // The row is about this command if the next word is an argument and not a subcommand.
             rest.is_some_and(|rest| match rest.strip_prefix(' ') {
                 Some(rest) => {
                     let word = rest.split([' ', '`']).next().unwrap_or_default();
@@ -216,7 +216,7 @@ mod tests {
         assert!(output.contains("`json`: JSON for programs"), "{output}");
         let family = line(&page, "trunkline-controller", "| `--default-ip-family");
         assert!(family.ends_with("Environment: `DEFAULT_IP_FAMILY`. |"), "{family}");
-        // Every row belongs to the table: three cells.
+        // Every row of the table has three cells.
         for row in page.lines().filter(|line| line.starts_with('|')) {
             assert_eq!(row.replace("\\|", "").matches('|').count(), 4, "{row}");
         }

@@ -105,8 +105,8 @@ mod tests {
         for rule in rules() {
             assert!(page.contains(rule.message) && !rule.cel.contains('`'), "{rule:?}");
         }
-        // Counted in another way: each description in the files belongs to a field, a list's
-        // elements, or a whole object.
+        // The test counts the fields in another way: each description in the files belongs to a
+        // field, a list's elements, or a whole object.
         let named: usize = trunkline_api::kube::manifests().iter().map(|(_, text)| names(text)).sum();
         let rows = page.lines().filter(|line| line.starts_with("| `")).count();
         assert_eq!(rows, named);

@@ -11,11 +11,11 @@ pub(super) struct Field {
     pub path: String,
     /// Type, bounds and format.
     pub kind: String,
-    /// As written in JSON, which is YAML too; empty if there is none.
+    /// The default as JSON, which is also YAML; empty if there is no default.
     pub default: String,
     /// Whether it is mandatory.
     pub required: bool,
-    /// Its description, and that of each of its values.
+    /// The description of the field and of each of its values.
     pub about: String,
 }
 
@@ -152,7 +152,8 @@ fn bounds(schema: &Value) -> String {
     text
 }
 
-/// An empty default, or that of a struct whose fields have defaults, counts as none.
+/// The default as code. It is an empty text if there is no default, if the default is an empty
+/// string, or if the schema has fields (they have their own defaults).
 fn default(schema: &Value) -> String {
     let has_fields = schema["properties"].as_object().is_some_and(|fields| !fields.is_empty());
     match &schema["default"] {

@@ -17,7 +17,8 @@ fn config(session: &Session) -> String {
     let (us, here, hold) = (session.way.us(), session.way.router(), session.hold_time);
     let internal = session.router_as == session.our_as;
     let (router_as, our_as) = (session.router_as, session.our_as);
-    // It accepts any peer on the link, and advertises itself as a router there.
+    // With this configuration BIRD accepts any peer on the link, and sends router advertisements on
+    // the link.
     let unnumbered = "protocol radv { interface \"eth1\" { min ra interval 3; max ra interval 4; default lifetime 0; }; }\n";
     let ends = match session.unnumbered {
         false => format!("local {here} as {router_as};\n neighbor {us} as {our_as}"),
@@ -58,7 +59,8 @@ fn config(session: &Session) -> String {
     if session.bfd {
         line("bfd graceful".to_owned());
     }
-    // Its own address of the other family, if the session's family is not that of the routes.
+    // If the family of the session and the family of the routes differ, the next hop is BIRD's own
+    // address in the routes' family.
     let next_hops = [("10.1.0.1", Way::V6), ("fd00:1::1", Way::V4)];
     for (place, family) in ["ipv4", "ipv6"].into_iter().enumerate() {
         if !session.families().any(|it| it == place) {
@@ -108,7 +110,7 @@ impl Router for Bird {
     }
 
     fn version(&self) -> Result<String> {
-        // It prints the version on standard error.
+        // BIRD prints its version on standard error.
         let out = std::process::Command::new("/usr/sbin/bird").arg("--version").output()?;
         let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
         text.split_whitespace().last().map(str::to_owned).context("bird --version prints nothing")
@@ -194,7 +196,7 @@ impl Router for Bird {
         Ok(lines.map(str::trim).collect::<Vec<_>>().join("; ") + "; log: " + &end)
     }
 
-    /// It only marks long-lived stale paths.
+    /// BIRD marks only long-lived stale paths.
     fn marks_stale(&self) -> bool {
         false
     }

@@ -21,7 +21,7 @@ use crate::shell::{Seen, wait_for};
 /// The environment of a cell.
 pub(super) struct Cell<'a> {
     pub router: &'a dyn Router,
-    /// The router's node, this side's node, and the node between them.
+    /// The router's node, Trunkline's node, and the node between them.
     pub host: &'a Host,
     pub us: &'a Host,
     pub hop: &'a Host,
@@ -74,7 +74,7 @@ impl Cell<'_> {
         us.complete()
     }
 
-    /// Both sides, with an Established session.
+    /// Starts both sides, and waits until the session is Established.
     pub(super) fn both(&self, session: &Session) -> Result<Us> {
         self.router.start(self.host, session, false)?;
         let us = self.speaker(session, false)?;
@@ -82,7 +82,7 @@ impl Cell<'_> {
         Ok(us)
     }
 
-    /// Checks in its OPEN that the router does not have a capability.
+    /// Checks that the router's OPEN does not have a capability.
     pub(super) fn is_without(&self, capability: &str) -> Result<()> {
         let session = Session { notification: true, extended_messages: true, ..Session::restarting() };
         let us = self.both(&session)?;
@@ -120,7 +120,7 @@ impl Cell<'_> {
 
     /// Removes anything that a failed cell may have left.
     pub(super) fn clear(&self) {
-        // It fails if there is nothing to remove, which is the usual case.
+        // This call fails if there is nothing to remove, which is the usual case.
         let _ = self.host.end_silence();
         let _ = self.let_go();
     }

@@ -109,7 +109,7 @@ impl Router for Frr {
 
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()> {
         if again {
-            // zebra has kept running, so the kernel still has bgpd's routes.
+            // zebra has not ended, so the kernel still has bgpd's routes.
             host.sh("/usr/lib/frr/bgpd -d -A 127.0.0.1 --log file:/var/log/frr/bgpd.log")?;
             return host.run("vtysh", ["-b"]).map(drop);
         }

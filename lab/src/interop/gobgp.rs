@@ -126,7 +126,7 @@ impl Router for GoBgp {
 
     fn paths(&self, host: &Host, prefix: &IpNet) -> Result<Vec<Path>> {
         let table = json(host, &["global", "rib", "-a", family(prefix), &prefix.to_string()]);
-        // It fails with "Network not in table".
+        // Without such a route, the command fails with "Network not in table".
         let Ok(table) = table else { return Ok(Vec::new()) };
         let entries = table.as_object().and_then(|table| table.values().next()).or(Some(&table));
         let entries = entries.and_then(Value::as_array).cloned().unwrap_or_default();

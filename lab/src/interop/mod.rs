@@ -1,8 +1,8 @@
 //! `cargo lab test interop`: a matrix of features and routers, executed and written to
 //! docs/interop.md.
 //!
-//! A column is a router, a row a feature, a cell a session made for both. The router's daemons
-//! start with a configuration for the row; this side uses the library's own speaker ([`us`]). A
+//! A column is a router, a row is a feature, and a cell is a session for both. The router's daemons
+//! start with a configuration for the row. The other side is the library's own speaker ([`us`]). A
 //! cell passes, fails, or is not run because the router does not have the feature. The table then
 //! names the router's version. Columns run in parallel, each in its own namespaces.
 //!

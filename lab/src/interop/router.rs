@@ -1,4 +1,4 @@
-//! The other side of a cell: its configuration, and the queries that every router supports.
+//! The router of a matrix cell: its configuration, and the queries that every router supports.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::netns::has_ended;
 use crate::shell::{Seen, run_with_input, wait_for};
 
-/// The routers' addresses, over one hop and over two, and this side's.
+/// The routers' addresses over one hop and over two hops, and then Trunkline's addresses.
 pub(super) const ROUTER: [&str; 3] = ["10.1.0.1", "fd00:1::1", "10.3.0.1"];
 pub(super) const US: [&str; 3] = ["10.1.0.2", "fd00:1::2", "10.2.0.2"];
 /// The second speaker, as the router sees it, for rows about several paths.
@@ -20,7 +20,7 @@ pub(super) const SECOND: &str = "10.3.0.254";
 
 /// Prefixes that a router advertises.
 pub(super) const THEIRS: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
-/// Prefixes that this side advertises.
+/// Prefixes that Trunkline advertises.
 pub(super) const OURS: [&str; 2] = ["10.66.0.0/16", "fd00:66::/32"];
 
 /// The path of the session.
@@ -56,13 +56,14 @@ pub(crate) struct Session {
     pub router_as: u32,
     pub our_as: u32,
     pub hold_time: u16,
-    /// Number of this side's prefixes above which the session ends (RFC 4486).
+    /// The most prefixes that the router accepts from Trunkline; one more ends the session (RFC
+    /// 4486).
     pub max_prefixes: Option<u32>,
     pub password: Option<&'static str>,
     pub ttl_security: bool,
     /// Whether the router only listens.
     pub passive: bool,
-    /// Restart Time, and RFC 8538.
+    /// The Restart Time of graceful restart, with RFC 8538.
     pub restart: Option<u16>,
     pub notification: bool,
     pub long_lived: Option<u32>,
@@ -70,9 +71,9 @@ pub(crate) struct Session {
     pub extended_next_hop: bool,
     pub extended_messages: bool,
     pub bfd: bool,
-    /// Whether the peer is configured by interface, and discovered there.
+    /// Whether the configuration names the peer only by its interface.
     pub unnumbered: bool,
-    /// Whether there is a session with the second speaker too.
+    /// Whether the router also has a session with the second speaker.
     pub second: bool,
     /// The router's role (RFC 9234), in the RFC's spelling.
     pub role: Option<&'static str>,
@@ -120,11 +121,11 @@ pub(crate) struct Path {
     /// In the router's notation.
     pub next_hop: String,
     pub as_path: Vec<u32>,
-    /// Whether it is marked as stale.
+    /// Whether the path is marked as stale.
     pub stale: bool,
     /// In the router's notation.
     pub communities: String,
-    /// Whether it has ORIGINATOR_ID and CLUSTER_LIST (RFC 4456).
+    /// Whether the path has ORIGINATOR_ID and CLUSTER_LIST (RFC 4456).
     pub reflected: bool,
     /// ONLY_TO_CUSTOMER (RFC 9234).
     pub otc: Option<u32>,
@@ -132,12 +133,13 @@ pub(crate) struct Path {
 
 /// A router's implementation.
 pub(crate) trait Router: Sync {
-    /// The node that it runs on, and the column's name.
+    /// The router's node, which is also the column's name.
     fn node(&self) -> &'static str;
     fn name(&self) -> &'static str;
     /// The version, as the daemon reports it.
     fn version(&self) -> Result<String>;
-    /// Starts the daemons. `again`: after a crash; they must recover their tables.
+    /// Starts the daemons. `again` means a start after a crash: the daemons must recover their
+    /// tables.
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()>;
     /// Whether the session with an address is established.
     fn is_established(&self, host: &Host, peer: IpAddr) -> Result<bool>;
@@ -147,7 +149,7 @@ pub(crate) trait Router: Sync {
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize>;
     /// Advertises one more IPv4 prefix, derived from a number.
     fn advertise(&self, host: &Host, number: u8) -> Result<()>;
-    /// Requests the peer's routes again.
+    /// Sends the peer a route refresh.
     fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<()>;
     /// Shuts the session down, with a reason for the peer's operator.
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()>;
@@ -179,7 +181,7 @@ pub(crate) fn kill(host: &Host, only: Option<&str>) -> Result<()> {
     };
     let pids: Vec<Pid> = host.ns.pids().into_iter().filter(|pid| !is_pause(pid) && is_meant(pid)).collect();
     for pid in &pids {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _gone = kill_process(*pid, Signal::KILL);
     }
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -1,5 +1,5 @@
 //! The rows of the matrix: configuration, steps, and the expected state of both sides. A cell
-//! queries the router and this side, and never relies on only one.
+//! queries both the router and Trunkline's speaker, and never relies on only one side.
 //!
 //! | module | rows about |
 //! |---|---|
@@ -32,7 +32,8 @@ pub(super) struct Lack {
     /// The router's node.
     pub node: &'static str,
     pub why: &'static str,
-    /// Text in its OPEN if it had the feature; the cell then checks for it.
+    /// The text that the router's OPEN would contain with the feature. If given, the cell checks
+    /// that the text is absent.
     pub capability: Option<&'static str>,
 }
 

@@ -20,7 +20,7 @@ use trunkline_bgp::types::{Asn, InterfaceName, PeerKey};
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 
-/// Nothing in the matrix takes longer, even on a busy machine.
+/// Time limit of a wait in the matrix, even on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A running speaker.
@@ -40,7 +40,7 @@ impl Us {
             let listen = listen.map(|address| SocketAddr::new(address, 179)).to_vec();
             let shell = ShellConfig { listen, connect_timeout: Duration::from_secs(2) };
             // A child process that another thread has just forked holds every socket until it
-            // executes its program. That includes the previous listening socket.
+            // executes its program. The previous listening socket may be one of these sockets.
             let (handle, mut events, mut changes) = wait_for("the BGP port to be free", PATIENCE, || {
                 Ok(Seen::Yes(runtime.block_on(async { spawn(config.clone(), &shell) })?))
             })?;

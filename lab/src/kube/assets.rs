@@ -1,7 +1,8 @@
 //! Source of kube-apiserver, kubectl and kube-proxy: the folder in `KUBEBUILDER_ASSETS`, as in
-//! similar projects' tests. Otherwise `target/kube/bin`, which Go builds once from the module in
-//! `lab/kube-apiserver/`; a newer module file triggers a rebuild. If neither exists, an error of
-//! one line names the missing part. Helm is obtained in the same way.
+//! similar projects' tests. Otherwise the folder is `target/kube/bin`. Go builds its programs once
+//! from the module in `lab/kube-apiserver/`; a newer module file triggers a rebuild. Without the
+//! folder and without Go, an error of one line names the missing part. Helm is obtained in the same
+//! way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,16 @@ use crate::fabric::Place;
 use crate::progress::{say, step};
 use crate::shell::{giving_way, run};
 
-/// Names the assets' folder.
+/// The variable that names the folder of the programs.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// Helm for `go install`, with every module's checksum verified by Go's own log.
+/// Helm for `go install`. Go verifies every module's checksum with its own checksum database.
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
 /// Programs of an API server.
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
 
-/// Not part of other projects' `KUBEBUILDER_ASSETS`.
+/// kube-proxy is not part of other projects' `KUBEBUILDER_ASSETS`.
 const PROXY: &str = "kube-proxy";
 
 /// The programs.
@@ -33,8 +34,8 @@ pub(crate) struct Assets {
 }
 
 impl Assets {
-    /// Finds or builds them. The inner error names the missing part, for a test that is skipped
-    /// then.
+    /// Finds or builds the programs. The inner error names the missing part. With this error, a
+    /// test is skipped.
     pub(crate) fn find(place: &Place) -> Result<Result<Self, String>> {
         if let Some(folder) = std::env::var_os(VARIABLE) {
             let assets = Self::in_folder(Path::new(&folder));
@@ -110,7 +111,7 @@ fn built(place: &Place) -> Result<Result<PathBuf, String>> {
     let module = place.repository.join("lab/kube-apiserver");
     let programs = folder.join("bin");
     std::fs::create_dir_all(&programs)?;
-    // One process builds, the others use the result.
+    // One process builds the programs, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     let wanted = std::fs::read_to_string(module.join("go.sum"))?;
@@ -142,7 +143,7 @@ fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
         .split_once('.')
         .and_then(|(major, rest)| Some((major, rest.split_once('.')?.0)))
         .with_context(|| format!("k8s.io/kubernetes {version:?} is no version"))?;
-    // Clients query a server's version; without these flags it would be v0.0.0.
+    // Clients query a server's version. Without these flags the version would be v0.0.0.
     let stamp = "k8s.io/component-base/version.git";
     let flags = format!("-s -w -X {stamp}Version={version} -X {stamp}Major={major} -X {stamp}Minor={minor}");
     let into = format!("{}/", into.display());

@@ -1,10 +1,10 @@
-//! An auditor of addresses: it watches every IPInstance and records each address that two of them
-//! hold at one moment.
+//! An auditor of addresses: it watches every IPInstance, and records each address that two
+//! IPInstances have at the same time.
 //!
 //! One watch reports the changes of all namespaces in etcd's order, so a duplicate in the watch is
-//! a real one. An IPInstance with a deletion timestamp holds its address until it is gone. After a
-//! gap (a long outage of the API server) a list replaces the watch, and only the result of the
-//! changes in between is visible.
+//! a real duplicate. An IPInstance with a deletion timestamp still has its address until it is
+//! gone. After a gap (a long outage of the API server) a list replaces the watch. Then only the
+//! result of the changes during the gap is visible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,11 +29,11 @@ pub(crate) type Key = (String, String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub address: IpAddr,
-    /// The pod it is bound to; empty while it is retained.
+    /// The UID of its pod; empty while the address is retained.
     pub pod_uid: String,
     pub pod_name: String,
     pub node: String,
-    /// The owner's kind: `StatefulSet` for a retained one.
+    /// The owner's kind: `StatefulSet` for a retained address.
     pub owner: String,
 }
 
@@ -49,7 +49,8 @@ pub(crate) struct State {
     pub made: u64,
     by_address: BTreeMap<IpAddr, BTreeSet<Key>>,
     by_pod: BTreeMap<String, (Instant, BTreeSet<Key>)>,
-    /// The current list, until it is complete: only then are the deletions during the gap known.
+    /// The current list, until it is complete. Only a complete list shows the deletions during the
+    /// gap.
     listing: Option<BTreeMap<Key, Held>>,
 }
 
@@ -60,7 +61,7 @@ impl State {
         keys.into_iter().flatten().filter_map(|key| Some(self.instances.get(key)?.address)).collect()
     }
 
-    /// The time at which the first of its IPInstances was seen.
+    /// The time at which the first IPInstance of this pod was seen.
     pub(crate) fn first_seen(&self, uid: &str) -> Option<Instant> {
         self.by_pod.get(uid).map(|(seen, _)| *seen)
     }
@@ -88,7 +89,7 @@ impl State {
         if let Some(holders) = self.by_address.get_mut(&held.address) {
             holders.remove(key);
         }
-        // The pod stays in the map: its first time is needed after it is gone.
+        // The pod stays in the map, because its first time is needed after the pod is gone.
         if let Some((_, keys)) = self.by_pod.get_mut(&held.pod_uid) {
             keys.remove(key);
         }
@@ -132,7 +133,7 @@ pub(crate) struct AddressAuditor {
 }
 
 impl AddressAuditor {
-    /// Starts it, and waits until the first list is complete.
+    /// Starts the auditor, and waits until the first list is complete.
     pub(crate) fn open(cluster: &Cluster) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let (changed, changes) = watch::channel(0);
@@ -149,7 +150,7 @@ impl AddressAuditor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Repeats the look-up after every change, until there is an answer.
+    /// Repeats the look-up after every change until it has a result.
     pub(crate) async fn until<T>(
         &self,
         what: &str,
@@ -185,7 +186,7 @@ impl Drop for AddressAuditor {
 }
 
 async fn audit(client: Client, state: Arc<Mutex<State>>, changed: watch::Sender<u64>) {
-    // Incomplete until the first list.
+    // The state is incomplete until the first list.
     state.lock().unwrap_or_else(PoisonError::into_inner).listing = Some(BTreeMap::new());
     let events = watcher(Api::<Lenient<IPInstanceSpec>>::all(client), watcher::Config::default());
     let mut events = std::pin::pin!(events.backoff(Delays::default()));

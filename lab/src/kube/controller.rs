@@ -1,5 +1,5 @@
 //! Trunkline's controller on a cluster: a few replicas with one leader, as in its Deployment. They
-//! are killed and restarted as kubelets do it, and the leader is found by the Lease.
+//! are killed and restarted as by kubelets. The Lease names the leader.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ const LEASE: &str = "trunkline-controller";
 /// The flag for the time after which a leader without renewal is replaced.
 const LEASE_DURATION: &str = "--lease-duration-seconds";
 
-/// So short that fifty leaders can be killed in a few minutes.
+/// A short duration, because a test kills fifty leaders in a few minutes.
 const LEASE_SECONDS: u32 = 3;
 
-/// Time limit for a new leader: the Lease of a killed one must expire first.
+/// Time limit for a new leader. The Lease of a killed leader must expire first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Running replicas.
@@ -35,8 +35,8 @@ pub(crate) struct Replicas {
     /// Flags in addition to the flags of all tests.
     flags: Vec<String>,
     all: Vec<Replica>,
-    /// The last holder that was killed, stopped or paused: the Lease may name it until another
-    /// replica has won.
+    /// The last holder that was killed, stopped or paused. The Lease may name this holder until
+    /// another replica is the leader.
     killed: Option<String>,
 }
 
@@ -76,8 +76,8 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Starts this number of replicas with further flags. None leads while the Lease names another
-    /// holder.
+    /// Starts this number of replicas with further flags. No replica leads while the Lease names
+    /// another holder.
     pub(crate) fn standing_by(
         cluster: &Cluster,
         program: &Path,
@@ -159,8 +159,8 @@ impl Replicas {
         cluster.daemon(identity, command)
     }
 
-    /// The leader: the holder in the Lease, and the matching replica. A replica that was restarted
-    /// under its name is another holder.
+    /// The leader: the holder in the Lease, and the matching replica. A restarted replica has the
+    /// same name, but is another holder.
     fn leader(&self, cluster: &Cluster) -> Result<Option<Leader>> {
         let Some(holder) = holder(cluster)? else { return Ok(None) };
         let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
@@ -190,8 +190,8 @@ impl Replicas {
         Ok(killed)
     }
 
-    /// Stops a leader as kubelets do, waits until it has ended and another leads, and restarts it.
-    /// If it were restarted earlier, it could be the first to find the Lease free.
+    /// Stops a leader as kubelets do, waits until it has ended and another replica leads, and
+    /// restarts it. If it were restarted earlier, it could be the first to find the Lease free.
     pub(crate) fn end(&mut self, cluster: &Cluster, leader: Leader) -> Result<()> {
         let Leader { holder, which, .. } = leader;
         let status = self.all[which].daemon.stop()?;
@@ -222,7 +222,7 @@ impl Replicas {
         Ok(kill_process(self.all[which].daemon.pid(), Signal::CONT)?)
     }
 
-    /// Its log since its first start.
+    /// The log of a replica since its first start.
     pub(crate) fn log(&self, which: usize) -> &Path {
         self.all[which].daemon.log()
     }
@@ -247,8 +247,8 @@ impl Replicas {
         self.all.iter_mut().try_for_each(|replica| replica.daemon.kill())
     }
 
-    /// Restarts all replicas after [`Self::kill_all`]. The Lease names a dead holder until one
-    /// leads.
+    /// Restarts all replicas after [`Self::kill_all`]. The Lease names a dead holder until a
+    /// replica leads.
     pub(crate) fn start_all_again(&mut self, cluster: &Cluster) -> Result<()> {
         self.killed = holder(cluster)?;
         (0..self.all.len()).try_for_each(|which| self.start_again(cluster, which))
@@ -278,7 +278,7 @@ fn holder(cluster: &Cluster) -> Result<Option<String>> {
     Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity))
 }
 
-/// The name of the replica of this number.
+/// The name of the replica with this number.
 fn identity(number: usize) -> String {
     format!("controller-{number}")
 }

@@ -1,7 +1,7 @@
-//! A process of a cluster: etcd, the API server, and additional ones of a test. It ends when its
-//! value is dropped, or when the lab is interrupted. If the lab itself was killed, it ends when the
-//! next lab takes over the folder. Until then a file next to the log identifies the process by
-//! number and start time, since the number may be reused.
+//! A process of a cluster: etcd, the API server, or a program of a test. It ends when its value is
+//! dropped, or when the lab is interrupted. If the lab itself was killed, it ends when the next lab
+//! takes over the folder. Until then a file next to the log identifies the process by its number
+//! and its start time, because the number may be reused.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -31,7 +31,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with both outputs in `<folder>/log/<name>.log`.
+    /// Starts the process with both outputs in `<folder>/log/<name>.log`.
     pub(crate) fn start(folder: &Path, name: &str, mut command: Command) -> Result<Self> {
         let logs = folder.join("log");
         std::fs::create_dir_all(&logs)?;
@@ -65,7 +65,7 @@ impl Daemon {
         &self.log
     }
 
-    /// Fails with the end of its log if it has ended.
+    /// If the process has ended, fails with the end of its log.
     pub(crate) fn still_running(&mut self) -> Result<()> {
         match self.exited()? {
             None => Ok(()),
@@ -91,14 +91,14 @@ impl Daemon {
         })?
     }
 
-    /// Kills it, like a crash or a power failure, and waits until it is gone.
+    /// Kills the process, like a crash or a power failure, and waits until it is gone.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         end(&mut child);
         Ok(())
     }
 
-    /// Stops it as kubelet and systemd do (SIGTERM), and returns its exit status.
+    /// Stops the process as kubelet and systemd do (SIGTERM), and returns its exit status.
     pub(crate) fn stop(&mut self) -> Result<ExitStatus> {
         if self.exited()?.is_none() {
             kill_process(self.pid, Signal::TERM)?;
@@ -106,7 +106,7 @@ impl Daemon {
         self.wait_at_most(PATIENCE)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process ends by itself.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         self.wait_at_most(Duration::MAX)
     }
@@ -138,7 +138,7 @@ impl Drop for Daemon {
 }
 
 fn end(child: &mut Child) {
-    // It may have ended already.
+    // The process may have ended already.
     let _gone = child.kill();
     let _gone = child.wait();
 }

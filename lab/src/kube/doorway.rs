@@ -1,8 +1,8 @@
 //! The API server's address in another network namespace. A socket belongs to the namespace in
 //! which its thread created it, and stays usable from any thread. So the listening socket is
-//! created inside, the connections to the API server outside, and octets are copied between them. A
-//! node in a namespace then needs no route to the machine, and a test's kubeconfig is the same
-//! inside and outside.
+//! created in the other namespace, and the connections to the API server in the machine's
+//! namespace. The module copies octets between them. A node in a namespace then needs no route to
+//! the machine, and a test's kubeconfig is the same in both namespaces.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -12,8 +12,8 @@ use tokio::runtime::Runtime;
 
 use crate::netns::Namespace;
 
-/// Until this value is dropped, one port on 127.0.0.1 of a namespace leads to a port of the
-/// machine.
+/// A forwarded port: connections to a port on 127.0.0.1 of a namespace reach a port of the machine,
+/// until this value is dropped.
 pub(crate) struct Doorway {
     task: tokio::task::JoinHandle<()>,
 }
@@ -48,7 +48,8 @@ async fn serve(listener: tokio::net::TcpListener, server: SocketAddr) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((mut inside, _)) = listener.accept().await {
         connections.spawn(async move {
-            // If no server listens outside, the connection inside ends at once, as in an outage.
+            // If the server does not listen, the connection in the namespace ends at once, as in an
+            // outage.
             if let Ok(mut outside) = TcpStream::connect(server).await {
                 let _broken = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
             }

@@ -1,11 +1,11 @@
-//! The path from the API server to Services. It calls webhooks at their Service's own address, for
-//! which only kube-proxy would have a route.
+//! The path from the API server to Services. The API server calls a webhook at its Service's
+//! address. On this machine no kube-proxy translates such an address.
 //!
-//! The API server supports clusters whose network it cannot reach itself: it sends all requests for
-//! that network to a proxy on a Unix socket (`CONNECT address:port`, KEP-1281). This module is that
-//! proxy. It connects from the Service's address to a pod of the Service, in the network namespace
-//! of its node. So a chart's webhook configuration is used unchanged: Service, port and
-//! certificate. Webhooks with a URL do not use it.
+//! The API server has a feature for clusters with a network that it cannot reach. It sends all
+//! requests for this network to a proxy on a Unix socket (`CONNECT address:port`, KEP-1281). This
+//! module is that proxy. For a request to a Service's address, it connects to a pod of the Service,
+//! in the network namespace of the pod's node. So a chart's webhook configuration is used
+//! unchanged: Service, port and certificate. Webhooks with a URL do not use it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpStream};
@@ -40,7 +40,7 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("egress.sock")
 }
 
-/// Writes its configuration for the API server, and returns the file.
+/// Writes the API server's configuration for the proxy, and returns the file.
 pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf> {
     let file = folder.join("egress.json");
     let text = serde_json::json!({
@@ -81,7 +81,7 @@ async fn serve(listener: tokio::net::UnixListener, routes: Arc<Mutex<Routes>>) {
     while let Ok((stream, _)) = listener.accept().await {
         let routes = Arc::clone(&routes);
         connections.spawn(async move {
-            // The API server reports the error; here the connection just ends.
+            // The API server reports the error, so the proxy only ends the connection.
             let _broken = connect(stream, &routes).await;
         });
         while connections.try_join_next().is_some() {}

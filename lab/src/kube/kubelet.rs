@@ -1,7 +1,7 @@
 //! The work of a kubelet and its container runtime on a node of a fabric. Pods with the host's
-//! network become podman containers with the image's own root and the settings of their manifests
-//! (arguments, environment, volumes, capabilities, user, read-only root, service account). Other
-//! pods become a sandbox, attached by the first configuration in the node's `/etc/cni/net.d`.
+//! network become podman containers. A container has the image's own root and the settings of its
+//! manifest (arguments, environment, volumes, capabilities, user, read-only root, service account).
+//! Other pods become a sandbox, attached by the first configuration in the node's `/etc/cni/net.d`.
 //!
 //! ```text
 //! pods of the API server ─► sync ─┬─ hostNetwork ─► init containers, then the container: podman on the node, again when it ends
@@ -11,8 +11,8 @@
 //!
 //! The lab has stand-ins for hybridnet's programs: its daemon is a listening socket, and its plugin
 //! returns the addresses of a pod's IPInstances without a data path. A pod's own containers do not
-//! run: only a sandbox and its addresses matter. Folders of the host in manifests are the node's:
-//! see [`crate::host`]; `/opt` becomes one here.
+//! run: only a sandbox and its addresses matter. A manifest's folders of the host are the node's
+//! folders: see [`crate::host`]. The node also gets a `/opt` of its own here.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -53,9 +53,9 @@ const HYBRIDNET: &str = r#"{"name": "hybridnet", "cniVersion": "0.3.1", "plugins
 /// An image in the lab.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
-    /// Its name in manifests.
+    /// The image's name in manifests.
     pub name: String,
-    /// Its root folder.
+    /// The image's root folder.
     pub root: PathBuf,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Kubelet<'a> {
     image: &'a Image,
     podman: Podman<'a>,
     pods: BTreeMap<String, Running>,
-    /// Number of the node's boots; its boot ID.
+    /// Number of the node's boots. The boot ID is derived from it.
     boots: u32,
     _doorway: Doorway,
 }
@@ -81,7 +81,7 @@ struct Running {
 }
 
 enum State {
-    /// Could not be started; retried at the next sync.
+    /// The pod could not be started. The next sync tries again.
     Failed(String),
     Container {
         started: Box<Started>,
@@ -101,7 +101,7 @@ enum State {
 
 struct Started {
     daemon: Daemon,
-    /// Its name in podman.
+    /// The container's name in podman.
     name: String,
     ended: Option<Instant>,
     /// Time and result of its last readiness probe.
@@ -163,8 +163,8 @@ impl<'a> Kubelet<'a> {
         Ok(())
     }
 
-    /// Compares with the pods of the API server once, and starts, ends and reports them. An error
-    /// is reported in the pod's status, and the work is retried at the next sync.
+    /// Compares the node once with the pods of the API server, and starts, ends and reports pods.
+    /// An error is reported in the pod's status, and the next sync tries again.
     pub(crate) fn sync(&mut self, all: &[Pod]) -> Result<()> {
         let here = |pod: &&Pod| {
             pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(self.host.name.as_str())
@@ -259,7 +259,8 @@ impl<'a> Kubelet<'a> {
         ]
         .map(str::to_owned)
         .to_vec();
-        // podman would raise these limits, maybe beyond the limits of this process.
+        // Without these options podman would raise the limits, maybe beyond the limits of this
+        // process.
         args.extend(["--ulimit=nofile=1024:4096", "--ulimit=nproc=1000:1000"].map(str::to_owned));
 
         let context = container.security_context.clone().unwrap_or_default();
@@ -530,13 +531,13 @@ impl<'a> Kubelet<'a> {
         Ok(())
     }
 
-    /// The result of a container's readiness probe; a container without one is ready.
+    /// The result of a container's readiness probe. A container without a readiness probe is ready.
     fn is_ready(&self, pod: &Pod, started: &mut Started) -> Result<bool> {
         let container = &pod.spec.as_ref().context("a pod without spec")?.containers[0];
         let Some(probe) = &container.readiness_probe else { return Ok(true) };
         if let Some(exec) = &probe.exec {
-            // Each probe is a process, so only as often as specified; more often until the
-            // container is ready.
+            // Each probe is a process, so it runs only as often as specified. Until the container
+            // is ready, it runs more often.
             let period = probe.period_seconds.unwrap_or(10).unsigned_abs();
             let wait = |ready| Duration::from_secs(if ready { period.into() } else { 1 });
             if let Some((_, ready)) = started.probed.filter(|(at, ready)| at.elapsed() < wait(*ready)) {

@@ -84,7 +84,8 @@ const AUDIT_POLICY: &str = "audit-policy.yaml";
 /// Lifetime of an account's token in seconds: longer than any test.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// An API server that runs, or was stopped and can be started again. A drop ends it; its logs stay.
+/// An API server that runs, or was stopped and can be started again. A drop ends the API server,
+/// and keeps its logs.
 pub(crate) struct Cluster {
     folder: PathBuf,
     place: Place,
@@ -170,7 +171,7 @@ impl Cluster {
         })
     }
 
-    /// The folder of its files: `admin.kubeconfig`, `log/`, and files of a test.
+    /// The folder of the cluster's files: `admin.kubeconfig`, `log/`, and files of a test.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -234,7 +235,7 @@ impl Cluster {
         run_with_input(&mut self.kubectl_command(&["create", "-f", "-"]), yaml)
     }
 
-    /// Where kubectl is.
+    /// The path of kubectl.
     pub(crate) fn kubectl_program(&self) -> &Path {
         &self.assets.kubectl
     }
@@ -252,8 +253,8 @@ impl Cluster {
         Daemon::start(&self.folder, name, command)
     }
 
-    /// A kubeconfig with a token of this service account, which is created if needed. It only has
-    /// the rights that a test binds to it.
+    /// A kubeconfig with a token of this service account, which is created if needed. The account
+    /// has only the rights that a test binds to it.
     pub(crate) fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let token = self.token(namespace, name, None)?;
         self.write_token(&format!("{namespace}-{name}"), &token)
@@ -280,7 +281,7 @@ impl Cluster {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join("token"), self.token(namespace, name, Some(pod))?)?;
         std::fs::write(folder.join("namespace"), namespace)?;
-        // Written without the original mode: pods read it as different users.
+        // The copy does not have the original mode, because pods read it as different users.
         std::fs::write(folder.join("ca.crt"), std::fs::read(self.folder.join("pki/ca.crt"))?)?;
         Ok(folder)
     }
@@ -290,7 +291,8 @@ impl Cluster {
         self.ports.api.number()
     }
 
-    /// A token of a service account, which is created if needed; bound to a pod, if one is named.
+    /// A token of a service account. The account is created if needed. If a pod is named, the token
+    /// is bound to it.
     fn token(&self, namespace: &str, name: &str, pod: Option<&str>) -> Result<String> {
         let token = self.wait(async {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
@@ -326,7 +328,7 @@ impl Cluster {
         self.api.take().map_or(Ok(()), |mut api| api.kill())
     }
 
-    /// Starts it with etcd's data, and waits until it is ready.
+    /// Starts the API server with etcd's data, and waits until it is ready.
     pub(crate) fn start_api(&mut self) -> Result<()> {
         if self.api.is_some() {
             return Ok(());
@@ -334,7 +336,7 @@ impl Cluster {
         let egress = egress::write_configuration(&self.folder)?;
         let mut command = cmd(&self.assets.apiserver.display().to_string(), self.api_flags());
         command.arg(format!("--egress-selector-config-file={}", egress.display()));
-        // It searches here for its own defaults.
+        // The API server searches its working folder for its defaults.
         command.current_dir(&self.folder);
         let mut api = Daemon::start(&self.folder, "kube-apiserver", command)?;
         let ready = kube::core::Request::new("").get("readyz", &GetParams::default())?;
@@ -428,8 +430,8 @@ impl Cluster {
     }
 
     /// Restores etcd from a snapshot, like an administrator after a disaster. The API server is
-    /// stopped, etcd gets a data folder made from the snapshot, and both start. Resource versions
-    /// go back too.
+    /// stopped, etcd gets a data folder made from the snapshot, and both start. So resource
+    /// versions are lower than before.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.stop_api()?;
         if let Some(mut etcd) = self.etcd.take() {
@@ -476,7 +478,8 @@ impl Cluster {
             ("objects.txt", vec!["get", kinds, "-A", "-o", "wide"]),
             ("networking.yaml", vec!["get", "networks,subnets,ipinstances,nodeinfoes", "-A", "-o", "yaml"]),
         ] {
-            // The API server may be down, or lack these kinds: half an answer is better than none.
+            // The API server may be down, or may not have these kinds. A partial answer is still
+            // useful.
             let mut command = self.kubectl_command(&what);
             let shown = command.arg("--request-timeout=10s").output();
             let text = shown.map_or_else(|e| e.to_string().into_bytes(), |o| [o.stdout, o.stderr].concat());
@@ -488,11 +491,12 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The API server first: without etcd it would log many errors.
+        // The API server ends first, because without etcd it would log many errors.
         self.api = None;
         self.etcd = None;
         let _absent = std::fs::remove_dir_all(self.data());
-        // Not by closing it: a child process that is being forked may have it open too.
+        // Closing the file would not be enough, because a child process that is being forked may
+        // have it open too.
         let _gone = self.lock.unlock();
     }
 }
@@ -521,7 +525,7 @@ pub(crate) fn up(place: &Place) -> Result<()> {
         cluster.folder().display(),
         assets.kubectl.display()
     ));
-    // Ctrl-C ends the process from its own thread; otherwise this only ends if a server dies.
+    // On Ctrl-C another thread ends the process. Otherwise this wait ends only if a server dies.
     let died = cluster.api.as_mut().context("the API server")?.wait()?;
     crate::interrupt::check()?;
     bail!("kube-apiserver ended by itself ({died}); its log is in {}", cluster.folder().join("log").display())

@@ -55,7 +55,7 @@ pub(crate) fn join(
         config.remove("manifests");
         config.insert("source".to_owned(), json!("kube"));
         config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
-        // Overwritten in place: the node has this very file mounted.
+        // The file is overwritten in place, because the node has mounted this file.
         std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
         client::end_agent(host, Signal::TERM)?;
         client::start_agent(host)?;
@@ -79,7 +79,7 @@ pub(crate) struct Attached {
 }
 
 /// Creates a pod in the API server, with additional annotations, and attaches it as its node's
-/// kubelet does. The kubelet does not wait for addresses: ADD does.
+/// kubelet does. The kubelet does not wait for the pod's addresses, because ADD waits for them.
 pub(crate) fn attach(
     cluster: &Cluster,
     fabric: &Fabric,
@@ -104,7 +104,7 @@ impl Attached {
     }
 }
 
-/// Waits until each of these pods reaches each other one, in both families.
+/// Waits until each of these pods reaches every other pod, in both families.
 pub(crate) fn reach_each_other(pods: &[&Attached]) -> Result<()> {
     let mut flows = Vec::new();
     for (n, from) in pods.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Certificates and keys of one cluster, generated for it and deleted with its folder. There are a
-//! CA, the API server's certificate for loopback, the administrator's (group system:masters), and
-//! the key that signs the tokens of service accounts.
+//! CA, the API server's certificate for loopback, and the administrator's certificate (group
+//! system:masters). One more key signs the tokens of service accounts.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-/// The authority; the files are in `folder`.
+/// The certificate authority. Its files are in `folder`.
 pub(super) struct Pki {
     folder: PathBuf,
     ca: Authority,
@@ -75,7 +75,7 @@ impl Pki {
             "client-certificate": self.write("webhook-client.crt", &certificate)?,
             "client-key": self.write("webhook-client.key", &key)?,
         });
-        // For every webhook: tests use various ports.
+        // The entry applies to every webhook, because tests use various ports.
         let config =
             json!({ "apiVersion": "v1", "kind": "Config", "users": [{ "name": "*", "user": user }] });
         let kubeconfig = self.write("webhook-clients.kubeconfig", &config.to_string())?;
@@ -101,7 +101,7 @@ impl Pki {
         issue(&self.ca, params, name, usage)
     }
 
-    /// A kubeconfig for one user. YAML is a superset of JSON, so this is both.
+    /// A kubeconfig for one user. The file is JSON, which is also valid YAML.
     pub(super) fn write_kubeconfig(&self, file: &Path, server: &str, user: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",

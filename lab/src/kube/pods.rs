@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub node: String,
     /// `IPv4`, `IPv6` or `DualStack`.
     pub family: &'static str,
-    /// The StatefulSet that owns it; none for a separate pod.
+    /// The StatefulSet that owns the pod; `None` for a pod without an owner.
     pub stateful_set: Option<&'static str>,
 }
 
@@ -30,8 +30,8 @@ impl Plan {
             api_version: "apps/v1".to_owned(),
             kind: "StatefulSet".to_owned(),
             name: name.to_owned(),
-            // No code looks up the set; this UID distinguishes its pods from the pods of another
-            // set of that name.
+            // No code looks up the set. The UID distinguishes its pods from the pods of a set with
+            // the same name in another namespace.
             uid: format!("uid-of-{}-{name}", self.namespace),
             controller: Some(true),
             block_owner_deletion: Some(true),
@@ -82,7 +82,7 @@ impl Pretended {
         Ok(())
     }
 
-    /// The addresses that its kubelet reports for a node.
+    /// Reports the addresses of a node, as its kubelet does.
     pub(crate) async fn addresses(&self, name: &str, addresses: &[std::net::IpAddr]) -> Result<()> {
         let all: Vec<_> =
             addresses.iter().map(|one| json!({ "type": "InternalIP", "address": one })).collect();
@@ -113,7 +113,7 @@ impl Pretended {
         pod.metadata.uid.context("a pod without a UID")
     }
 
-    /// Deletes a pod. It need not exist.
+    /// Deletes a pod. The pod need not exist.
     pub(crate) async fn delete(&self, namespace: &str, name: &str) -> Result<()> {
         let at_once = DeleteParams::default().grace_period(0);
         match self.pods(namespace).delete(name, &at_once).await {

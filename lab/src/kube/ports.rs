@@ -1,7 +1,7 @@
 //! Port numbers for servers that need a fixed port before they start, and need it again after a
 //! restart.
 //!
-//! A free port from the kernel, released again, guarantees neither: it comes from the range of
+//! A free port from the kernel that is released again guarantees neither. It is in the range of
 //! outgoing connections, and a second lab may get the same port. So the numbers are below that
 //! range. A claim is a socket with an abstract name, which only one process can hold, and which
 //! ends with the process in every case.
@@ -24,7 +24,7 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn claim() -> Result<Self> {
-        // Labs that start at the same time begin at different places, only for speed.
+        // Labs that start at the same time begin with different numbers. This only saves time.
         let first = u16::try_from(std::process::id() % 97).unwrap_or_default() * 100;
         let length = RANGE.end - RANGE.start;
         let mut numbers = (0..length).map(|n| RANGE.start + (first + n) % length);
@@ -32,7 +32,7 @@ impl Port {
             .find_map(|number| {
                 let name = SocketAddr::from_abstract_name(format!("trunkline-lab/port/{number}")).ok()?;
                 let claim = UnixListener::bind_addr(&name).ok()?;
-                // Another program without claims may use it.
+                // A program without claims may use the port.
                 let _free = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
                 Some(Self { number, _claim: claim })
             })

@@ -14,7 +14,7 @@ use crate::shell::Seen;
 /// The account of kubeadm's kube-proxy.
 pub(crate) const ACCOUNT: (&str, &str) = ("kube-system", "kube-proxy");
 
-/// Its rights: the role exists in every API server.
+/// The rights of this account. The role exists in every API server.
 pub(crate) const RIGHTS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -26,7 +26,7 @@ subjects: [{ kind: ServiceAccount, name: kube-proxy, namespace: kube-system }]
 /// Time limit for the first rules; a busy machine needs half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The kind of its rules.
+/// The kind of kube-proxy's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
     Iptables,
@@ -41,7 +41,7 @@ impl Mode {
         }
     }
 
-    /// Command lines that print its rules, for each family.
+    /// Command lines that print the rules, one for each family.
     fn rules(self) -> [&'static str; 2] {
         match self {
             Self::Iptables => ["iptables-save", "ip6tables-save"],
@@ -50,7 +50,7 @@ impl Mode {
     }
 }
 
-/// Starts it on a node, with its log in the folder.
+/// Starts kube-proxy on a node, with its log in the folder.
 pub(crate) fn start(
     folder: &Path,
     host: &Host,
@@ -64,10 +64,11 @@ pub(crate) fn start(
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--hostname-override={}", host.name),
             format!("--proxy-mode={}", mode.name()),
-            // Pods are behind these links, with any addresses.
+            // Packets from these links are from pods, with any source address.
             "--detect-local-mode=InterfaceNamePrefix".to_owned(),
             "--pod-interface-name-prefix=tl".to_owned(),
-            // These are sysctls of the machine, not of the namespace.
+            // The values 0 leave these sysctls unchanged, because they belong to the machine and
+            // not to the namespace.
             "--conntrack-max-per-core=0".to_owned(),
             "--conntrack-min=0".to_owned(),
             "--conntrack-tcp-timeout-established=0".to_owned(),
@@ -79,7 +80,7 @@ pub(crate) fn start(
     Daemon::start(folder, &format!("kube-proxy-{}", host.name), command)
 }
 
-/// Waits until its rules on a node name each of these Services, in both families.
+/// Waits until kube-proxy's rules on a node name each of these Services, in both families.
 pub(crate) fn wait_rules(proxy: &mut Daemon, host: &Host, mode: Mode, services: &[String]) -> Result<()> {
     proxy.wait_while_running(&format!("kube-proxy's rules on {}", host.name), PATIENCE, || {
         let [v4, v6] = mode.rules().map(|rules| host.sh(rules));

@@ -1,11 +1,11 @@
 //! The programs' accounts with the rights in the Helm chart, and a check that these are minimal.
-//! The API server's audit log has the requests of each account; the chart's `files/rights.yaml` has
-//! its rights. No request may be refused, and no right may be unused. The chart's policies that
-//! restrict an agent to its node (`files/own-node.yaml`) are in force, and each agent has the token
-//! of a pod.
+//! The API server's audit log has the requests of each account. The chart's `files/rights.yaml` has
+//! the rights of each account. No request may be refused, and no right may be unused. The chart's
+//! policies that restrict an agent to its node (`files/own-node.yaml`) are in force, and each agent
+//! has the token of a pod.
 //!
 //! A test only sees the rights that it exercises. The test's table lists each other right with the
-//! reason, so that a right without a reason is found.
+//! reason. So the check finds a right without a reason.
 //!
 //! A difficulty: server-side apply of an object that does not exist is a `patch` in the audit log,
 //! but also needs `create`.
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The programs' namespace.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// An account under the policies, all of whose writes must be refused.
+/// An account for which the policies must refuse all writes.
 const PROBE: &str = "trunkline-agent-probe";
 
 /// One object for each policy.
@@ -42,8 +42,8 @@ const PROBES: [&str; 4] = [
      action: Probe, reason: Probe, type: Normal, reportingController: probe, reportingInstance: probe, regarding: {kind: Node, name: probe}}",
 ];
 
-/// Program, verb, resource (with its group and its subresource), and the reason why it is not
-/// exercised.
+/// Program, verb, resource (with its group and its subresource), and the reason why the test does
+/// not use this right.
 pub(crate) type Unseen = (&'static str, &'static str, &'static str, &'static str);
 
 /// The account of a rack's agents, and the Secrets that they may read.
@@ -54,7 +54,7 @@ pub(crate) const WITHOUT_KEYS: Rack = ("trunkline-agent", &[]);
 
 /// The accounts with their bindings.
 pub(crate) struct Accounts {
-    /// A kubeconfig.
+    /// The kubeconfig of the controller.
     pub controller: PathBuf,
     granted: BTreeSet<Right>,
 }
@@ -120,8 +120,8 @@ struct Status {
 }
 
 impl Accounts {
-    /// Creates them as the chart does: one account for each rack's agents, with access to these
-    /// Secrets.
+    /// Creates the accounts as the chart does: one account for each rack's agents, with access to
+    /// these Secrets.
     pub(crate) fn create(cluster: &Cluster, racks: &[Rack]) -> Result<Self> {
         let path = cluster.place.repository.join("deploy/helm/trunkline/files/rights.yaml");
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -257,8 +257,8 @@ fn in_force(cluster: &Cluster, account: &str, rules: &[PolicyRule]) -> Result<()
     })
 }
 
-/// Whether an account of this namespace has a right there: for the object of this name, or for all
-/// objects.
+/// Whether an account of this namespace has a right in the namespace, for the object of this name
+/// or for all objects.
 pub(crate) fn can(
     cluster: &Cluster,
     namespace: &str,
@@ -273,7 +273,7 @@ pub(crate) fn can(
     let what = if name.is_empty() { resource.to_owned() } else { format!("{resource}/{name}") };
     let mut command =
         cluster.kubectl_command(&["auth", "can-i", verb, &what, &subresource, "-n", namespace, &user]);
-    // Its exit status is part of its answer.
+    // The command's exit status is part of its answer.
     let output = command.output()?;
     match String::from_utf8_lossy(&output.stdout).trim() {
         "yes" => Ok(true),
@@ -284,7 +284,7 @@ pub(crate) fn can(
     }
 }
 
-/// The program of an account: the accounts of all racks belong to one.
+/// The program of an account. The accounts of all racks belong to the agent.
 fn program(account: &str) -> &str {
     if account.starts_with("trunkline-agent") { "agent" } else { "controller" }
 }
@@ -364,7 +364,7 @@ fn take(requests: &mut RecordedRequests, line: Line) {
         verb: line.verb,
     };
     match line.response_status.map_or(0, |status| status.code) {
-        // Without a valid token there is no account.
+        // A request without a valid token has no account.
         401 => {}
         403 => drop(requests.refused.insert(right)),
         code => {

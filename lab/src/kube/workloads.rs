@@ -1,13 +1,13 @@
 //! Simulates the part of Kubernetes between `helm install` and the kubelets, for a fabric's nodes:
 //! controllers of DaemonSets, Deployments and StatefulSets, the scheduler, and garbage collection.
 //!
-//! A thread reads the API server repeatedly and does the pending work each time. It creates and
-//! deletes pods of workloads (a new pod for a new generation, none on nodes that are not selected),
-//! and selects nodes for pods without one. It runs the kubelets ([`Kubelet::sync`]) and writes
-//! statuses (`kubectl rollout status` waits for them). It also updates disruption budgets (for
-//! `kubectl drain`), deletes the pods of deleted workloads, and sets the backend of each Service
-//! ([`super::egress`]). There are no ReplicaSets: a Deployment owns its pods itself, at most one on
-//! a node, as they use the node's ports.
+//! In a loop, a thread reads the API server and does the pending work. It creates and deletes pods
+//! of workloads (a new pod for a new generation, none on nodes that are not selected), and selects
+//! nodes for pods without a node. It runs the kubelets ([`Kubelet::sync`]) and writes statuses
+//! (`kubectl rollout status` waits for them). It also updates disruption budgets (for `kubectl
+//! drain`), deletes the pods of deleted workloads, and sets the backend of each Service
+//! ([`super::egress`]). There are no ReplicaSets: a Deployment owns its pods itself. It has at most
+//! one pod on a node, because its pods use the node's ports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub(crate) fn with_nodes<'a, T>(
     };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The thread ends however this function returns.
+        // The thread ends on every return from this function.
         let _end = OnDrop(|| stop.store(true, Ordering::Relaxed));
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -205,7 +205,7 @@ impl<'a> Nodes<'a> {
             self.allow_disruption(budget, &pods)?;
         }
         self.egress.set(routes(&services, &pods, &self.kubelets())?);
-        // All are synchronized, also if one fails.
+        // All kubelets are synchronized, even if one of them fails.
         let outcomes: Vec<Result<()>> =
             self.kubelets().values_mut().map(|kubelet| kubelet.sync(&pods)).collect();
         outcomes.into_iter().collect()
@@ -244,7 +244,7 @@ impl<'a> Nodes<'a> {
         {
             self.delete(pod)?;
         }
-        // It uses the node's ports: the previous pod must be gone.
+        // The pod uses the node's ports, so the previous pod must be gone.
         let free = selected.iter().filter(|node| !mine.iter().any(|pod| node_of(pod) == **node));
         for node in free.take(bound.saturating_sub(kept.len())) {
             self.create(&workload.pod(&format!("{}-{node}-{generation}", workload.name()), Some(node))?)?;
@@ -259,7 +259,8 @@ impl<'a> Nodes<'a> {
         Ok(())
     }
 
-    /// Binds a pod to a suitable node, as the scheduler does. Without one the pod waits.
+    /// Binds a pod to a suitable node, as the scheduler does. If there is no suitable node, the pod
+    /// waits.
     fn schedule(&self, pod: &Pod, nodes: &[Node]) -> Result<()> {
         let spec = pod.spec.as_ref().context("a pod without spec")?;
         let Some(node) = nodes.iter().find(|node| selects(spec, node) && !unschedulable(node)) else {
@@ -313,7 +314,7 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// Allows the disruption of one pod as long as all are ready.
+    /// Allows the disruption of one pod while all pods are ready.
     fn allow_disruption(&self, budget: &PodDisruptionBudget, pods: &[Pod]) -> Result<()> {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         let mine: Vec<&Pod> = pods.iter().filter(|pod| selector.is_some_and(|s| matches(s, pod))).collect();

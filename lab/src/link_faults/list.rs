@@ -112,7 +112,7 @@ const FROZEN: Fault = Fault {
     cost: Cost::UntilDetected,
 };
 
-/// As a supervisor starts it. The configuration is read again by `vtysh -b`.
+/// Starts bgpd as a supervisor does. `vtysh -b` reads the configuration again.
 const START_BGPD: &str =
     "/usr/lib/frr/bgpd -d -A 127.0.0.1 --log file:/var/log/frr/bgpd.log && vtysh -b >/dev/null 2>&1";
 

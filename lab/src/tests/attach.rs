@@ -1,4 +1,4 @@
-//! The plugin's verbs with a running agent, in normal and difficult cases.
+//! Tests of the plugin's commands with a running agent, in normal and difficult cases.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -43,17 +43,17 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "attach/versions",
-        about: "results in the shape of each version of the specification",
+        about: "results have the form of each version of the specification",
         run: versions,
     },
     Test {
         name: "attach/chain",
-        about: "in a chain before portmap and tuning, and after another plugin",
+        about: "the plugin works in a chain before portmap and tuning, and after another plugin",
         run: chain,
     },
     Test {
         name: "attach/no-agent",
-        about: "without an agent: a clear error, and DEL can be tried again",
+        about: "without an agent, ADD has a clear error and DEL can be repeated",
         run: no_agent,
     },
     Test {
@@ -66,7 +66,7 @@ pub(super) const TESTS: &[Test] = &[
         about: "a pod without an advertised route is not ready, and the error has the reason",
         run: not_ready,
     },
-    Test { name: "attach/nat", about: "outgoing NAT if the subnet has it", run: nat },
+    Test { name: "attach/nat", about: "outgoing NAT, if the subnet has outgoing NAT", run: nat },
 ];
 
 fn add_twice(context: &Context) -> Result<Verdict> {
@@ -202,7 +202,8 @@ fn versions(context: &Context) -> Result<Verdict> {
             let pod = bed.pod(&format!("v{}", version.replace('.', "")))?;
             let result = cni::add(bed.fabric, &conf, &pod)?.result;
             ensure!(result["cniVersion"] == version, "requested {version}: {result}");
-            // 0.4.0 has a version in each address, later ones do not.
+            // Version 0.4.0 of the specification has a version in each address; later versions do
+            // not.
             let has = result["ips"][0].get("version").is_some();
             ensure!(has == (version == "0.4.0"), "requested {version}: {result}");
             cni::del(bed.fabric, &conf, &pod)?;
@@ -236,13 +237,13 @@ fn chain(context: &Context) -> Result<Verdict> {
             ["netns", "exec", pod.ns.name(), "cat", "/proc/sys/net/ipv4/tcp_keepalive_time"],
         ))?;
         ensure!(set.trim() == "123", "tuning did not set its sysctl: {set}");
-        // Through the node's port, from the ToR.
+        // The ToR connects through the node's port.
         let _server = Greeter::listen(&pod.ns, 80)?;
         let seen = greeted(&bed.host("tor1")?.ns, "10.1.0.11:8080".parse()?).context("the mapped port")?;
         ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod saw {seen}");
         cni::run_chain(bed.fabric, "DEL", &chain, &pod)?;
 
-        // After another plugin: its result is kept.
+        // The plugin runs after another plugin, and keeps that plugin's result.
         let second = bed.pod("behind")?;
         let mut behind = ours;
         behind["prevResult"] = json!({
@@ -357,8 +358,8 @@ fn nat(context: &Context) -> Result<Verdict> {
             let count = |l: &str| l.split("packets ").nth(1)?.split_whitespace().next()?.parse().ok();
             Ok(text.lines().filter_map(count).collect())
         };
-        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts
-        // for half a minute.
+        // The test needs two pods: a connection's first packet decides about NAT, and a ping's
+        // connection lasts half a minute.
         let ((before, _), (after, _)) = (bed.attached("before", "global")?, bed.attached("after", "global")?);
         let ping = |pod: &Sandbox, what: &str| -> Result<()> {
             let flow = Flow { name: what.to_owned(), from: pod.ns.clone(), to: "192.0.2.10".parse()? };

@@ -18,7 +18,7 @@ use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 use crate::{client, evidence, routers};
 
-/// Only a failing test waits for so long; a busy machine may need it.
+/// A busy machine may need this time. Otherwise only a failing test waits for so long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) const INTERVAL: Duration = Duration::from_millis(5);
 
@@ -54,8 +54,8 @@ impl Bed<'_> {
         self.fabric.host("node1")
     }
 
-    /// Waits until node1's sessions are up and each peer has sent its End-of-RIB: only then does a
-    /// pod have its routes.
+    /// Waits until node1's sessions are up and each peer has sent its End-of-RIB. Before that, a
+    /// pod does not have its routes.
     pub(super) fn established(&self) -> Result<()> {
         client::wait_established(self.node()?, PATIENCE)?;
         wait_for("End-of-RIB of every peer", PATIENCE, || {
@@ -95,7 +95,8 @@ impl Bed<'_> {
         peers.into_iter().find(|p| p.address == address).with_context(|| format!("no peer {address}"))
     }
 
-    /// Waits until a peer's last error has one of these words, in any case; returns the error.
+    /// Waits until a peer's last error contains one of these words, in upper or lower case. Returns
+    /// the error.
     pub(super) fn wait_peer_error(&self, address: &str, words: &[&str]) -> Result<String> {
         wait_for(&format!("{address}'s last error to contain {words:?}"), PATIENCE, || {
             let peer = self.peer(address)?;
@@ -109,7 +110,7 @@ impl Bed<'_> {
         client::pods(self.node()?)
     }
 
-    /// The host's ends of pods' links.
+    /// The host interfaces of pods.
     pub(super) fn links(&self) -> Result<Vec<String>> {
         let text = self.node()?.run("ip", ["-o", "link", "show", "type", "veth"])?;
         let name = |l: &str| Some(l.split(": ").nth(1)?.split('@').next()?.to_owned());
@@ -125,8 +126,8 @@ impl Bed<'_> {
         Ok(text.lines().filter(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()).collect())
     }
 
-    /// Fails if anything is left of a pod that is not in `kept`: no record, link or route on the
-    /// node, no route in the ToRs.
+    /// Fails if anything is left of a pod that is not in `kept`: a record, a link or a route on the
+    /// node, or a route in the ToRs.
     pub(super) fn nothing_but(&self, kept: &[&Sandbox], addresses: &[IpAddr]) -> Result<()> {
         wait_for("the removal of all leftovers of detached pods", PATIENCE, || {
             let pods = self.pods()?;
@@ -178,7 +179,8 @@ impl Bed<'_> {
         })
     }
 
-    /// Pings from an external host to addresses of pods, until the value is finished.
+    /// Starts pings from an external host to addresses of pods. They continue until
+    /// [`Pinger::finish`].
     pub(super) fn pings(&self, from: &str, to: &[IpAddr]) -> Result<Pinger> {
         let ns = self.host(from)?.ns.clone();
         let flow = |to: &IpAddr| Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *to };
@@ -212,8 +214,7 @@ impl Manifest {
         std::fs::read_to_string(&self.path).with_context(|| self.path.display().to_string())
     }
 
-    /// Replaces the file atomically, as editors and tools like `kubectl` do: no reader sees half of
-    /// it.
+    /// Replaces the file atomically, as editors do: no reader sees half of the text.
     pub(super) fn write(&self, text: &str) -> Result<()> {
         // The name does not end in .yaml, so the half-written file is no manifest.
         let next = self.path.with_extension("new");
@@ -227,7 +228,7 @@ impl Manifest {
         std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
     }
 
-    /// Replaces a part of the text, which must exist.
+    /// Replaces a part of the text. This part must exist.
     pub(super) fn edit(&self, from: &str, to: &str) -> Result<()> {
         let text = self.read()?;
         ensure!(text.contains(from), "{} has no {from:?}", self.path.display());

@@ -1,5 +1,5 @@
-//! BFD with FRR and BIRD: single-hop and multihop, IPv4 and IPv6; the effects of a failure, also
-//! during a restart and under load. No time is asserted: the demo measures the detection time.
+//! BFD with FRR and BIRD: single-hop and multihop, IPv4 and IPv6. The tests cover failures, a
+//! restart of the agent, and load. No time is asserted: the demo measures the detection time.
 
 mod attacks;
 mod forged;
@@ -32,7 +32,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "bfd/peer-says",
-        about: "FRR signals by BFD: Down ends the session, AdminDown does not",
+        about: "a signal of FRR by BFD: Down ends the session, AdminDown does not",
         run: the_peer_says,
     },
     Test {
@@ -160,7 +160,7 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         let inside: IpAddr = "10.5.0.1".parse()?;
         let (before, bfd_before) = all(bed)?[&inside].clone();
         let host = bed.host("inside")?;
-        // First AdminDown, which must have no effect.
+        // FRR first signals AdminDown, which must have no effect.
         vtysh(host, &["configure", "bfd", "profile FAST", "shutdown"])?;
         wait_for("FRR's AdminDown", PATIENCE, || {
             let bfd = &all(bed)?[&inside].1;
@@ -211,7 +211,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             for router in ["frr", "bird"] {
                 routers::wait_bfd_lost(bed.fabric, router, PATIENCE)?;
             }
-            // One second during which the routers retain the paths although BFD is down.
+            // During this second the routers retain the paths although BFD is down.
             pingers[0].wait_sent(200, PATIENCE)?;
             client::start_agent(node)?;
             ready(bed)?;
@@ -239,8 +239,8 @@ const STORMS: usize = 4;
 const LOAD: Duration = Duration::from_secs(20);
 /// Number of attempts to get a load during which the machine itself is not interrupted.
 const LOADS: usize = 4;
-/// A whole interval of the sessions: of three packets one may be late, and its time is left to the
-/// routers and the agent.
+/// An acceptable interruption of the machine: one interval of the sessions. A session expires after
+/// three intervals, so the routers and the agent have the other two.
 const TOLERABLE: Duration = Duration::from_millis(10);
 
 fn load(context: &Context) -> Result<Verdict> {
@@ -249,8 +249,8 @@ fn load(context: &Context) -> Result<Verdict> {
         let flaps =
             |peers: &BTreeMap<IpAddr, (Peer, BfdSession)>| peers.values().map(|(p, _)| p.flaps).sum::<u64>();
         let settled = flaps(&all(bed)?);
-        // A ToR runs BFD in hardware or in its line card. The test is about this side, not about a
-        // bfdd that waits for a processor.
+        // A ToR runs BFD in hardware or in its line card. The test is about the agent, so bfdd must
+        // not wait for a processor.
         for router in FRRS {
             bed.host(router)?.sh("chrt --all-tasks --rr --pid 10 $(cat /var/run/frr/bfdd.pid)")?;
         }
@@ -263,8 +263,8 @@ fn load(context: &Context) -> Result<Verdict> {
             if seen.lost.is_empty() {
                 return passed(format!("{seen}; the machine was suspended for {stood_still:.1?} at most"));
             }
-            // A longer interruption leaves too little of the session's 30 ms: the session could not
-            // have been kept.
+            // A longer interruption of the machine leaves too little of the session's 30 ms, so no
+            // program could have kept the session.
             ensure!(
                 stood_still > TOLERABLE,
                 "lost: {}; {seen}, and the machine was suspended for {stood_still:.1?} at most",
@@ -363,7 +363,8 @@ fn under_load(bed: &Bed<'_>, pods: &[Sandbox]) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Changes FRR and the agent from 50 ms to the minimum of 10 ms: three packets are 30 ms.
+/// Changes the interval of FRR and the agent from 50 ms to the minimum of 10 ms. The detection time
+/// is then 30 ms.
 fn faster(bed: &Bed<'_>) -> Result<()> {
     let manifest = bed.manifest("network.yaml");
     manifest.write(&manifest.read()?.replace("intervalMilliseconds: 50", "intervalMilliseconds: 10"))?;
@@ -398,7 +399,7 @@ fn come_and_go(bed: &Bed<'_>) -> Result<()> {
         bird.run("birdc", ["configure"])?;
         wait_for(&format!("{count} routes of BIRD"), Duration::from_secs(120), || {
             let peer = bed.peer("10.2.0.1")?;
-            // The route of its link is always advertised.
+            // BIRD always advertises the route of its link.
             let received: usize = peer.families.iter().map(|family| family.received).sum();
             Ok(Seen::when(received == 1 + count as usize, || received.to_string()))
         })?;

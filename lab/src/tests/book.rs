@@ -44,7 +44,7 @@ fn faults(pages: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> 
             }
             let there = match pages.get(&target) {
                 Some(page) => heading.is_empty() || headings(page).contains(heading),
-                // A line of a source file, or no anchor.
+                // The link has no anchor, or its anchor is a line of a source file.
                 None => exists(&target),
             };
             if !there {
@@ -59,7 +59,7 @@ fn faults(pages: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> 
     faults
 }
 
-/// Targets of relative links outside of code.
+/// Targets of the relative links in a text, except in code.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let target = |part: &str| Some(part.split_once(')')?.0.split_whitespace().next()?.to_owned());

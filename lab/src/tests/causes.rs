@@ -27,7 +27,8 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// For so long after the loss the cause must still be shown: longer than an attempt to connect.
+/// Seconds after the loss at which the cause must still be shown. An attempt to connect takes less
+/// time.
 const LATER: u64 = 12;
 
 /// A session of a node with a ToR.
@@ -40,7 +41,7 @@ struct Session {
     port: &'static str,
     /// The node's address and AS.
     own: (&'static str, &'static str),
-    /// The ToR's.
+    /// The ToR's address and AS.
     peer: (&'static str, &'static str),
     password: &'static str,
 }
@@ -106,22 +107,22 @@ enum At {
     Tor,
 }
 
-/// A fault of one session. Texts name the session's values in braces.
+/// A fault of one session. In the texts, names in braces stand for values of the session.
 struct Fault {
     name: &'static str,
     begin: &'static [(At, &'static str)],
     end: &'static [(At, &'static str)],
     kind: CauseKind,
-    /// In the cause.
+    /// Words in the shown cause.
     words: &'static str,
-    /// In the advice.
+    /// Words in the advice.
     advice: &'static str,
-    /// The other truth, if the order of two packets decides.
+    /// The other possible cause, if the order of two packets decides between two.
     or: Option<&'static Fault>,
 }
 
-/// Faults side by side, each of another node and another ToR. No node loses both of its sessions: its
-/// kernel counts segments with a wrong TCP-MD5 signature for all of them together.
+/// Faults that happen at the same time, each on another node and another ToR. No node loses both of
+/// its sessions, because its kernel has one counter of wrong TCP-MD5 signatures for all sessions.
 const PHASES: [&[(Session, Fault)]; 2] = [
     &[(ONE_A, CABLE), (ONE_B, PASSWORD), (TWO_A, LIMIT), (TWO_B, SILENT)],
     // The killed process has sessions with both nodes of rack 2.
@@ -256,7 +257,7 @@ fn session_loss(context: &Context) -> Result<Verdict> {
             std::thread::scope(|scope| -> Result<()> {
                 let threads: Vec<_> =
                     phase.iter().map(|(session, fault)| scope.spawn(|| lose(bed, session, fault))).collect();
-                // All of them end before the first error is returned.
+                // All threads end before the first error is returned.
                 let ended: Vec<_> = threads
                     .into_iter()
                     .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -274,7 +275,7 @@ fn session_loss(context: &Context) -> Result<Verdict> {
 /// One fault from its beginning until the session is up again; returns the peer's line during it.
 fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     let node = bed.host(session.node)?;
-    // A session that lasted sets the waits between attempts back to the shortest.
+    // After a session has lasted for some time, the wait between attempts is the shortest again.
     wait_for("the session to last", PATIENCE, || {
         let peer = peer(node, session)?;
         let lasts = peer.down_seconds.is_none() && peer.state_seconds > 10;
@@ -305,7 +306,7 @@ fn lose(bed: &Bed<'_>, session: &Session, fault: &Fault) -> Result<String> {
     shell(bed, session, fault.end)?;
     settled(bed, session).context("after the fault")?;
     let after = row(node, session)?;
-    ensure!(after.contains("was down: "), "the cause is not kept: {after}");
+    ensure!(after.contains("was down: "), "the cause is no longer shown: {after}");
     Ok(line)
 }
 
@@ -369,8 +370,8 @@ fn fresh_start(context: &Context) -> Result<Verdict> {
             let host = bed.host(node)?;
             client::wait_established(host, PATIENCE)?;
             for peer in client::peers(host)? {
-                // FRR 8.4 replaces its BFD session when BGP becomes Established, and may end BGP
-                // for that. Then a loss is shown.
+                // When BGP becomes Established, FRR 8.4 replaces its BFD session, and may end the
+                // BGP session because of this. Then the peer shows this loss.
                 let shown = peer.last_error.as_ref().filter(|_| peer.flaps == 0);
                 ensure!(shown.is_none(), "{node}: {}: {shown:?}", peer.name());
                 ensure!(peer.last_attempt.is_none() && peer.cause.is_none(), "{node}: {peer:?}");

@@ -17,13 +17,13 @@ use crate::topology::Topology;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "containerlab/two-racks",
-        about: "two-racks deployed by containerlab, its file unchanged: every promise of the demo \
+        about: "containerlab deploys two-racks from the unchanged file: every promise of the demo \
                 is kept in containers, and nothing is left",
         run: two_racks,
     },
     Test {
         name: "containerlab/images",
-        about: "the images of the nodes are built, a container of each runs its daemons, and nothing is left",
+        about: "the images of the nodes are built, a container of each image runs its daemons, and nothing is left",
         run: node_images,
     },
 ];
@@ -70,7 +70,7 @@ fn unprivileged(image: &str) -> Option<String> {
     Some(format!("no privileged container starts here, and containerlab's nodes are privileged: {error:#}"))
 }
 
-/// A node of each image that runs a daemon, a command that its daemon answers, and a part of the
+/// For each image with a daemon: the image, a node, a command to the daemon, and a part of the
 /// answer.
 const NODES: [(&str, &str, &[&str], &str); 4] = [
     (demo::TOPOLOGY, "tor1a", &["vtysh", "-c", "show bgp summary"], "65011"),
@@ -148,7 +148,7 @@ impl Drop for Container {
     }
 }
 
-/// A copy, since daemons change the owner of their files.
+/// The container gets a copy, because daemons change the owner of their files.
 fn copied(place: &Place, source: &Path) -> Result<std::path::PathBuf> {
     let name = source.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
     let to = place.state.join("images-files").join(name.collect::<Vec<_>>().join("-"));

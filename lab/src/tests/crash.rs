@@ -42,22 +42,22 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// Rounds of a storm; each kills a little later than the previous one.
+/// Rounds of a storm. Each round kills the agent a little later than the previous round.
 const ROUNDS: u64 = 12;
 /// An ADD takes a few milliseconds; most of a DEL is the kernel's time for the removal of a device.
 const ADD_STEP: Duration = Duration::from_millis(2);
 const DEL_STEP: Duration = Duration::from_millis(7);
 const AT_ONCE: usize = 6;
 
-/// Starts a verb for several pods at once and kills the agent meanwhile. Returns the number of
-/// successful runs; errors are allowed.
+/// Starts a command of the plugin for several pods at once, and kills the agent meanwhile. Returns
+/// the number of successful runs; errors are allowed.
 fn storm(bed: &Bed<'_>, verb: &str, pods: &[Sandbox], after: Duration) -> Result<usize> {
     let conf = cni::trunkline(Some("rack1"));
     let agent = client::agent(bed.node()?)?;
     let answered = std::thread::scope(|scope| {
         let runs: Vec<_> =
             pods.iter().map(|pod| scope.spawn(|| cni::run(bed.fabric, verb, &conf, pod))).collect();
-        // The point in time is the variable of the test: a little later in every round.
+        // The test varies this time: the kill is a little later in every round.
         std::thread::sleep(after);
         kill_process(agent, Signal::KILL)?;
         let answers = runs.into_iter().map(|r| r.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
@@ -68,7 +68,7 @@ fn storm(bed: &Bed<'_>, verb: &str, pods: &[Sandbox], after: Duration) -> Result
     Ok(answered)
 }
 
-/// GC as a runtime calls it: these attachments are valid, all others are deleted.
+/// Calls GC as a runtime does: these attachments are valid, and GC deletes all others.
 fn gc(bed: &Bed<'_>, valid: &[&Sandbox]) -> Result<()> {
     let mut conf = cni::trunkline(Some("rack1"));
     conf["cniVersion"] = json!("1.1.0");
@@ -124,7 +124,7 @@ fn del_storm(context: &Context) -> Result<Verdict> {
                 .collect::<Result<_>>()?;
             answered += storm(bed, "DEL", &pods, DEL_STEP * u32::try_from(round)?)?;
             bed.established()?;
-            // A runtime without an answer repeats its request.
+            // A runtime that gets no answer repeats its request.
             for pod in &pods {
                 cni::del(bed.fabric, &cni::trunkline(Some("rack1")), pod)?;
                 pod.ns.delete()?;
@@ -201,12 +201,12 @@ fn repair(context: &Context) -> Result<Verdict> {
         let kept = node.sh("ip route show 198.51.100.0/24; ip rule show pref 900")?;
         ensure!(kept.lines().count() == 2, "foreign objects were changed: {kept}");
 
-        // A link cannot be restored from outside the pod: it is reported.
+        // The agent cannot restore a pod's link, so it reports the loss.
         let link = bed.links()?.first().cloned().context("the pod's link")?;
         node.ns.ip(["link", "del", &link])?;
         let reported = wait_for("the lost link to be reported", PATIENCE, || {
             let found = bed.pods()?.into_iter().find(|p| p.container_id == pod.container_id);
-            let state = found.context("the pod's record has gone")?.state;
+            let state = found.context("the pod's record was removed")?.state;
             Ok(if state == PodState::Attached { Seen::NotYet(state.to_string()) } else { Seen::Yes(state) })
         })?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
@@ -215,7 +215,8 @@ fn repair(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The pod keeps running, its route stays in the ToR, new pods are refused with `words`.
+/// Checks that the pod keeps running, that its route stays in the ToR, and that new pods are
+/// refused with `words`.
 fn gives_out_nothing(bed: &Bed<'_>, witness: &cni::Attached, words: &[&str], name: &str) -> Result<String> {
     let pod = bed.pod(name)?;
     let error = cni::run(bed.fabric, "ADD", &cni::trunkline(Some("rack1")), &pod)?.error()?;
@@ -242,7 +243,10 @@ fn store_corrupt(context: &Context) -> Result<Verdict> {
         let fault = client::status(node)?.store.fault.context("the store's fault is not in the status")?;
         let error = gives_out_nothing(bed, &attached, &["store"], "refused")?;
         let subnet = "10.201.0.0/16".parse()?;
-        ensure!(routers::kernel_routes(bed.host("tor1")?)?.contains(&subnet), "the subnet's route has gone");
+        ensure!(
+            routers::kernel_routes(bed.host("tor1")?)?.contains(&subnet),
+            "the subnet's route was removed"
+        );
         let pings = lost_nothing(pings)?;
         passed(format!("{fault}; {error}; {pings} pings, none lost"))
     })
@@ -258,7 +262,7 @@ fn disk_full(context: &Context) -> Result<Verdict> {
         let (_witness, attached) = bed.attached("witness", "rack1")?;
         let pings = bed.pings("outside", &attached.addresses)?;
         node.sh("dd if=/dev/zero of=/var/lib/trunkline/filler bs=64k 2>/dev/null || :")?;
-        // The store has some free space inside before it must grow.
+        // The store's file has some free space, so the first ADDs may succeed.
         let mut full = None;
         for i in 0..400 {
             let pod = bed.pod(&format!("fill{i}"))?;

@@ -14,14 +14,14 @@ use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "doctor/broken-hosts",
-    about: "ten hosts with one fault each: the doctor names fault, severity and remedy, and nothing after the repair",
+    about: "ten hosts with one fault each: the doctor names fault, severity and remedy, and finds nothing after the repair",
     run: broken_hosts,
 }];
 
 /// A fault of a host.
 struct Fault {
     name: &'static str,
-    /// The check that finds it.
+    /// The check that finds the fault.
     check: &'static str,
     /// A word in the finding.
     word: &'static str,
@@ -176,7 +176,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 /// The doctor's findings on the node, and its exit code. Findings about this machine (such as a
-/// clock without synchronization) are excluded, from the exit code too.
+/// clock without synchronization) are excluded. They do not affect the exit code either.
 fn examine(bed: &Bed<'_>) -> Result<(Vec<Value>, i32)> {
     let args = ["doctor", "-o", "json", "--conf-dir", "/tmp/doctor/net.d", "--bin-dir", "/tmp/doctor/bin"];
     let output = bed.node()?.command("trunkline", args).stdin(Stdio::null()).output()?;

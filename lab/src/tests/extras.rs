@@ -50,7 +50,7 @@ impl Drop for Server {
     }
 }
 
-/// Throughput in bits per second between the external host and a pod: to it, or from it.
+/// Throughput in bits per second between the external host and a pod, in the chosen direction.
 fn rate(bed: &Bed<'_>, pod: IpAddr, from_pod: bool) -> Result<f64> {
     let outside = bed.host("outside")?;
     let pod = pod.to_string();
@@ -88,10 +88,13 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         let holds = |when: &str| -> Result<[f64; 2]> {
             let seen = [rate(bed, address, false)?, rate(bed, address, true)?];
             for (seen, limit, free) in [(seen[0], ingress, unlimited[0]), (seen[1], egress, unlimited[1])] {
-                // The limit itself must be effective: much less than without it, and not far below
-                // it either.
+                // The throughput must be much less than without the limit, and not far below the
+                // limit.
                 let limit = f64::from(limit);
-                ensure!(free > 4.0 * limit, "without a limit only {free} bit/s pass: too slow to see one");
+                ensure!(
+                    free > 4.0 * limit,
+                    "without a limit only {free} bit/s pass: this is too slow for a test of limits"
+                );
                 ensure!(
                     seen < 1.5 * limit && seen > 0.3 * limit,
                     "{when}: {seen} bit/s where the limit is {limit}"
@@ -109,7 +112,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
             "{limit:?}"
         );
 
-        // Another program removes the limits: the agent restores them. If no agent runs at that
+        // If another program removes the limits, the agent restores them. If no agent runs at that
         // time, the next start restores them.
         let mut check = conf.clone();
         check["prevResult"] = attached.result.clone();
@@ -136,7 +139,7 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         let left = bed.node()?.run("ip", ["-o", "link", "show", "type", "ifb"])?;
         // The agent's own `ifb` device drops packets for addresses that no pod here has.
         let left: Vec<&str> = left.lines().filter(|line| !line.contains("trunkline-drop")).collect();
-        ensure!(left.is_empty(), "still there: {left:?}");
+        ensure!(left.is_empty(), "not removed: {left:?}");
         let mbit = |rates: [f64; 2]| format!("{:.1} in, {:.1} out", rates[0] / 1e6, rates[1] / 1e6);
         passed(format!("limits 20 in, 8 out: {} Mbit/s; without: {}", mbit(seen), mbit(unlimited)))
     })
@@ -255,7 +258,7 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         check(&conf0, &eth0, &first.result).context("after the DEL of the second interface")?;
         reached(&first.addresses)?;
         let rules = eth0.ns.ip(["rule", "show"])?;
-        ensure!(!rules.contains("1100"), "the second interface's rule is still there: {rules}");
+        ensure!(!rules.contains("1100"), "the second interface's rule was not removed: {rules}");
         let third = cni::add(bed.fabric, &conf, &net1)?;
         cni::del(bed.fabric, &conf0, &eth0)?;
         check(&conf, &net1, &third.result).context("after the DEL of the first interface")?;

@@ -39,7 +39,7 @@ fn up_and_down(context: &Context) -> Result<Verdict> {
     let product = context.product()?;
     let fabric = Fabric::up(&context.place, "faults", &product)?;
     let names: Vec<Namespace> = fabric.hosts.values().map(|h| h.ns.clone()).collect();
-    ensure!(names.iter().all(Namespace::exists) && !names.is_empty(), "not all of {names:?} are there");
+    ensure!(names.iter().all(Namespace::exists) && !names.is_empty(), "not all of {names:?} exist");
     let pod = Sandbox::create(&fabric, "node1", "left-over")?;
     let pids: Vec<_> = names.iter().flat_map(Namespace::pids).collect();
     ensure!(pids.len() > names.len(), "no daemons run: {pids:?}");
@@ -130,7 +130,8 @@ fn no_export(context: &Context) -> Result<Verdict> {
         }
         for router in ["spine1", "spine2", "tor2a", "tor2b"] {
             has(router, &subnets)?;
-            // The global pod's routes came after the local pod's, so no route is still missing.
+            // The global pod's routes arrived after the local pod's routes, so no route is still
+            // missing.
             has(router, &prefixes(&everywhere.addresses))?;
             for prefix in prefixes(&attached.addresses) {
                 ensure!(
@@ -139,7 +140,7 @@ fn no_export(context: &Context) -> Result<Verdict> {
                 );
             }
         }
-        // It is also reachable from the other rack, by its subnet.
+        // The rack's pod is also reachable from the other rack, by its subnet.
         let far = Sandbox::create(bed.fabric, "node2b", "far")?;
         cni::add(bed.fabric, &cni::trunkline(Some("global")), &far)?;
         let flow =
@@ -157,7 +158,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         let (bird, gobgp) = (bed.host("bird")?, bed.host("gobgp")?);
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv4", "172.31.2.0/24"])?;
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv6", "fd00:31:2::/64"])?;
-        // Their advertised prefixes.
+        // The node receives the prefixes that the routers advertise.
         for (peer, wanted) in [
             ("10.1.0.1", ["172.31.1.0/24", "fd00:31:1::/64"]),
             ("10.2.0.1", ["172.31.2.0/24", "fd00:31:2::/64"]),
@@ -170,7 +171,7 @@ fn interop(context: &Context) -> Result<Verdict> {
                 }))
             })?;
         }
-        // Their received prefixes.
+        // The routers receive the prefixes of a pod.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
         let received = |stale_too: bool| -> Result<()> {

@@ -31,7 +31,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "failover/one-node",
-        about: "faults on the node itself: loss for pods of both kinds, in both directions, and the findings of `trunkline doctor`",
+        about: "faults on the node itself: the loss of pods of both kinds, in both directions, and the findings of `trunkline doctor`",
         run: |context| each(context, &NODE_FAULTS),
     },
     Test {
@@ -89,7 +89,11 @@ fn each(context: &Context, faults: &[Fault]) -> Result<Verdict> {
             lines.push(suffer(bed, fault, &inside, &others)?);
             // The session is up, so the ToR has no other path to the pods.
             let helped = forwarded(bed.fabric)? > before;
-            ensure!(helped || fault.name != PODS_REFUSED.name, "no alternate path was taken: {}", fault.name);
+            ensure!(
+                helped || fault.name != PODS_REFUSED.name,
+                "no packet used an alternate path: {}",
+                fault.name
+            );
         }
         passed(lines.join(" "))
     })

@@ -17,10 +17,14 @@ use crate::{daemons, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "faults/password",
-        about: "a peer with another TCP-MD5 key has an error that names it",
+        about: "the error of a peer with another TCP-MD5 key names this cause",
         run: password,
     },
-    Test { name: "faults/asn", about: "a peer with another AS number has an error that names it", run: asn },
+    Test {
+        name: "faults/asn",
+        about: "the error of a peer with another AS number names this cause",
+        run: asn,
+    },
     Test {
         name: "faults/garbage",
         about: "a peer that sends garbage gets a NOTIFICATION, and its error is shown",
@@ -36,7 +40,11 @@ pub(super) const TESTS: &[Test] = &[
         about: "a silent peer is detected within its hold time",
         run: hold_timer,
     },
-    Test { name: "faults/stranger", about: "an address that is no peer gets no session", run: stranger },
+    Test {
+        name: "faults/stranger",
+        about: "an address that is not configured as a peer gets no session",
+        run: stranger,
+    },
 ];
 
 const GOOD: &str = "10.1.0.1";
@@ -56,7 +64,7 @@ fn good_is_well(bed: &Bed<'_>) -> Result<()> {
 
 fn password(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
-        // The kernel drops a segment with a wrong key: the peer seems not to answer.
+        // The kernel drops a segment with a wrong key, so the peer seems not to answer.
         let error = bed.wait_peer_error("10.2.0.1", &["password", "md5", "timed out"])?;
         ensure!(!bed.peer("10.2.0.1")?.is_established(), "established with a wrong password");
         ensure!(!error.contains("lab-secret"), "the password is in the error: {error}");
@@ -174,7 +182,10 @@ fn stranger(context: &Context) -> Result<Verdict> {
                 tried["bgpState"].to_string()
             }))
         })?;
-        ensure!(!bed.peer(GOOD)?.is_established(), "the session is with an address that is no peer");
+        ensure!(
+            !bed.peer(GOOD)?.is_established(),
+            "an address that is not configured as a peer has a session"
+        );
         passed("")
     })
 }

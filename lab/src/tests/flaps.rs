@@ -1,9 +1,9 @@
-//! Two hundred peers of one agent, all flapping for a minute. Its memory returns to the previous
-//! level, every session that should be up is up, and the stable peers never lose theirs.
+//! Two hundred peers of one agent, all flapping for a minute. Afterwards the agent's memory is at
+//! the previous level, and every session is up. The stable peers never lose their sessions.
 //!
-//! The peers are minimal: an OPEN (with hold time 0, so without KEEPALIVEs), a hundred prefixes,
-//! and an end by a Cease, a FIN, or a RST, in turn. The agent has graceful restart for half of the
-//! ends, so paths also become stale and are swept.
+//! A peer sends an OPEN (with hold time 0, so without KEEPALIVEs) and a hundred prefixes. It ends
+//! the session by a Cease, a FIN or an RST, in turn. Every second peer has graceful restart, so
+//! paths also become stale and are removed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -30,13 +30,13 @@ const FLAPPING: u8 = 200;
 const STEADY: u8 = 4;
 const PREFIXES: u8 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Flapping before the measurement. The measurement compares two quiet states after flapping,
-/// because a process that has never freed memory is not comparable.
+/// Time of flapping before the measurement. The measurement compares two quiet states that both
+/// follow a time of flapping, because a process keeps some of the memory that it frees first.
 const WARM_UP: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 
-/// Megabytes that the allocator may keep in addition: it does not return its pages one by one.
+/// Megabytes that the allocator may keep in addition, because it does not return single pages.
 const SLACK_MB: f64 = 4.0;
 
 fn address(number: u8) -> Ipv4Addr {
@@ -157,7 +157,8 @@ impl Session {
         match turn % 3 {
             0 => {
                 const CEASE_ADMINISTRATIVE_RESET: [u8; 2] = [6, 4];
-                // The agent itself may have closed the session; then the next attempt shows this.
+                // If the agent has closed the session already, this write may fail. That is no
+                // error here.
                 let _ = self.stream.write_all(&header(NOTIFICATION, &CEASE_ADMINISTRATIVE_RESET));
             }
             1 => {}

@@ -24,7 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// A pod in this network on each node of role `node`, once all sessions are up.
+/// Waits until all sessions are up, and attaches a pod in this network on each node of role `node`.
 fn pods(bed: &Bed<'_>, network: impl Fn(&str) -> String) -> Result<Vec<Party>> {
     let nodes: Vec<&str> = bed.fabric.topology.with_role("node").collect();
     for node in &nodes {

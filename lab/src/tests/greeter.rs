@@ -13,7 +13,7 @@ use crate::netns::Namespace;
 /// Time limit of a successful connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends when it is dropped.
+/// The server. It ends when this value is dropped.
 pub(super) struct Greeter {
     listener: TcpListener,
     thread: Option<JoinHandle<()>>,
@@ -21,12 +21,13 @@ pub(super) struct Greeter {
 
 impl Greeter {
     pub(super) fn listen(ns: &Namespace, port: u16) -> Result<Greeter> {
-        // It also accepts IPv4 clients.
+        // This listener also accepts IPv4 clients.
         let listener = ns.within(|| Ok(TcpListener::bind(("::", port))?)).context("a port to listen on")?;
         let accepted = listener.try_clone()?;
         let thread = std::thread::spawn(move || {
             while let Ok((mut connection, from)) = accepted.accept() {
-                // A client that has closed reports the missing answer itself.
+                // If the client has closed the connection, this write fails. The client reports the
+                // missing answer.
                 let _gone = write!(connection, "{}", from.ip().to_canonical());
             }
         });

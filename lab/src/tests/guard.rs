@@ -1,9 +1,9 @@
 //! The guard: pods and hosts that send forbidden packets, with raw sockets like a container with
 //! CAP_NET_RAW.
 //!
-//! A marker proves that a packet did not arrive: an allowed packet that was sent later on the same
-//! path arrives. Each attack also runs once with the guard switched off, and then arrives. So it is
-//! the guard that drops the packets.
+//! A marker proves that a packet did not arrive. The marker is an allowed packet that the test
+//! sends later on the same path, and it arrives. Each attack also runs once without the guard, and
+//! then its packets arrive. This proves that the guard drops the packets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -30,12 +30,12 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "guard/router-pod",
-        about: "a pod sends from its extra prefixes and no others, and only while its Network allows them",
+        about: "a pod sends from its extra prefixes and from no other prefixes, and only while its Network allows these prefixes",
         run: router_pod,
     },
     Test {
         name: "guard/stays",
-        about: "the guard stays while the agent is killed, is restored after a flush, and no pod is attached if it cannot be loaded",
+        about: "the guard stays while the agent is killed, is restored after a flush, and no pod is attached if the guard cannot be loaded",
         run: stays,
     },
     Test {
@@ -50,7 +50,7 @@ const PORT: u16 = 4_444;
 const MARKER: &[u8] = b"marker";
 const FORGED: &[u8] = b"forged";
 
-/// Two attached pods, one of which attacks.
+/// Two attached pods. One of them attacks.
 struct Scene<'a> {
     bed: &'a Bed<'a>,
     attacker: Sandbox,
@@ -76,8 +76,8 @@ impl<'a> Scene<'a> {
         packet.send(&self.attacker.ns, "eth0")
     }
 
-    /// Whether a forged datagram arrives at a socket before a marker that the attacker sends from
-    /// its own address.
+    /// Whether a forged datagram arrives at a socket. The check ends with a marker, which the
+    /// attacker sends from its own address.
     fn arrives(&self, at: &Namespace, port: u16, forged: &Packet, to: IpAddr) -> Result<bool> {
         let socket = listen(at, port)?;
         self.send(forged)?;
@@ -159,7 +159,7 @@ fn switch(bed: &Bed<'_>, topology: &str, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Each attack, and whether it arrived.
+/// Runs each attack. Returns its name, and whether its packet arrived.
 fn attacks(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     let mut seen = sources(scene)?;
     seen.extend(routers(scene)?);
@@ -194,7 +194,7 @@ fn sources(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
 /// address.
 fn routers(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     let node = scene.bed.node()?;
-    // Without protection by sysctls: the test is about the packets.
+    // The sysctls protect the pod no longer, because the test is about the guard.
     let device = scene.device()?;
     for (path, value) in [("ipv6/conf/{}/accept_ra", "2"), ("ipv4/conf/{}/rp_filter", "0")] {
         let path = format!("/proc/sys/net/{}", path.replace("{}", &device));
@@ -346,7 +346,7 @@ fn stays(context: &Context) -> Result<Verdict> {
 
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &scene.victim)?;
         let own = node.run("nft", ["list", "set", "arp", "trunkline-guard", "own"])?;
-        ensure!(!own.contains(&address(&scene.other, true)?.to_string()), "a pod that is gone is in {own}");
+        ensure!(!own.contains(&address(&scene.other, true)?.to_string()), "a deleted pod is in {own}");
         passed(format!("{repairs} repairs"))
     })
 }
@@ -377,7 +377,7 @@ fn tunnel(context: &Context) -> Result<Verdict> {
 /// The senders whose forged packets leave node1's tunnel and reach a pod of the overlay.
 fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<Vec<&'static str>> {
     let (to, node) = (victim.address(true)?, "10.51.0.11".parse()?);
-    // The MAC address of node1's end follows from its address.
+    // The MAC address of node1's VTEP is derived from its IP address.
     let mac = [0x02, 0x12, 10, 51, 0, 11];
     let inner = Packet::udp(("8.8.8.8".parse()?, 5_000), (to, PORT), FORGED)?;
     let outside = bed.host("outside")?;
@@ -388,7 +388,7 @@ fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<
     ] {
         let socket = listen(&victim.ns, PORT)?;
         inner.in_vxlan(70, mac, from, node)?.send(ns, link)?;
-        // The node has handled it once it answers a later packet on the same link.
+        // When the node answers a later packet on the same link, it has handled the forged packet.
         wait_for("an answer of the node", PATIENCE, || {
             let done = ns.within(|| {
                 let mut ping = crate::shell::cmd("ping", ["-c", "1", "-W", "2", "10.51.0.11"]);
@@ -413,8 +413,8 @@ fn listen(ns: &Namespace, port: u16) -> Result<UdpSocket> {
     })
 }
 
-/// The first datagram. The marker is sent until one arrives: routes between racks may need a
-/// moment.
+/// Returns the first datagram. Sends the marker until a datagram arrives, because routes between
+/// racks may need a moment.
 fn received(socket: &UdpSocket, marker: impl Fn() -> Result<()>) -> Result<Vec<u8>> {
     let mut buffer = [0; 64];
     wait_for("the marker", PATIENCE, || {
@@ -490,7 +490,7 @@ fn router_pod(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         };
-        // The kernel's own check on all links would interfere, and only for IPv4.
+        // The kernel's own check of sources would interfere, and only for IPv4.
         node.sh("echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter")?;
         let both = ["10.9.1.1", "fd00:9::1"];
         prefixes_shown(bed, 2)?;

@@ -1,8 +1,8 @@
 //! `hairpin` with real routers and a real switch: traffic between pods of one node appears outside,
 //! and no other local traffic does.
 //!
-//! Captures at the ToRs and at the switch's port show the traffic. The test asserts that a capture
-//! has no packet only after the capture has shown a packet that was sent later.
+//! Captures at the ToRs and at the switch's port show the traffic. When a packet must be absent,
+//! the test sends another packet later, and waits until the capture shows it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,14 +18,14 @@ use crate::client;
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 
-/// In the usual kernel.
+/// Tests in the machine's kernel.
 pub(super) const TESTS: &[Test] = &[Test {
     name: "hybrid/hairpin",
-    about: "hairpin over BGP: packets between pods of one node pass the ToR; the node itself, Services, Service-to-self, NodePort work",
+    about: "hairpin over BGP: packets between pods of one node pass the ToR; node, Services, Service-to-self and NodePort work",
     run: over_bgp,
 }];
 
-/// In the user-mode kernel.
+/// Tests in the user-mode kernel.
 pub(super) const VLAN_TESTS: &[Test] = &[Test {
     name: "l2/hairpin",
     about: "hairpin in a VLAN: packets between pods of one node pass the switch's port and the \
@@ -83,7 +83,10 @@ impl Outside<'_> {
                 macs.sort_unstable();
                 macs.dedup();
                 let returns = macs.iter().any(|(sender, receiver)| macs.contains(&(receiver, sender)));
-                ensure!(returns, "{from} to {to} did not go out and come back: {macs:?} of {lines:?}");
+                ensure!(
+                    returns,
+                    "packets from {from} to {to} did not leave the node and return: {macs:?} of {lines:?}"
+                );
             }
         }
         Ok(())
@@ -184,8 +187,8 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         })?;
         outside.nothing_of_pods(&inside, "packets that are translated on the node, or are the node's own")?;
 
-        // From outside the pod sees the client's address. Its answer may leave through the other
-        // ToR, so the address must be routed by both.
+        // From outside the pod sees the client's address. The pod's answer may leave through the
+        // other ToR, so both ToRs must have a route to the address.
         let client = bed.host("outside")?;
         client.sh("ip route replace 10.1.0.0/24 via 10.91.0.1 src 192.0.2.10")?;
         let client = Party::host(client, &["192.0.2.10"])?;
@@ -206,7 +209,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         client::start_agent(node)?;
         bed.established()?;
 
-        // Firewalls begin with this command.
+        // Some firewalls run this command at their start.
         node.sh("nft flush ruleset")?;
         wait_for("the mark's rule to be back", PATIENCE, || {
             let rules = node.sh("nft list ruleset")?;

@@ -1,5 +1,5 @@
-//! Hostile or numerous clients: all from one source, 127.0.0.2, so that the service for 127.0.0.1
-//! can be checked meanwhile.
+//! Hostile or numerous clients. All of them have the source address 127.0.0.2. Meanwhile the test
+//! can check the service for 127.0.0.1.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ pub(super) fn connect(to: SocketAddr) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Opens connections and sends these octets on each, and nothing more. It checks at intervals
+/// Opens connections, and sends only these octets on each of them. `look` checks at intervals
 /// whether other clients are served. All connections stay open until the last check.
 pub(super) fn flood(
     to: SocketAddr,

@@ -38,7 +38,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "hybrid/underlay6",
-        about: "tunnels over IPv6 alone: nodes without an IPv4 underlay, pods of both families, full-size packets",
+        about: "tunnels over IPv6 only: nodes without an IPv4 underlay, pods of both families, full-size packets",
         run: underlay6,
     },
 ];
@@ -64,7 +64,7 @@ pub(super) fn ready(bed: &Bed<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A pod of each of the node's networks on each node.
+/// Attaches a pod in each of a node's networks, on each node.
 fn pods(bed: &Bed<'_>) -> Result<Vec<Party>> {
     let mut pods = Vec::new();
     for (node, rack) in NODES.into_iter().zip(["rack1", "rack1", "rack2"]) {
@@ -78,8 +78,8 @@ fn pods(bed: &Bed<'_>) -> Result<Vec<Party>> {
 fn all_pairs(context: &Context) -> Result<Verdict> {
     lab(context, "hybrid", |bed| {
         ready(bed)?;
-        // Frames for several MACs in a tunnel: octet 16 from the UDP header on is the first of the
-        // inner destination.
+        // Broadcast and multicast frames in a tunnel. The octet at offset 16 from the UDP header is
+        // the first octet of the inner destination MAC.
         let node = bed.node()?;
         let flood = "udp dst port 8472 and udp[16] & 1 = 1";
         let flooded = Capture::start(&node.ns, "eth1", flood)?;
@@ -121,7 +121,8 @@ fn nat(context: &Context) -> Result<Verdict> {
         let outside = bed.host("outside")?;
         let to = |text: &str| -> Result<IpAddr> { Ok(text.parse()?) };
         let own = |pod: &Party, v4| pod.address(v4);
-        // Each to a different address, so that captures distinguish them.
+        // Each pod sends to a different address, because the captures distinguish pods by this
+        // address.
         for (number, (pod, v4, source)) in [
             (&overlay, true, to("10.51.0.11")?),
             (&overlay, false, to("fd00:51::11")?),
@@ -151,7 +152,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             capture.only(machine, source, PATIENCE)?;
         }
 
-        // No translation without the setting. (The external host has no route back.)
+        // Without the setting there is no translation. (The external host has no route back.)
         let capture = Senders::of_requests(&outside.ns)?;
         let target = to("10.90.0.2")?;
         wait_for("a request that gets no answer", PATIENCE, || {
@@ -193,8 +194,7 @@ fn nat(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The entries in a node's kernel for other nodes' tunnels: (forwarding entries, neighbours,
-/// routes).
+/// The entries in a node's kernel for other nodes' tunnels: FDB entries, neighbour entries, routes.
 fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     let lines = |command: String| -> Result<Vec<String>> {
         let mut lines: Vec<String> = host.sh(&command)?.lines().map(|line| line.trim().to_owned()).collect();

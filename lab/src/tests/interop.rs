@@ -8,7 +8,7 @@ use crate::interop;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "interop/matrix",
-    about: "every feature against FRR, BIRD and GoBGP, as docs/interop.md has it",
+    about: "every feature with FRR, BIRD and GoBGP, with the results in docs/interop.md",
     run: matrix,
 }];
 

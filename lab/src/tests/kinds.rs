@@ -2,7 +2,7 @@
 //! lab/topologies/kinds.clab.yml shows the places.
 //!
 //! A node has one underlay, so a BGP pod and a VLAN pod are always on two nodes. Every other pair
-//! of kinds occurs on one node and on two. NAT is not tested here: `hybrid/nat` does that, in the
+//! of kinds occurs on one node and on two. NAT is not tested here. `hybrid/nat` tests NAT in the
 //! machine's kernel.
 
 use anyhow::{Result, ensure};
@@ -20,7 +20,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: kinds,
 }];
 
-/// Pods: node, name, network, and the addresses of the pods on nodes without a block of the subnet.
+/// Pods: node, name, network, and the addresses of a pod if its node has no block of the subnet.
 const PODS: [(&str, &str, &str, Option<&str>); 19] = [
     ("node1", "bgp", "rack1", None),
     ("node1", "bgp2", "rack1", None),

@@ -3,12 +3,12 @@
 //!
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order,
 //!   then the unit tests;
-//! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at
-//!   a time, then those with a cluster;
+//! - **worlds of their own**, also one after the other: first tests in a user-mode kernel, then
+//!   tests with a cluster;
 //! - **behind** them: pure computation, that is compilers, fuzzers and container images. Programs
-//!   of this lane have the scheduler's idle policy: they only use free processor time, so no lab
+//!   of this lane have the scheduler's idle policy. They only use free processor time, so no lab
 //!   waits for a processor because of them. When everything runs, this lane first builds the
-//!   programs for the labs, in the order of their use; a lab that starts too early waits.
+//!   programs for the labs, in the order of their use. A lab that starts too early waits.
 //!
 //! A test in [`ALONE`] keeps the processors busy itself, so the other lane of labs waits for it.
 
@@ -28,23 +28,23 @@ use crate::{interrupt, uml};
 const BEHIND: [&str; 6] =
     ["check/clippy", "check/docs", "check/no-tokio", "check/small-lab", "check/fuzz", "containerlab/images"];
 
-/// Tests that begin with cargo, which runs one build at a time: they come after most builds of the
-/// lane behind. The first is at the end of the labs, the second between user-mode kernels and
-/// clusters.
+/// Tests that begin with cargo. Cargo runs one build at a time, so these tests come after most
+/// builds of the lane behind. The first test is at the end of the labs, the second between
+/// user-mode kernels and clusters.
 const LATE_LAB: &str = "check/unit";
 const LATE_WORLD: &str = "l2/kernel-tests";
 
 /// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
 
-/// A build before labs need it. It fails silently: the lab that needs it builds again and reports
-/// the error.
+/// A build before labs need its result. It fails silently, because the lab that needs the result
+/// builds again and reports the error.
 struct Preparation {
     what: &'static str,
     run: fn(&Context) -> Result<()>,
 }
 
-/// In the order of their use by labs; the product's includes the controller.
+/// In the order of their use by labs. The build of the product includes the controller.
 const PREPARATIONS: [Preparation; 6] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
@@ -63,7 +63,7 @@ const PREPARATIONS: [Preparation; 6] = [
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
 ];
 
-/// The lane of a test. A lane runs its tests in this order; equal ones in the list's order.
+/// The lane of a test. A lane runs its tests in this order, and equal tests in the list's order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     /// A lab, or cargo.
@@ -99,7 +99,7 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Test
         lanes[number].push(test);
     }
     let [labs, worlds, behind] = lanes;
-    // Clusters have labs with the same names.
+    // Tests with a cluster have labs with the same names, so these names get a tag.
     let beside = if labs.is_empty() { context.tagged(None) } else { context.tagged(Some("w")) };
     let preparations = if context.built.everything { &PREPARATIONS[..] } else { &[] };
     let runner = Runner {
@@ -160,7 +160,7 @@ impl Runner {
     ) -> Result<Vec<TestResult>> {
         be_quiet();
         if !tests.is_empty() || !preparations.is_empty() {
-            // A failure only costs time.
+            // Without the idle policy, the labs only take longer.
             give_way().unwrap_or_else(|e| {
                 print_line(&format!(
                     "  [behind] runs at the same time as the labs with equal priority: {e:#}"

@@ -40,8 +40,8 @@ pub(super) const TESTS: &[Test] = &[
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Builds the example, once. With the whole workspace, so that its dependencies have the features
-/// that they have in the unit tests.
+/// Builds the example once. It is built with the whole workspace, so its dependencies have the same
+/// features as in the unit tests.
 pub(super) fn build_example(place: &Place) -> Result<()> {
     static BUILT: Mutex<bool> = Mutex::new(false);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +151,7 @@ fn bmp(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
         let node = bed.node()?;
-        // The file is read only at the start.
+        // The agent reads this file only at its start.
         client::end_agent(node, Signal::TERM)?;
         std::fs::write(node.folder.join("run/pmbmpd.conf"), PMBMPD)?;
         node.sh(&format!(
@@ -188,10 +188,10 @@ fn bmp(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Established peers, and routes by peer.
+/// Established peers, and pairs of a peer and a route.
 type Collected = (BTreeSet<IpAddr>, BTreeSet<(IpAddr, IpNet)>);
 
-/// From pmbmpd's log.
+/// Reads the peers and routes from pmbmpd's log.
 fn collected(node: &Host) -> Result<Collected> {
     let log = std::fs::read_to_string(node.folder.join("run/bmp.json")).unwrap_or_default();
     let (mut up, mut routes) = (BTreeSet::new(), BTreeSet::new());

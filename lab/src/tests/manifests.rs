@@ -1,5 +1,5 @@
-//! Edits of the manifests while everything runs. A bad one is refused with file, field and fix and
-//! changes nothing; a good one is applied without unnecessary session resets.
+//! Edits of the manifests while everything runs. The agent refuses a bad manifest with file, field
+//! and fix, and changes nothing. It applies a good manifest without unnecessary session resets.
 
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
@@ -144,8 +144,8 @@ fn sessions(bed: &Bed<'_>) -> Result<Vec<(String, u64, u64)>> {
     Ok(peers.into_iter().map(|p| (p.address.to_string(), p.flaps, p.sent.open)).collect())
 }
 
-/// No peer is configured by address: the ToRs connect from ranges, with a key. An edit of a range
-/// keeps its sessions.
+/// No peer is configured by its address: the ToRs connect from prefixes, with a key. An edit of
+/// such a prefix keeps its sessions.
 fn dynamic(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
@@ -166,7 +166,7 @@ fn dynamic(context: &Context) -> Result<Verdict> {
         let text = bed.node()?.run("trunkline", ["peers"])?;
         ensure!(text.contains("10.1.0.1 (dynamic)"), "{text}");
 
-        // Another prefix with the same ToR: its session continues.
+        // The new prefix also contains the ToR, so the ToR's session continues.
         let before = sessions(bed)?;
         manifest.edit("prefix: 10.1.0.0/24", "prefix: 10.1.0.0/16\n        limit: 1")?;
         wait_for("the wider prefix to be in force", PATIENCE, || {
@@ -348,7 +348,7 @@ fn wait_peer(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result
 }
 
 /// Writes manifests together with a subnet of a unique name, and waits until the agent has that
-/// subnet: then it has all of them.
+/// subnet. Then the agent has all of the manifests.
 fn write_and_settle(bed: &Bed<'_>, manifest: &Manifest, text: &str, number: usize) -> Result<()> {
     let marker = format!("marker{number}");
     let subnet = format!(

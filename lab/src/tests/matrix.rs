@@ -1,5 +1,5 @@
-//! Every party to every other: answered echo requests, their source addresses, and the largest
-//! packets that pass.
+//! Pings from every party to every other party. The checks are: answers, source addresses, and the
+//! largest packets that pass.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +20,8 @@ pub(super) struct Party {
     pub(super) name: String,
     pub(super) ns: Namespace,
     pub(super) addresses: Vec<IpAddr>,
-    /// Whether it is a pod, which sends from its own address; a host can choose among several.
+    /// Whether the party is a pod. A pod sends from its own address, while a host can choose among
+    /// several addresses.
     pod: bool,
 }
 
@@ -105,7 +106,8 @@ pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
         .map(|p| p.pod.then(|| Senders::of_requests(&p.ns)).transpose())
         .collect::<Result<_>>()?;
     let (mut count, mut without) = (0, BTreeSet::new());
-    // One after the other: routers share the processor, and their sessions could end.
+    // The parties ping one after the other. Otherwise the routers' sessions could end, because the
+    // routers share the processor.
     for from in parties {
         let others = parties.iter().filter(|to| to.name != from.name);
         let flows: Vec<Flow> =
@@ -141,8 +143,8 @@ pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
 }
 
 /// From each pod to all others, with packets that must not be fragmented. The largest packet that
-/// both ends' links allow passes, and one octet more is refused with that MTU. Prints the sizes in
-/// every case, and returns the number of pairs of addresses.
+/// the links of both ends allow must pass. A packet with one octet more must be refused with that
+/// MTU. Prints the sizes in every case, and returns the number of pairs of addresses.
 pub(super) fn full_size(pods: &[Party]) -> Result<usize> {
     let mtus = pods.iter().map(Party::mtu).collect::<Result<Vec<_>>>()?;
     let size = &|from: usize, to: usize| mtus[from].min(mtus[to]);

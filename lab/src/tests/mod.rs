@@ -72,12 +72,14 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
     Ok(Verdict::Passed(words.into()))
 }
 
-/// The context of a test. Tests that run at the same time have one each, of the same programs.
+/// The context of a test. Tests that run at the same time have different contexts with the same
+/// programs.
 pub(crate) struct Context {
     pub place: Place,
-    /// For a test in a user-mode kernel with a part outside: the file with that part's data.
+    /// The file with data from the outside part of a test, if the test in a user-mode kernel has
+    /// such a part.
     pub handed: Option<PathBuf>,
-    /// Whether tests with rounds run their long ones: see [`soak`].
+    /// Whether tests with rounds run their long rounds: see [`soak`].
     pub long: bool,
     built: Arc<Built>,
 }
@@ -96,7 +98,7 @@ impl Context {
         Self { place: place.clone(), handed: None, long: false, built: Arc::new(built) }
     }
 
-    /// A context for another lane: its labs have other names, with one more tag.
+    /// A context for another lane. The names of its labs have one more tag.
     fn tagged(&self, more: Option<&str>) -> Self {
         let mut place = self.place.clone();
         if let Some(more) = more {
@@ -118,7 +120,7 @@ impl Context {
         })
     }
 
-    /// The number of rounds: the first in the suite, the second in a soak.
+    /// The number of rounds: `suite` in the suite, `soak` in a soak.
     pub(crate) fn rounds(&self, suite: usize, soak: usize) -> usize {
         if self.long { soak } else { suite }
     }
@@ -178,7 +180,7 @@ const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     observability::VLAN_TESTS,
 ];
 
-/// Time limit of each.
+/// Time limit of each of these tests.
 const BOUND: Duration = Duration::from_secs(600);
 
 fn all() -> Vec<&'static Test> {
@@ -248,12 +250,12 @@ fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Re
     verdict.map_err(anyhow::Error::msg)
 }
 
-/// The other end of [`boot_for`].
+/// Runs one test inside the kernel that [`boot_for`] has booted.
 pub(crate) fn run_inside(place: &Place, name: &str, handed: Option<PathBuf>) -> Result<()> {
     let mut tests = in_user_mode_kernel().chain(services::INSIDE);
     let test = tests.find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context { handed, ..Context::new(place, false) };
-    // The kernel inside has no compiler.
+    // The product must already be built, because the user-mode kernel has no compiler.
     context.built.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
     println!("{}", serde_json::to_string(&verdict)?);

@@ -24,12 +24,12 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "operator/history",
-        about: "repairs, the loss of the last default route, stops and kills are events, and events survive a restart; doctor has the deadline of a stopped agent",
+        about: "repairs, the loss of the last default route, stops and kills are events, and events survive a restart; doctor shows the deadline of a stopped agent",
         run: history,
     },
     Test {
         name: "operator/sessions",
-        about: "a reset and a refresh of a session with FRR, seen by a follower of the events",
+        about: "a reset and a refresh of a session with FRR; a follower of the events receives both",
         run: sessions,
     },
     Test {
@@ -48,7 +48,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
         let mut follower =
             node.command("trunkline", ["events", "--follow", "-o", "json"]).stdout(Stdio::piped()).spawn()?;
         let follower_lines = BufReader::new(follower.stdout.take().context("its output")?).lines();
-        // Ends with the agent at the latest.
+        // This thread ends with the agent at the latest.
         let reader =
             std::thread::spawn(move || follower_lines.map_while(Result::ok).collect::<Vec<String>>());
 
@@ -57,7 +57,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
         ensure!(done.peer == TOR, "{done:?}");
         wait_for("FRR to advertise all routes again", PATIENCE, || {
             let received = bed.peer(TOR)?.received;
-            // Its default routes, and the markers around them.
+            // FRR advertises its default routes, with the refresh markers before and after them.
             let good = received.update > refreshed.update && received.route_refresh > refreshed.route_refresh;
             Ok(Seen::when(good, || format!("{received:?}, before {refreshed:?}")))
         })?;
@@ -146,7 +146,7 @@ fn history(context: &Context) -> Result<Verdict> {
         wait_event(node, EventKind::DefaultBack, 1, "network rack1")?;
         bed.established()?;
 
-        // After a stop, events of the last second are on disk.
+        // After an orderly stop, even the events of the last second are on disk.
         client::end_agent(node, Signal::TERM)?;
         let doctor = node.sh("trunkline doctor || :")?;
         let deadline =
@@ -162,7 +162,7 @@ fn history(context: &Context) -> Result<Verdict> {
         client::end_agent(node, Signal::KILL)?;
         let doctor = node.sh("trunkline doctor || :")?;
         ensure!(doctor.contains("for 300 s after the agent ended"), "no duration: {doctor}");
-        // A damaged end of the file only costs the damaged part.
+        // If the end of the file is damaged, only the damaged part is lost.
         node.sh("printf '{\"number\": 7, \"at' >>/var/lib/trunkline/events.jsonl")?;
         client::start_agent(node)?;
         let killed = wait_event(node, EventKind::AgentStarted, 1, "ended without a stop")?;
@@ -188,9 +188,9 @@ spec:
     cidr: 10.203.0.0/24
 ";
 const DRAINED: &str = "node1a";
-/// In the same rack: its ToRs have both paths available. Over a spine they would first have to
-/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost, with
-/// either node drained.
+/// The other node is in the same rack, because then the ToRs have both paths. Over a spine, a ToR
+/// would first have to detect that the other ToR has lost its path too. Until then packets would
+/// loop, whichever node is drained.
 const OTHER: &str = "node1b";
 
 fn drain_status(node: &Host) -> Result<DrainStatus> {
@@ -233,7 +233,7 @@ fn drain(context: &Context) -> Result<Verdict> {
         lead_to(leaving_by, true)?;
         lead_to(other_by, true)?;
 
-        // Several flows, so that both ToRs and both nodes are on their paths.
+        // The test needs several flows. Their paths then use both ToRs and both nodes.
         let mut flows = Vec::new();
         for (node, name) in [("node2a", "one"), ("node2a", "two"), ("node2a", "three"), ("node2b", "four")] {
             let pod = Sandbox::create(bed.fabric, node, name)?;

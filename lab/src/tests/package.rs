@@ -1,5 +1,5 @@
-//! The Debian package: its contents, its installation, the administrator's kept configuration, and
-//! its removal.
+//! Tests of the Debian package: contents, installation, removal. A second installation keeps the
+//! administrator's configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ fn contents(file: &Path) -> Result<()> {
     for (mode, path) in CONTENTS {
         let line = list.lines().find(|line| line.split_whitespace().last() == Some(path));
         let line = line.with_context(|| format!("{path} is not in the package:\n{list}"))?;
-        // The names of user and group only appear if dpkg-deb knows them.
+        // dpkg-deb prints the names of user and group only if it knows them.
         let owned = ["0/0", "root/root"].map(|owner| format!("{mode} {owner}"));
         ensure!(owned.iter().any(|start| line.starts_with(start)), "{line}");
     }
@@ -74,7 +74,7 @@ fn unit(place: &Place, file: &Path) -> Result<String> {
     run(cmd("dpkg-deb", ["--extract"]).arg(file).arg(&root))?;
     let unit = root.join("usr/lib/systemd/system/trunkline.service");
     let text = std::fs::read_to_string(&unit)?;
-    // The program is at its later path.
+    // The copy of the unit names the program in the unpacked package.
     let here = root.join("trunkline.service");
     std::fs::write(
         &here,
@@ -90,7 +90,8 @@ fn unit(place: &Place, file: &Path) -> Result<String> {
     Ok(level.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// Installs, edits, installs again, removes and purges in a separate system.
+/// Installs the package in a separate system, edits its configuration, installs it again, removes
+/// it, and purges it.
 fn installed(place: &Place, file: &Path) -> Result<()> {
     packages::need(["debootstrap"])?;
     let root = scratch(place, "deb-root")?;

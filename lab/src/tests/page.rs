@@ -26,7 +26,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "page/clients",
-        about: "a thousand clients at once cost bounded memory and no session",
+        about: "with a thousand clients at once, memory is bounded and no session is lost",
         run: clients,
     },
 ];
@@ -74,7 +74,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.look("window.notReloaded = true")?;
         page.picture(&folder.join("overview.png"))?;
 
-        // Input as from a person: the key for the search, then the words.
+        // The test types like a person: first the key for the search, then the words.
         page.look("dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true })); location.hash = '#/routes'")?;
         page.wait_text(".summary", &["prefixes"])?;
         page.look("document.querySelector('input[type=search]').focus()")?;
@@ -84,7 +84,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.wait_text(".explanation", &["Next hops of pods' packets:", FRR, "best", BIRD])?;
         page.look("document.querySelector('input[type=search]').select()")?;
         page.write("10.50")?;
-        // The forty, and the default route that covers them.
+        // The search finds the forty networks, and the default route that covers them.
         page.wait_text(".summary", &["41 prefixes"])?;
         page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.12.0/24').click()")?;
         page.wait_text(".explanation", &["Next hops of pods' packets:"])?;
@@ -184,11 +184,12 @@ fn clients(context: &Context) -> Result<Verdict> {
                 let mut stream = crate::tests::hostile::connect("127.0.0.1:9473".parse()?)?;
                 stream.set_read_timeout(Some(Duration::from_millis(20)))?;
                 let path = paths[number % paths.len()];
-                // An error is a connection that was closed in favour of another one.
+                // If the agent has closed this connection in favour of another one, the write may
+                // fail.
                 let _ = write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 open.push((path, stream));
             }
-            // All clients are connected; a probe of another source is still answered.
+            // All clients are connected. The agent still answers a probe from another source.
             let healthy = probe().context("the probe among the clients")?;
             let mut tally = Tally::default();
             for (path, stream) in &mut open {
@@ -207,7 +208,7 @@ fn clients(context: &Context) -> Result<Verdict> {
         let peak = megabytes(agent, "status", "VmHWM")?;
         let Tally { streams, answers, turned_away, silent } = tally;
         ensure!((1..=STREAMS).contains(&streams), "{streams} streams");
-        // The order of arrival decides which of both limits a client meets.
+        // The order of arrival decides which of the two limits applies to a client.
         ensure!(turned_away + silent > 0, "every client was served");
         let grown = peak - before;
         ensure!(grown < 64.0, "{CLIENTS} clients cost {grown:.1} MB");
@@ -257,7 +258,7 @@ fn streams() -> Result<(usize, usize)> {
         "of {WATCHERS} streams {served} were served and {refused} turned away with 503: {answers:?}"
     );
     drop(watchers);
-    // The places of closed streams are free again.
+    // After streams are closed, the agent serves new streams.
     wait_for("a place for a stream", PATIENCE, || {
         let answer = status(&mut open()?)?;
         Ok(Seen::when(answer == "200", || answer))

@@ -15,7 +15,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: bgp_and_vxlan,
 }];
 
-/// A node and the networks of its containers, one container each.
+/// A node, and the networks of its containers. Each network has one container.
 pub(super) type Place<'a> = (&'a str, &'a [&'a str]);
 
 fn bgp_and_vxlan(context: &Context) -> Result<Verdict> {
@@ -65,7 +65,7 @@ pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
             }
         }
     }
-    // A container that is started and removed next to them.
+    // Another container is started and removed while the others run.
     let (_, networks) = places[0];
     for network in networks {
         let answerer = there.first().and_then(|to| to.addresses.first()).context("an address")?.to_string();

@@ -26,7 +26,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "probes/cost",
-        about: "the cost of probes through two uplinks: processor time over 20 seconds with and without them",
+        about: "the cost of probes through two uplinks: processor time over 20 seconds with and without probes",
         run: cost,
     },
 ];
@@ -112,8 +112,8 @@ fn events(node: &Host) -> Result<Vec<Event>> {
     Ok(client::ask::<Events>(node, &["events"])?.events)
 }
 
-/// Breaks the ToR, and waits until all outputs for operators have the fault's name. Returns the
-/// duration, and the words.
+/// Injects a fault on the ToR, and waits until all outputs for operators name the fault. Returns
+/// the duration, and the words.
 fn named(bed: &Bed<'_>, what: &str, command: &str, kind: ProbeFaultKind) -> Result<String> {
     named_when(bed, what, || bed.host(TOR)?.sh(command).map(drop), kind)
 }
@@ -173,7 +173,7 @@ fn ended_when(bed: &Bed<'_>, end: impl FnOnce() -> Result<()>) -> Result<String>
     Ok(format!("good again after {} ms", began.elapsed().as_millis()))
 }
 
-/// The ToR takes the other ToR's BGP identifier, and gives it back.
+/// Gives the ToR the other ToR's BGP identifier, and then restores its own.
 fn duplicate(bed: &Bed<'_>) -> Result<String> {
     let (node, tor) = (bed.host(NODE)?, bed.host(TOR)?);
     let identify = |identifier: &str| {
@@ -210,7 +210,7 @@ fn duplicate(bed: &Bed<'_>) -> Result<String> {
     Ok(line)
 }
 
-/// Flows on which a large packet with Don't Fragment is not answered.
+/// Flows without an answer to a large packet with Don't Fragment.
 fn lost(here: &[(Sandbox, Attached)], there: &[(Sandbox, Attached)]) -> Vec<String> {
     let mut pings = Vec::new();
     for (pod, attached) in here {
@@ -225,7 +225,7 @@ fn lost(here: &[(Sandbox, Attached)], there: &[(Sandbox, Attached)]) -> Vec<Stri
         let ping = |(pod, to): (&Sandbox, String)| {
             let ns = pod.ns.clone();
             scope.spawn(move || {
-                // The first packets give routers and senders the MTU of the return path.
+                // From the first packets, routers and senders learn the MTU of the return path.
                 let args = ["-M", "do", "-s", LARGE, "-c", "4", "-i", "0.2", "-W", "1", "-q", to.as_str()];
                 let answered = ns.within(|| run(&mut cmd("ping", args)));
                 answered.is_err().then(|| format!("{} to {to}", ns.name()))

@@ -1,5 +1,5 @@
-//! `cargo lab soak`: the long rounds of tests that have rounds. The suite runs short ones, since each
-//! capability has a few minutes there (docs/design.md has the budget).
+//! `cargo lab soak`: the long rounds of tests that have rounds. The suite runs short rounds,
+//! because each capability has only a few minutes in the suite (docs/design.md has the budget).
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::progress::say;
 /// Tests with [`Context::rounds`] or another use of [`Context::long`].
 const LONG: [&str; 3] = ["check/fuzz", "kube/leader-kill", "kube/outage"];
 
-/// The end of a soak that finds nothing.
+/// The end of a soak in which no test fails.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Rounds(u32),

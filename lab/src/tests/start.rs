@@ -1,7 +1,7 @@
 //! Faults at the agent's start: in all cases the kernel continues to forward for running pods. A
-//! pod and an external host ping each other in both families the whole time. The agent ends, the
-//! fault is present when it starts again, and no packet is lost; nor is any when the fault is
-//! removed. The ToRs retain the node's routes meanwhile by graceful restart.
+//! pod and an external host ping each other in both families the whole time. The agent ends, and
+//! the fault is present when it starts again. No packet is lost, also when the fault is removed.
+//! The ToRs retain the node's routes meanwhile by graceful restart.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
@@ -95,7 +95,7 @@ fn wait_status(bed: &Bed<'_>, what: &str, holds: impl Fn(&AgentStatus) -> bool) 
     })
 }
 
-/// The state of the last run was swept: the agent has verified everything.
+/// Waits until both families have converged: the agent has removed the stale state of the last run.
 fn converged(bed: &Bed<'_>) -> Result<()> {
     bed.established()?;
     wait_status(bed, "both families to have converged", |status| {
@@ -107,11 +107,11 @@ fn bgp_port(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         let node = bed.node()?;
         let traffic = Traffic::without_agent(bed, Signal::TERM)?;
-        // Not v6only: it uses the port in both families.
+        // Without v6only, the socket uses the port in both families.
         let taken = node.ns.within(|| Ok(TcpListener::bind("[::]:179")?))?;
         client::start_agent(node)?;
         says(bed, "0.0.0.0:179 NOT ACCEPTING connections for")?;
-        // The agent finds the process a moment later.
+        // The agent finds the process that uses the port a moment later.
         let line = says(bed, &format!("(process {})", std::process::id()))?;
         ensure!(line.contains("Address already in use"), "the reason is not in: {line}");
         converged(bed)?;
@@ -218,7 +218,7 @@ fn guard(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         let node = bed.node()?;
         let traffic = Traffic::without_agent(bed, Signal::KILL)?;
-        // The agent loads its rules by `nft`, which fails from now on.
+        // From now on `nft` fails. The agent needs `nft` to load its rules.
         node.sh("mount --bind /bin/false \"$(command -v nft)\"")?;
         let taken = node.ns.within(|| Ok(TcpListener::bind("127.0.0.1:9473")?))?;
         client::start_agent(node)?;

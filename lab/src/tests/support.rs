@@ -1,5 +1,6 @@
 //! `trunkline support-bundle` on a node of a real fabric with session passwords: with a running
-//! agent, with a stopped one, and with a killed one. tar unpacks the archive, and grep searches it.
+//! agent, with a stopped agent, and with a killed agent. tar unpacks the archive, and grep searches
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -107,7 +108,7 @@ impl Bundle {
     }
 
     fn nothing_secret(&self, archive: &Path) -> Result<()> {
-        // Status 1: nothing found.
+        // grep's status 1 means that it found nothing.
         let found = cmd("grep", ["-raF", PASSWORD]).arg(&self.folder).output()?;
         let text = String::from_utf8_lossy(&found.stdout);
         ensure!(found.status.code() == Some(1), "the password is in {}: {text}", archive.display());
@@ -184,7 +185,10 @@ fn support_bundle(context: &Context) -> Result<Verdict> {
         killed.says("doctor.txt", "no agent answers at")?;
         killed.says("kernel/routes.txt", &format!("{address}/32"))?;
         ensure!(killed.output_text.contains("agent: status"), "{}", killed.output_text);
-        ensure!(!killed.folder.join("agent").exists(), "answers of an agent that does not run");
+        ensure!(
+            !killed.folder.join("agent").exists(),
+            "the bundle has answers of an agent that does not run"
+        );
         client::start_agent(node)?;
         passed(format!(
             "{:.1} s, with a stopped agent {:.1} s, with none {:.1} s",

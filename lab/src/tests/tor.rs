@@ -54,10 +54,10 @@ struct Section {
     /// [`Router::node`] of its implementation.
     router: &'static str,
     file: &'static str,
-    /// The page's prefix limit, and a lower one that a node with three pods exceeds. FRR ends the
+    /// The page's prefix limit, and a lower limit that a node with three pods exceeds. FRR ends the
     /// session at the second prefix beyond it.
     limit: (&'static str, &'static str),
-    /// Whether it has BFD, and routes in the kernel.
+    /// Whether the router has BFD, and routes in the kernel.
     forwards: bool,
 }
 
@@ -102,7 +102,7 @@ impl Section {
         Ok(kept.map(|line| line.to_owned() + "\n").collect())
     }
 
-    /// Starts the daemons with a configuration; earlier ones are killed.
+    /// Kills earlier daemons, and starts the daemons with a configuration.
     fn start(&self, tor: &Host, configuration: &str) -> Result<()> {
         router::kill(tor, None)?;
         router::write(tor, self.file, configuration)?;
@@ -268,8 +268,8 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// A pod attached after the foreign Subnets is in the table: so the router has received and
-    /// refused them.
+    /// Checks that the router rejects the foreign Subnets. A pod that was attached later is in the
+    /// table, so the router has already received these Subnets.
     fn refuses_foreign_subnets(&self) -> Result<()> {
         self.bed.manifest("foreign.yaml").write(&foreign())?;
         for (tor, foreign) in TOR.into_iter().zip(FOREIGN) {
@@ -308,7 +308,7 @@ impl Rack<'_> {
             self.wait_session(address, false)?;
             self.wait_bfd(address, false)?;
         }
-        // One second during which the router retains the paths although BFD is down.
+        // During this second the router retains the paths although BFD is down.
         pinger.wait_sent(200, PATIENCE)?;
         client::start_agent(node)?;
         self.ready()?;
@@ -316,7 +316,8 @@ impl Rack<'_> {
         lost_nothing(pinger)
     }
 
-    /// A router that does not forward: its table keeps the pod's routes.
+    /// For a router that does not forward, checks that its table keeps the pod's routes over a
+    /// restart of the agent.
     fn restart_keeps_the_paths(&self, pod: &Attached) -> Result<()> {
         let node = self.bed.node()?;
         client::end_agent(node, Signal::KILL)?;
@@ -341,8 +342,8 @@ impl Rack<'_> {
             bail!("the configuration lacks {limit:?} for a family");
         }
         self.section.start(self.tor, &configuration.replace(limit, lower))?;
-        // FRR resets the connection after the NOTIFICATION, and the reset may overtake it: not both
-        // sessions report the cause.
+        // FRR resets the connection after the NOTIFICATION. The reset may arrive first, and then a
+        // session does not report the cause.
         wait_for("the router to end the sessions by its limit", PATIENCE, || {
             let peers = TOR.iter().map(|tor| self.bed.peer(tor)).collect::<Result<Vec<_>>>()?;
             let states: Vec<PeerState> = peers.iter().map(|peer| peer.state).collect();

@@ -13,7 +13,7 @@ use crate::{client, routers};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "unnumbered/routes",
-        about: "links without addresses: IPv4 and IPv6 over FRR's link-local address, and an agent's restarts lose nothing",
+        about: "links without addresses: IPv4 and IPv6 over FRR's link-local address; restarts of the agent lose no packet",
         run: routes,
     },
     Test {
@@ -23,7 +23,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "unnumbered/bfd",
-        about: "BFD with two routers that have one address on two links: each session is of its own link",
+        about: "BFD with two routers that have the same address on two links: each session belongs to its own link",
         run: bfd,
     },
 ];
@@ -171,7 +171,7 @@ fn bfd(context: &Context) -> Result<Verdict> {
         bed.host("tor1")?.end_silence()?;
         up().context("afterwards")?;
 
-        // The link is deleted and created under its name: the session follows the interface.
+        // The link is deleted and created again under its name. The session follows the interface.
         bed.node()?.ns.ip(["link", "set", "eth2", "down"])?;
         bed.node()?.ns.ip(["link", "set", "eth2", "up"])?;
         ready(bed, BOTH).context("after eth2 is up again")?;

@@ -68,7 +68,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &second)?;
         terminal.wait_for(&["2 Pods (1)"], PATIENCE)?;
 
-        // The agent is killed and restarted: the view continues without a restart.
+        // The agent is killed and restarted. The view continues without a restart.
         terminal.press("1")?;
         client::end_agent(bed.node()?, Signal::KILL)?;
         terminal.wait_for(&["THE AGENT DOES NOT ANSWER since"], PATIENCE)?;

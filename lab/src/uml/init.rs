@@ -1,5 +1,5 @@
-//! The first process of the user-mode kernel: makes the machine's files usable without write
-//! access, runs the order's command, reaps orphans, and halts.
+//! The first process of the user-mode kernel. It makes the machine's files usable without write
+//! access, runs the order's command, reaps orphans, and halts the kernel.
 
 use std::fs::File;
 use std::path::Path;
@@ -67,8 +67,8 @@ fn obey(order: &Path) -> Result<()> {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(order.bound));
         let mut look = cmd("sh", ["-c", OVERDUE, "sh", &child.as_raw_nonzero().to_string()]);
-        // No wait here: the first process reaps every child. If this cannot be started, the time
-        // limit outside applies.
+        // There is no wait here, because the first process reaps every child. If the command cannot
+        // be started, the time limit outside of the kernel applies.
         let _started = look.stdout(overdue).spawn();
     });
     let status = loop {
@@ -96,7 +96,7 @@ fn mounts(order: &Order) -> Result<()> {
         std::fs::create_dir_all(on)?;
         mount(kind, on, "defaults")?;
     }
-    // Existing files stay visible: the working tree itself may be below /tmp.
+    // Existing files stay visible, because the working tree may be below /tmp.
     for (number, on) in [Path::new("/tmp"), &order.scratch].into_iter().enumerate() {
         let (upper, work) = (format!("/run/uml/{number}/upper"), format!("/run/uml/{number}/work"));
         std::fs::create_dir_all(&upper)?;

@@ -24,8 +24,8 @@ const BUILD_PACKAGES: [&str; 7] = ["bc", "bison", "flex", "gcc", "libc6-dev", "m
 /// Options on top of `allnoconfig`, below the repository.
 const OPTIONS: &str = "lab/user-mode-kernel/kernel.config";
 
-/// Finds the kernel's program or builds it. The inner error is the reason for which this machine
-/// cannot have one.
+/// Finds the kernel's program or builds it. The inner error is the reason why this machine cannot
+/// have the kernel.
 pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Err("no user-mode kernel: Linux has one for x86-64 only".to_owned()));
@@ -38,7 +38,7 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
         return Ok(Ok(kernel));
     }
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    // One process builds, the others use the result.
+    // One process builds the kernel, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     if kernel.is_file() {
@@ -50,7 +50,7 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
         )));
     }
     packages::need(BUILD_PACKAGES.into_iter().chain([SOURCE]))?;
-    // Deleted with the value, after a successful or failed build.
+    // The folder is deleted together with this value, after a successful or a failed build.
     let tree = tempfile::tempdir_in(&folder)?;
     build(&options, &text, tree.path())?;
     let built = tree.path().join("linux");
@@ -92,7 +92,7 @@ fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Wanted options that are missing in `.config`, because a dependency of them is missing.
+/// Wanted options that are missing in `.config`, because one of their dependencies is missing.
 fn not_taken<'a>(wanted: &'a str, chosen: &str) -> Vec<&'a str> {
     let set = |line: &&str| line.starts_with("CONFIG_") && !line.ends_with("=n");
     wanted.lines().filter(set).filter(|line| !chosen.lines().any(|chosen| chosen == *line)).collect()

@@ -1,6 +1,6 @@
-//! A link between a user-mode kernel and a network namespace of the machine: a tap device there, a
-//! vector device in the kernel. It carries no routed traffic; a service of the machine needs a
-//! listening socket in that namespace.
+//! A link between a user-mode kernel and a network namespace of the machine: a tap device in the
+//! namespace, and a vector device in the kernel. The link carries no routed traffic. So a service
+//! of the machine needs a listening socket in that namespace.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ pub(crate) const MACHINE: Ipv4Addr = Ipv4Addr::new(169, 254, 99, 1);
 pub(super) const INSIDE: Ipv4Addr = Ipv4Addr::new(169, 254, 99, 2);
 pub(super) const LENGTH: u8 = 30;
 
-/// The device inside.
+/// The device in the kernel.
 pub(super) const DEVICE: &str = "vec0";
 
 const TAP: &str = "tap0";
@@ -29,7 +29,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn create(place: &Place) -> Result<Self> {
         let ns = Namespace::named(&place.namespace("uml", "link"));
-        // Left over from a killed lab.
+        // A killed lab may have left this namespace.
         ns.delete()?;
         let link = Self { ns: Namespace::create(ns.name())? };
         link.ns.ip(["tuntap", "add", "dev", TAP, "mode", "tap"])?;

@@ -11,9 +11,9 @@
 //! Programs inside find the machine's programs and files at their paths. They can write to /run,
 //! /tmp, /var/log and `target/lab`, which are in memory and disappear with the kernel, and to
 //! `target/lab/failures`, which is the machine's. The only networks are its own, and a [`Link`] if
-//! one is given. Two things prevent leftovers. The kernel is in its own PID namespace. All its
-//! processes end with the first one, and the first one ends with this process in every case. And
-//! its memory is a file without a name.
+//! one is given. Two things prevent leftovers. The kernel is in its own PID namespace. All
+//! processes of this namespace end with its first process, and the first process ends with this
+//! process in every case. The kernel's memory is a file without a name.
 //!
 //! It has one processor, and system calls cost three times as much.
 
@@ -48,15 +48,15 @@ use self::link::Link;
 /// Package with the programs that end the kernel together with this process.
 const PACKAGES: [&str; 1] = ["util-linux"];
 
-/// Enough for fifty pods, and small enough for a runner in the cloud. Only used memory is
-/// allocated.
+/// The kernel's memory: enough for fifty pods, and small enough for a runner in the cloud. Only
+/// used memory is allocated.
 const MEMORY: &str = "1G";
 
 /// Time limit for boot and halt of the kernel, in addition to its command.
 const BOOT: Duration = Duration::from_secs(60);
 
-/// Variables of this environment that the command inside gets. Not all: the order is a file on
-/// disk.
+/// Variables of this environment that the command gets. Other variables are left out, because the
+/// order is a file on disk.
 const ENVIRONMENT: [&str; 6] = ["PATH", "HOME", "LANG", "CARGO_TARGET_DIR", "RUST_BACKTRACE", "RUST_LOG"];
 
 /// Marks the beginning and the end of the command's output on the console; the rest is the
@@ -160,7 +160,8 @@ pub(crate) fn run_linked(
         Ok(_) => std::fs::remove_dir_all(&files.0)?,
         Err(_) => std::fs::rename(&files.0, &kept)?,
     }
-    // Not by closing it: a child process that is being forked may have it open too.
+    // Closing the file would not be enough, because a child process that is being forked may have
+    // it open too.
     lock.unlock()?;
     ended.map_err(|e| anyhow!("{e:#}\n  the user-mode kernel's console: {}", kept.display()))
 }
@@ -207,7 +208,7 @@ fn boot(
     let pid = i32::try_from(kernel.process.id()).ok().and_then(Pid::from_raw).context("no process")?;
     let folder = files.0.clone();
     let _guard = interrupt::on_stop(move || {
-        // Both only fail if there is nothing left.
+        // Both calls fail only if there is nothing left.
         let _ended = kill_process(pid, Signal::KILL);
         let _gone = std::fs::remove_dir_all(folder);
     });
@@ -236,8 +237,8 @@ struct Kernel {
 
 fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Result<Kernel> {
     let (from_kernel, console) = std::io::pipe()?;
-    // The shell's command comes last: as the namespace's first process it waits for the kernel, and
-    // all others end with it.
+    // The shell's command comes last. The shell is the namespace's first process and waits for the
+    // kernel. All other processes end with the shell.
     let mut kernel = cmd("setpriv", ["--pdeathsig", "KILL", "--"]);
     if let Some(link) = link {
         kernel.arg("nsenter").arg(format!("--net={}", link.namespace().path().display())).arg("--");
@@ -260,14 +261,14 @@ fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Resu
         .stderr(console)
         .process_group(0);
     let process = kernel.spawn().context("setpriv")?;
-    // Its ends of the pipe would keep the pipe open.
+    // The command's ends of the pipe would keep the pipe open.
     drop(kernel);
     let mut log = File::create(files.console())?;
     let (lines, console) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from_kernel).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            // A full disk costs the log, not the run.
+            // If the disk is full, only the log is incomplete.
             let _unwritten = writeln!(log, "{line}");
             if lines.send(line).is_err() {
                 break;

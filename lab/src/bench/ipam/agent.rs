@@ -1,9 +1,9 @@
-//! Cost of other nodes' IPInstances for a node's agent. They are created while it runs, which would
-//! reveal a watch that is too wide. For comparison the same number of ConfigMaps is created, which
-//! the agent cannot see: the load on the machine is the same. The two alternate, so that other load
-//! affects both. An idle agent takes a tenth of a millisecond per second, and random wake-ups are a
-//! good part of it. So any value below [`RESOLUTION`] counts as [`RESOLUTION`]. Decoding other
-//! nodes' IPInstances would take tens of times as long.
+//! Cost of other nodes' IPInstances for a node's agent. The bench creates them while the agent
+//! runs, so it would reveal a watch that is too wide. For comparison it creates the same number of
+//! ConfigMaps. The agent does not watch ConfigMaps, and the load on the machine is the same. The
+//! two alternate, so other load affects both. An idle agent uses a tenth of a millisecond per
+//! second, and much of this time is random wake-ups. So any value below [`RESOLUTION`] counts as
+//! [`RESOLUTION`]. Decoding other nodes' IPInstances would take tens of times as long.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -47,7 +47,7 @@ pub(super) struct Figures {
     cpu_with: f64,
     /// Ratio of the two, with [`RESOLUTION`] as the minimum of each.
     cpu_ratio: f64,
-    /// Its proportional set size before and afterwards, in megabytes of 1,000,000 octets.
+    /// The agent's proportional set size before and afterwards, in megabytes of 1,000,000 octets.
     pss_without_mb: f64,
     pss_with_mb: f64,
     pss_ratio: f64,
@@ -75,7 +75,8 @@ fn measure_on(cluster: &Cluster, fabric: &Fabric) -> Result<Figures> {
     let instances: Api<IPInstanceObject> = Api::namespaced(cluster.client(), NAMESPACE);
     let each = OBJECTS / TURNS;
     let (mut without, mut with) = (Spent::default(), Spent::default());
-    // The first of each kind is slower than the rest, and the agent has just started.
+    // The first objects of each kind are created more slowly than the others, and the agent has
+    // just started. So these objects are not measured.
     make_maps(cluster, &maps, each)?;
     let pss_without = megabytes(agent, "smaps_rollup", "Pss")?;
     step(&format!("{OBJECTS} IPInstances of other nodes, and as many ConfigMaps"), || {

@@ -13,9 +13,9 @@ use crate::progress::step;
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {
-    /// In a /12 that is 90 % allocated.
+    /// Rate in a /12 that is 90 % allocated.
     allocations_per_second: f64,
-    /// Octets for each free address of a subnet, and for each allocated one.
+    /// Octets for each free address of a subnet, and for each allocated address.
     octets_per_free_address: f64,
     octets_per_given_address: f64,
     /// Octets for each of 300,000 pods in sixteen subnets.

@@ -1,9 +1,9 @@
 //! Address allocation for pods on a real API server.
 //!
-//! The reference is the minimum of work: the same clients create the same pods, and each creates
-//! its pod's IPInstance itself, with the next address. Both runs write the same objects with the
-//! same number of concurrent requests to the same server. So the ratio of their times is the cost
-//! of the watches, the selection and the controller's state.
+//! The reference is the minimum of work. The same clients create the same pods, and each client
+//! also creates its pod's IPInstance, with the next address. Both runs write the same objects with
+//! the same number of concurrent requests to the same server. So the ratio of their times is the
+//! cost of the watches, the selection and the controller's state.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -58,7 +58,7 @@ spec: { network: bench, range: { version: '4', cidr: 10.64.0.0/16 } }
 pub(super) struct Figures {
     pods: usize,
     requests_at_a_time: usize,
-    /// Time until the clients themselves had created the last pod and its IPInstance, in seconds.
+    /// Time until the clients alone had created the last pod and its IPInstance, in seconds.
     bare_seconds: f64,
     /// Time until the last pod had its IPInstance from the controller, in seconds.
     seconds: f64,
@@ -79,7 +79,8 @@ pub(super) fn measure(place: &Place, assets: &Assets, controller: &Path) -> Resu
 impl Figures {
     pub(super) fn bounds(&self) -> Vec<Bound> {
         vec![
-            // An address seen before the answer to the pod's creation counts as no wait.
+            // If the watch shows the address before the answer to the pod's creation, the wait is
+            // zero. A bound treats zero as a missing measurement, so the value has a minimum.
             Bound::at_most(
                 "p99 from a pod's creation to its address, in s",
                 self.p99_seconds.max(0.001),
@@ -176,7 +177,7 @@ struct Made {
     at: Instant,
 }
 
-/// Creates all the pods; the client that created a pod then runs `and_then`.
+/// Creates all pods. After each creation, the same client runs `and_then`.
 fn together<F: Future<Output = Result<()>> + Send>(
     cluster: &Cluster,
     pretended: &Pretended,
@@ -235,8 +236,8 @@ where
     Ok(all)
 }
 
-/// Creates pods and their IPInstances by the clients alone. Returns the time until the last was
-/// seen.
+/// The clients alone create pods and their IPInstances. Returns the time until a watch has shown
+/// the last one.
 fn bare(
     cluster: &Cluster,
     pretended: &Pretended,

@@ -10,10 +10,11 @@
 //! | losses | loses its session and connects again, five times |
 //!
 //! Two observers measure the effect on the sessions. The witness is a second peer that requests the
-//! node's own prefixes again every few milliseconds. Its request waits as long as any message,
-//! behind all queued work. The feeder records the longest silence. Both also measure while there
-//! are no queries. BIRD and FRR's bgpd get the same table, and are queried for their peers'
-//! counters as their exporters do; they have no FIB here. Each query includes its connection.
+//! node's own prefixes again every few milliseconds. Its request waits behind all queued work, as
+//! any message does. The feeder records the longest silence of the agent. Both observers also
+//! measure while there are no queries. BIRD and FRR's bgpd get the same table, and have no FIB
+//! here. They are queried for their peers' counters, as their exporters do. Each query includes its
+//! connection.
 
 mod asked;
 mod peers;
@@ -75,16 +76,16 @@ struct Row {
     cut: usize,
     /// Size of the last answer in octets.
     octets: usize,
-    /// The witness's wait meanwhile.
+    /// The witness's waiting time during the queries.
     session_p50_ms: Option<f64>,
     session_p99_ms: Option<f64>,
     session_max_ms: Option<f64>,
     /// Longest silence of the feeder's session, if it lasted; the other side sends a KEEPALIVE
     /// every second.
     silence_s: Option<f64>,
-    /// Prefixes that the feeder advertised or withdrew meanwhile, per second.
+    /// Prefixes that the feeder advertised or withdrew during the queries, per second.
     prefixes_per_s: f64,
-    /// Total processor time of the queried process meanwhile.
+    /// Total processor time of the queried process during the queries.
     cpu_s: f64,
 }
 

@@ -1,7 +1,7 @@
 //! The two peers of the bench. A feeder advertises a table, advertises it again with other
 //! attributes, withdraws it, or loses its session. A witness advertises nothing and repeatedly
 //! requests the other side's routes (ROUTE-REFRESH). The time until the answer is the time that any
-//! message of any peer waits in the speaker.
+//! peer's message waits in the speaker.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -17,7 +17,8 @@ use crate::bench::speakers::peers::{End, KEEPALIVE, UPDATE, establish, message, 
 /// Interval between the KEEPALIVEs of an end without other messages; the hold time is
 /// [`HOLD_TIME`].
 const ALIVE: Duration = Duration::from_millis(700);
-/// In seconds, the minimum of RFC 4271 §4.2: the other side sends a KEEPALIVE every second.
+/// Hold time in seconds: the minimum of RFC 4271 §4.2. With it, the other side sends a KEEPALIVE
+/// every second.
 pub(super) const HOLD_TIME: u16 = 3;
 /// Pause between two queries of the witness.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -248,11 +249,11 @@ fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) ->
 }
 
 fn ask_again_and_again(stream: &mut TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
-    // The node's own prefixes are always advertised once: the only UPDATE with a prefix.
+    // Each time, the node advertises its own prefixes once. That is the only UPDATE with a prefix.
     let await_update = |stream: &mut TcpStream| -> Result<()> {
         loop {
             let (kind, body) = next_message(stream).context("the witness lost its session")?;
-            // A withdrawn length, an attributes' length, and octets after both.
+            // An UPDATE with a prefix has more octets than its two length fields.
             if kind == UPDATE && body.len() > 4 {
                 return Ok(());
             }

@@ -11,8 +11,8 @@
 //! The first time is from the feeder's first octet until every sink has received every prefix. The
 //! second is from the end of the feeder's session until every sink has received every withdrawal.
 //! Memory is the maximum resident size, reset before each load. No speaker has a FIB. Trunkline and
-//! BIRD alternate in three rounds, of which the median counts; FRR and GoBGP, which take longer and
-//! are no bound, run once.
+//! BIRD alternate in three rounds, and the median counts. FRR and GoBGP take longer and set no
+//! bound, so they run once.
 
 pub(crate) mod peers;
 
@@ -50,12 +50,12 @@ impl Speaker {
 
     /// In seconds. GoBGP uses a hold time of zero as a write timeout of zero, and drops the session
     /// at its first full buffer. (Its write deadline is the current time plus the negotiated hold
-    /// time.) Its configuration has this hour too.
+    /// time.) So its configuration has a hold time of one hour too.
     fn hold_time(self) -> u16 {
         if self == Speaker::Gobgp { 3600 } else { 0 }
     }
 
-    /// Name of its process.
+    /// Name of the speaker's process.
     fn process(self) -> &'static str {
         match self {
             Speaker::Trunkline => "transit",
@@ -65,7 +65,7 @@ impl Speaker {
         }
     }
 
-    /// The N of its network 10.N.0.0/16.
+    /// The N of the speaker's network 10.N.0.0/16.
     fn network(self) -> u8 {
         Speaker::ALL.iter().position(|it| *it == self).map_or(0, |place| place as u8 + 1)
     }
@@ -115,7 +115,7 @@ struct Row {
     /// Megabytes of 1,000,000 octets.
     peak_mb: f64,
     cpu_s: f64,
-    /// Relative to BIRD's in this run.
+    /// The figure divided by BIRD's figure in this run.
     ratio_passed_on: Option<f64>,
     ratio_withdrawn: Option<f64>,
     ratio_peak: Option<f64>,

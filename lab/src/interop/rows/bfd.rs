@@ -25,7 +25,7 @@ pub(super) fn up_and_down(cell: &Cell<'_>) -> Result<()> {
     is_up(cell, &us, &session)?;
     cell.exchanged(&us, &session)?;
     cell.host.silence()?;
-    // The Hold Time is 90 s.
+    // The Hold Time is 90 s, so it cannot end the session earlier.
     us.wait_peer(session.way.router(), "BFD to end the session", |peer| {
         peer.state != State::Established
             && peer.notification_sent.as_ref().is_some_and(|it| it.text.contains("BFD Down"))

@@ -15,8 +15,8 @@ use crate::interop::router::{Path, SECOND, Session, Way, parse, wait_established
 use crate::interop::us::{PATIENCE, Us, speaker};
 use crate::shell::{Seen, wait_for};
 
-/// The second speaker, between the two, also advertises the router's prefix to the router, or this
-/// side's prefix to this side (`sent`). So that side has two paths to advertise.
+/// The second speaker is between the two sides. It also advertises the router's prefix to the
+/// router, or with `sent` Trunkline's prefix to Trunkline. So that side has two paths to advertise.
 pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
     let session = Session { add_path: true, second: !sent, ..Session::new(Way::V4) };
     let second = Us::start(cell.hop, speaker(65003, Ipv4Addr::new(10, 0, 0, 3), false))?;
@@ -62,8 +62,8 @@ pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
     Ok(())
 }
 
-/// An internal session: paths of the second speaker, this side's client, are reflected to the
-/// router.
+/// The session is internal, and the second speaker is a client of Trunkline. Trunkline reflects the
+/// client's paths to the router.
 pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     let session = Session { router_as: 65002, ..Session::new(Way::V4) };
     let second = Us::start(cell.hop, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 3), false))?;
@@ -96,7 +96,7 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The router knows this side by another AS number.
+/// Trunkline has another AS number towards the router.
 pub(super) fn local_as(cell: &Cell<'_>) -> Result<()> {
     const OWN: u32 = 4_200_000_007;
     let session = Session::new(Way::V4);

@@ -1,4 +1,4 @@
-//! Graceful restart: of this side, of the router, after a NOTIFICATION, and long-lived.
+//! Graceful restart of Trunkline and of the router, after a NOTIFICATION, and long-lived.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::interop::cell::{Cell, goodbye, prefix};
 use crate::interop::router::{Path, Session, Way, kill};
 use crate::interop::us::Us;
 
-/// Checks that the router has this side's prefixes: retained from a lost session, or fresh.
+/// Checks that the router has Trunkline's prefixes, as stale or as fresh paths.
 pub(super) fn all_of_us(cell: &Cell<'_>, session: &Session, stale: bool) -> Result<()> {
     if stale {
         cell.lost(session)?;
@@ -46,7 +46,7 @@ pub(super) fn stale_here(us: &Us, session: &Session, stale: bool) -> Result<()> 
     Ok(())
 }
 
-/// The daemons that crash: only the BGP speaker of each router.
+/// The daemons that the test kills: only the BGP speaker of each router.
 const DAEMONS: [&str; 3] = ["bgpd", "bird", "gobgpd"];
 
 pub(super) fn crash(cell: &Cell<'_>) -> Result<()> {
@@ -74,8 +74,8 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
     let us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    // A change that needs a new session sends a NOTIFICATION, after which both sides retain the
-    // paths. The next session is delayed during this check.
+    // A change that needs a new session sends a NOTIFICATION. Both sides then retain the paths. The
+    // next session is delayed during this check.
     cell.hold("syn")?;
     let mut edited = cell.peer(&session);
     edited.hold_time = Duration::from_secs(9);
@@ -94,7 +94,7 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Silence ends the session by both sides' Hold Timers, and both retain their paths.
+/// Both sides are silent until their Hold Timers end the session. Both sides retain the paths.
 pub(super) fn after_hold_timer(cell: &Cell<'_>) -> Result<()> {
     let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
     let us = cell.both(&session)?;

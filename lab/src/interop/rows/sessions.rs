@@ -39,7 +39,8 @@ pub(super) fn extended_next_hop(cell: &Cell<'_>) -> Result<()> {
     seen.map(drop)
 }
 
-/// Neither side is configured with an address: each discovers the other's link-local address.
+/// Neither side's configuration has an address. Each side discovers the link-local address of the
+/// other side.
 pub(super) fn unnumbered(cell: &Cell<'_>) -> Result<()> {
     let session = Session { unnumbered: true, extended_next_hop: true, v6: true, ..Session::new(Way::V6) };
     cell.router.start(cell.host, &session, false)?;
@@ -187,8 +188,8 @@ pub(super) fn long_messages(cell: &Cell<'_>, extended: bool) -> Result<()> {
         (peer.traffic.sent.update - before.update, peer.traffic.sent.octets - before.octets);
     match extended {
         true => ensure!(octets > 4096 + 1900 && messages == 1, "{messages} messages with {octets} octets"),
-        // 12,000 octets of prefixes: three messages and a remainder, plus or minus one depending on
-        // their arrival.
+        // The prefixes have 12,000 octets: three messages and a remainder. The number may differ by
+        // one, because it depends on the arrival of the prefixes.
         false => ensure!((3..=5).contains(&messages), "{messages} messages with {octets} octets"),
     }
     us.stop(goodbye());
@@ -250,7 +251,7 @@ pub(super) fn routers_prefix_limit(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// This side only knows the router's prefix and its key.
+/// Trunkline's configuration has only the prefix of the router's address, and the key.
 pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
     let session = Session { password: Some("everybody-of-the-prefix"), ..Session::new(Way::V4) };
     let us = Us::start(cell.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), false))?;
@@ -268,8 +269,8 @@ pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// All packets are held until there are two connections, so that both sides have two when the OPENs
-/// arrive.
+/// All packets are held until there are two connections. So both sides have two connections when
+/// the OPENs arrive.
 pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
     let session = Session::new(Way::V4);
     let router = session.way.router();
@@ -292,8 +293,9 @@ pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
         let said = [&peer.notification_sent, &peer.notification_received];
         let collided = said.into_iter().flatten().any(|it| it.text.contains("Collision"));
         us.stop(goodbye());
-        // TCP retransmits the held segments. One connection may already be Established on this
-        // side, and not yet on the router, when the router closes it in favour of the other.
+        // TCP retransmits the held segments. When the router closes one connection in favour of the
+        // other, this connection may already be Established in Trunkline, but not yet in the
+        // router.
         if collided && peer.flaps == 0 {
             return Ok(());
         }

@@ -20,7 +20,7 @@ use crate::tests::{Context, Verdict, passed};
 
 /// Number of times that each forged packet is sent.
 const TIMES: usize = 20;
-/// Number of packets in a flood from a pod, and in one through a router's link.
+/// Number of packets in a flood from a pod, and in a flood through a router's link.
 const FLOOD: usize = 200_000;
 const KNOWN_FLOOD: usize = 20_000;
 
@@ -47,7 +47,7 @@ fn port(bfd: &BfdSession) -> u16 {
     if bfd.multihop { MULTIHOP_PORT } else { SINGLE_HOP_PORT }
 }
 
-/// This node's address of the session with a peer, with BFD's port.
+/// The destination of forged packets: this node's address in a peer's session, with BFD's port.
 fn target((peer, bfd): &(Peer, BfdSession)) -> Result<SocketAddr> {
     let session = peer.session.as_ref().with_context(|| format!("{} has no session", peer.address))?;
     Ok(SocketAddr::new(session.local.ip(), port(bfd)))
@@ -64,7 +64,7 @@ fn refused(node: &Host) -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(read).collect())
 }
 
-/// The increase, by reason.
+/// The increase of these counters, by reason.
 fn more(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let since = |(reason, count): (&String, &u64)| {
         (reason.clone(), count - before.get(reason).copied().unwrap_or_default())
@@ -72,14 +72,15 @@ fn more(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap
     now.iter().map(since).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The number of times that each session left Up because of a packet. (An interruption of the
-/// machine may cost one by silence.)
+/// The number of times that each session left Up because of a packet. (After an interruption of the
+/// machine, a session may also expire by silence.)
 fn losses(sessions: &BTreeMap<IpAddr, (Peer, BfdSession)>) -> BTreeMap<IpAddr, u64> {
     sessions.iter().map(|(address, (_, bfd))| (*address, bfd.downs - bfd.detections)).collect()
 }
 
-/// A pod whose forged packets reach BFD's sockets. The kernel's check of sources is off, as the
-/// guard is: the test is about the sockets. `send` counts packets that the check drops, too.
+/// A pod whose forged packets reach BFD's sockets. The kernel's check of sources and the guard are
+/// off, because the test is about the sockets. Otherwise `send` would also count packets that this
+/// check drops.
 fn attacker(bed: &Bed<'_>) -> Result<Sandbox> {
     let (pod, _) = bed.attached("pod", "rack1")?;
     bed.node()?.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$file; done")?;
@@ -93,8 +94,7 @@ pub(super) fn spoofed(context: &Context) -> Result<Verdict> {
         let sessions = all(bed)?;
         let mut packets = Vec::new();
         for (address, session) in &sessions {
-            // The discriminator is a secret that a pod does not know; the session must stay even if
-            // it did.
+            // A pod does not know the discriminator. Even if it did, the session must stay.
             for discriminator in [0, session.1.local_discriminator] {
                 for state in [State::AdminDown, State::Down] {
                     packets.push(Forged::new(*address, target(session)?, &packet(state, discriminator))?);
@@ -184,7 +184,7 @@ fn work(node: &Host) -> Result<Work> {
 /// Effects of a flood.
 struct Flooded {
     refused: BTreeMap<String, u64>,
-    /// Packets that the sessions sent and received meanwhile: each causes a wake-up.
+    /// Packets that the sessions sent and received meanwhile. Each packet causes a wake-up.
     own: u64,
     sleeps: u64,
     milliseconds: u64,
@@ -220,8 +220,8 @@ pub(super) fn flooded(context: &Context) -> Result<Verdict> {
         let to = target(&all(bed)?[&frr])?;
         // No session has this discriminator.
         let forged = [Forged::new(frr, to, &packet(State::Up, 0x666))?];
-        // A queue of the kernel may overflow before the socket's filter: half is enough to show the
-        // effect.
+        // A queue of the kernel before the socket's filter may overflow. Half of the packets are
+        // enough for the test.
         let by_pod = flood(bed, || pod.ns.within(|| send(&forged, FLOOD)), FLOOD / 2)?;
         let dropped = by_pod.refused.get("socket").copied().unwrap_or_default();
         ensure!(by_pod.refused.len() == 1, "packets of a pod reached the agent: {:?}", by_pod.refused);

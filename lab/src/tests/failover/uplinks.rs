@@ -1,7 +1,7 @@
 //! A ToR loses its uplinks and its default route: the nodes stop using it, and report it.
 //!
-//! Here the spines originate the default route, and the ToRs readvertise it: a ToR that originates
-//! one itself would keep advertising it.
+//! Here the spines originate the default route, and the ToRs readvertise it. A ToR that originates
+//! its own default route would continue to advertise it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ protocol static default6 { ipv6; route ::/0 blackhole; }
 END
 birdc configure '"/run/uplinks.conf"'"#;
 
-/// A ToR passes the spines' default route on, and originates none.
+/// Configures a ToR to readvertise the spines' default route, and to originate none.
 fn pass_on(asn: &str) -> String {
     format!(
         "vtysh -c 'configure terminal' -c 'router bgp {asn}' \
@@ -98,7 +98,7 @@ fn prepare(bed: &Bed<'_>) -> Result<()> {
     wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], DefaultRouteBasis::Advertised)
 }
 
-/// The worst of each kind of flow.
+/// The largest loss of each kind of flow.
 fn worst(outcomes: &[FlowResult]) -> String {
     let mut kinds = BTreeMap::<&str, (usize, usize, u128)>::new();
     for outcome in outcomes {
@@ -194,7 +194,8 @@ pub(super) fn uplinks(context: &Context) -> Result<Verdict> {
         say(&format!("      uplinks of one ToR cut:{lost}"));
         shown(bed)?;
         let sent = restart(bed, &inside, &others)?;
-        // The other ToR's uplinks too: the configured next hops stay, and the loss is a warning.
+        // The other ToR also loses its uplinks. The configured next hops stay, and the doctor
+        // reports a warning.
         bed.host("tor1a")?.sh(CUT)?;
         wait_configured(bed)?;
         let warnings = events(bed, "node1b", EventKind::DefaultLost, None)?;

@@ -151,7 +151,8 @@ pub(super) fn on_a_node(
 }
 
 impl Node<'_> {
-    /// An IPInstance as the controller creates it; hybridnet's has no families.
+    /// Creates an IPInstance as the controller does. hybridnet's IPInstances do not contain the
+    /// families.
     pub(super) fn give(&self, pod: &Sandbox, address: &str, family: &str, node: &str) -> Result<()> {
         let v6 = address.contains(':');
         let annotations = match family {
@@ -283,8 +284,8 @@ fn addresses(context: &Context) -> Result<Verdict> {
         })?;
         ensure!(words(&got) == ["10.201.7.2", "fd00:201::72"], "{got:?}");
 
-        // The agent receives no events of another node's objects; a pod without an IPInstance is
-        // refused with the reason.
+        // The agent receives no events of another node's objects. It refuses a pod without an
+        // IPInstance, with the reason.
         let without = bed.pod("without")?;
         let events_of = |source: ClusterStatus| {
             source.watches.into_iter().find(|watch| watch.name == "ipinstances").map(|watch| watch.events)
@@ -297,7 +298,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(error.text.contains("pod lab/node1-without has no IPInstance on this node yet"), "{error}");
         ensure!(error.text.contains("is the controller running"), "{error}");
         let after = events_of(node.source()?);
-        // Meanwhile bookmarks have arrived, and the statuses of the late pod's addresses.
+        // Meanwhile the agent has received bookmarks, and the statuses of the late pod's addresses.
         ensure!(
             after.zip(before).is_some_and(|(after, before)| after <= before + 10),
             "{before:?} then {after:?}"
@@ -342,7 +343,8 @@ fn addresses(context: &Context) -> Result<Verdict> {
         })?;
         node.cluster.kubectl(["delete", "subnet", "bad"])?;
 
-        // An IPInstance of hybridnet does not record the number of families; the pod does.
+        // An IPInstance of hybridnet does not contain the pod's families. The pod's annotation
+        // does.
         let older = bed.pod("older")?;
         let plan = Plan {
             namespace: "lab".to_owned(),
@@ -357,7 +359,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(words(&got) == ["10.201.7.9"], "{got:?}");
         cni::del(bed.fabric, &cni::trunkline(None), &older)?;
 
-        // Other nodes' NodeInfos matter as long as there is an Overlay.
+        // The agent watches other nodes' NodeInfos only while an Overlay exists.
         let follows = |source: &ClusterStatus| {
             source.watches.iter().any(|watch| watch.name == "nodeinfoes" && watch.live)
         };

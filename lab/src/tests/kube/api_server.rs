@@ -1,5 +1,5 @@
-//! Test of the fixture itself: a custom object is created, watched from a namespace, and still
-//! exists after each disturbance that a test may cause.
+//! A test of the fixture itself. It creates a custom object, and watches it from a namespace. The
+//! object still exists after each disturbance that a test may cause.
 
 use std::time::Duration;
 
@@ -90,22 +90,22 @@ fn api_server(context: &Lab) -> Result<Verdict> {
 
         cluster.stop_api()?;
         let while_stopped = cluster.wait(cables.get("one"));
-        ensure!(while_stopped.is_err(), "a server that was stopped answered");
+        ensure!(while_stopped.is_err(), "a stopped server answered");
         cluster.start_api()?;
         let again = cluster.wait(cables.get("one"))?;
-        ensure!(again.data["spec"]["metres"] == 7, "after the restart there is {:?}", again.data);
+        ensure!(again.data["spec"]["metres"] == 7, "after the restart the object is {:?}", again.data);
 
         cluster.restore(&snapshot)?;
         let before = wait_for("the restored kinds to be served", PATIENCE, || {
             let asked = cluster.wait(cables.get_opt("one"))?;
             Ok(asked.map_or_else(|| Seen::NotYet("no such cable".to_owned()), Seen::Yes))
         })?;
-        ensure!(before.data["spec"]["metres"] == 1, "the snapshot had 1, there is {:?}", before.data);
+        ensure!(before.data["spec"]["metres"] == 1, "the snapshot had 1, the object is {:?}", before.data);
         passed("created, refused, watched, restarted, restored")
     })
 }
 
-/// Runs kubectl in a namespace; it prints the length of each cable that changes.
+/// Runs kubectl in a namespace; kubectl prints the length of each changed object of the kind Cable.
 fn watch_from(cluster: &Cluster, ns: &Namespace) -> Result<Daemon> {
     let kubectl =
         cluster.kubectl_command(&["get", "cables", "--watch", "-o", "jsonpath={.spec.metres}{'\\n'}"]);
@@ -142,7 +142,7 @@ impl Drop for Inside {
     }
 }
 
-/// A service account's kubeconfig is authenticated, and has no rights.
+/// The API server authenticates a service account's kubeconfig, and the account has no rights.
 fn no_rights(cluster: &Cluster, resource: &ApiResource) -> Result<()> {
     let file = cluster.service_account("default", "nobody")?;
     let nobody = cluster.client_of(&file)?;

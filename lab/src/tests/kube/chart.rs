@@ -20,7 +20,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 const NAMESPACE: &str = "trunkline-system";
 
 /// Rights of an account: account, verb, resource, and the expected answer. `kube/racks` checks that
-/// the rights are minimal; these must never be added or removed by accident.
+/// the rights are minimal. This table protects the rights against an accidental change.
 const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("agent", "watch", "networks.networking.alibaba.com", true),
     ("agent", "watch", "ipinstances.networking.alibaba.com", true),
@@ -59,7 +59,7 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
 ];
 
-/// The Secrets of the namespace that each account may read.
+/// Secrets of the namespace: account, Secret, and whether the account may read it.
 const SECRETS: &[(&str, &str, bool)] = &[
     ("agent", "tor-keys", true),
     ("agent", "trunkline-webhook", false),
@@ -191,7 +191,7 @@ fn probe(usual: &str, elsewhere: &str) -> Result<()> {
     Ok(())
 }
 
-/// The only object of a kind with these words in its text.
+/// Returns the only object of a kind with these words in its text.
 fn object(text: &str, kind: &str) -> Result<Value> {
     let objects = text.split("\n---").filter(|object| object.contains(&format!("kind: {kind}\n")));
     let object = objects.last().with_context(|| format!("no {kind}"))?;

@@ -24,12 +24,12 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const SETTINGS: &str = "drain: {followCordon: true, settleSeconds: 5}";
-/// Longer than the time to a wrong drain: the agent waits one second on an empty node.
+/// A wrong drain would begin within this time: on an empty node the agent waits one second.
 const LONG: Duration = Duration::from_secs(4);
 const NAMESPACE: &str = "lab";
 
 impl Node<'_> {
-    /// A pod in the API server, owned by a workload of this kind, with its sandbox and its address.
+    /// Creates a pod in the API server, with an owner of this kind, a sandbox and an address.
     fn place(&self, name: &str, owner: &str, address: &str) -> Result<(Sandbox, Vec<IpAddr>)> {
         let mut pod = self.bed.pod(name)?;
         let object = json!({
@@ -133,12 +133,12 @@ fn cordon(context: &Context) -> Result<Verdict> {
         node.stays(DrainPhase::Undrained)?;
         node.cluster.start_api()?;
         node.wait_source("the API server to answer again", |source| source.connected)?;
-        // Its object exists until its kubelet has confirmed the deletion.
+        // The pod's object exists until the kubelet has confirmed the deletion.
         node.stays(DrainPhase::Undrained)?;
         node.cluster.kubectl(["-n", NAMESPACE, "delete", "pod", &web.name, "--grace-period=0", "--force"])?;
         node.cluster.kubectl(["-n", NAMESPACE, "delete", "ipinstance", "10-201-7-1"])?;
 
-        // Only the DaemonSet's pod is left, which stays reachable until the fabric has moved its
+        // Only the DaemonSet's pod is left. It stays reachable until the fabric has moved its
         // traffic.
         node.wait_phase(DrainPhase::Announcing)?;
         let announced = lost_nothing(log_pings)?;
@@ -154,8 +154,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         let said = |words: &str| events.events.iter().any(|event| event.text.contains(words));
         ensure!(said("it is cordoned in Kubernetes, and its pods are gone"), "{:?}", events.events);
 
-        // The drain persists: over a kill, without the API server, and when the Node itself is
-        // gone.
+        // The drain persists over a kill, without the API server, and when the Node itself is gone.
         node.restart(Signal::KILL)?;
         node.wait_drain("the cordon to be seen again", |drain| is_cordoned(drain, 0, false))?;
         node.cluster.stop_api()?;
@@ -178,7 +177,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         bed.established()?;
         let back = lost_nothing(bed.pings("outside", &of_log)?)?;
 
-        // An operator undrains it: that lasts as long as this cordon does.
+        // If an operator undrains the node, it stays undrained until the cordon ends.
         node.kubectl("cordon")?;
         node.wait_phase(DrainPhase::Announcing)?;
         client::ask::<DrainStatus>(bed.node()?, &["undrain"])?;
@@ -192,7 +191,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         node.kubectl("cordon")?;
         node.wait_phase(DrainPhase::Drained)?;
 
-        // An operator drains it too: then no uncordon ends the drain.
+        // If an operator also drains the node, no uncordon ends the drain.
         let drain: DrainStatus = client::ask(bed.node()?, &["drain"])?;
         ensure!(drain.cause == Some(DrainCause::Operator), "{drain:?}");
         node.kubectl("uncordon")?;

@@ -40,7 +40,7 @@ const DOCUMENTED: &[(&str, &str)] = &[
     ("nodeinfo", include_str!("../../../../api/tests/fixtures/nodeinfo.yaml")),
 ];
 
-/// Trunkline's own.
+/// Trunkline's own manifests.
 const OWN: &[(&str, &str)] = &[
     ("docs/manifests/bgp", include_str!("../../../../docs/manifests/bgp.yaml")),
     ("docs/manifests/import", include_str!("../../../../docs/manifests/import.yaml")),
@@ -95,7 +95,8 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
 const GENERATED: usize = 150;
 
 /// Creates objects with up to three random edits as dry runs. The API server and the Rust rules
-/// must agree on each. Returns how many both accept and refuse.
+/// must agree on each. Returns the number of objects that both accept, and the number that both
+/// refuse.
 fn generated(cluster: &Cluster, base: &Base) -> Result<(usize, usize)> {
     let edits: Vec<Edits> =
         base.good.iter().copied().chain(base.bad.iter().map(|(edits, _)| *edits)).collect();
@@ -112,8 +113,13 @@ fn generated(cluster: &Cluster, base: &Base) -> Result<(usize, usize)> {
         match (&answer, faults.is_empty()) {
             (Ok(()), true) => good += 1,
             (Err(_), false) => bad += 1,
-            (Ok(()), false) => bail!("{}: {spec}: the CRD accepts it, Rust refuses: {faults:?}", base.name),
-            (Err(error), true) => bail!("{}: {spec}: Rust accepts it, the CRD refuses: {error:#}", base.name),
+            (Ok(()), false) => bail!(
+                "{}: {spec}: the CRD accepts this spec, the Rust rules refuse it: {faults:?}",
+                base.name
+            ),
+            (Err(error), true) => {
+                bail!("{}: {spec}: the Rust rules accept this spec, the CRD refuses it: {error:#}", base.name)
+            }
         }
     }
     Ok((good, bad))

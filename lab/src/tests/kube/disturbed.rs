@@ -28,7 +28,7 @@ pub(super) const TESTS: &[Test] = &[
 /// One round for each moment of a burst.
 const ROUNDS: usize = BURST;
 const SOAK_ROUNDS: usize = 50;
-/// The longest outage, for short and long rounds. Both values are longer than a Lease, so no
+/// Length of the longest outage, in the suite and in a soak. Both are longer than a Lease, so no
 /// replica leads at the end of the outage.
 const OUTAGE: Duration = Duration::from_secs(25);
 const SOAK_OUTAGE: Duration = Duration::from_secs(60);

@@ -81,8 +81,8 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let left = wait_has(cluster, &instance, &[OTHERS])?;
         ensure!(left["metadata"]["deletionTimestamp"].is_string(), "the object was not deleted: {left}");
 
-        // An IPInstance that a StatefulSet's pod gets back: bound again, with the other finalizer.
-        // A removed finalizer of Trunkline is restored.
+        // A StatefulSet's pod is created again. Its IPInstance is bound to it again, and keeps the
+        // other finalizer. A removed finalizer of Trunkline is restored.
         let mut kept = plan("db-0", 0, false);
         kept.stateful_set = Some("db");
         let uid = cluster.wait(pretended.create(&kept))?;
@@ -95,12 +95,12 @@ fn finalizers(context: &Context) -> Result<Verdict> {
             cluster.wait(pretended.delete(&kept.namespace, &kept.name))?;
             let uid = cluster.wait(pretended.create(&kept))?;
             let again = cluster.wait(wait_addresses(&auditor, &kept, &uid))?;
-            ensure!(again == [its], "db-0 had {its} and came back with {again:?}");
+            ensure!(again == [its], "db-0 had {its}, and has {again:?} after it was created again");
             let after = if before.contains(&OURS) { before.to_vec() } else { [before, &[OURS]].concat() };
             wait_has(cluster, &its_instance, &after)?;
         }
 
-        // hybridnet's own finalizer on a Subnet and a Network.
+        // A Subnet and a Network have hybridnet's own finalizer.
         for object in [["subnet", "old-v4"], ["network", "old"]] {
             cluster.kubectl(["delete", "--wait=false", object[0], object[1]])?;
             wait_has(cluster, &object, &[OTHERS])?;

@@ -62,9 +62,9 @@ fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Re
     cluster.kubectl(["patch", kind, name, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
 }
 
-/// Acts as its manager for pods: one IPInstance each, and its finalizer on the pods of
-/// StatefulSets. One more IPInstance is retained for db-2, which was scaled away. Returns once the
-/// pods run.
+/// Acts as hybridnet's manager: creates an IPInstance for each pod, and adds hybridnet's finalizer
+/// to the pods of StatefulSets. One more IPInstance is retained for db-2, which was scaled away.
+/// Returns once the pods run.
 pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     let pods = ["db-0", "db-1", "web-node1a-1", "web-node1b-1"];
     for (number, name) in pods.into_iter().enumerate() {
@@ -96,8 +96,8 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// An IPInstance that is bound to a pod, or reserved for the next pod of its name. A reserved one
-/// has no node, no UID and no labels of them.
+/// An IPInstance that is bound to a pod, or reserved for the next pod of its name. A reserved
+/// IPInstance has no node and no UID, and no labels of these.
 fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option<&Value>) -> Value {
     let mut labels = BTreeMap::from([
         ("networking.alibaba.com/version", json!("v1.2")),

@@ -130,7 +130,7 @@ fn install(context: &Lab) -> Result<Verdict> {
             page.section(section)?;
         }
 
-        // Nothing was restored; the commands stop the controllers and start them again.
+        // The test restores no etcd here. The commands stop the controllers and start them again.
         page.section("After etcd was restored")?;
         rolled_out(cluster, "deployment/trunkline-controller")?;
 
@@ -162,8 +162,8 @@ pub(super) fn wait_text(
     })
 }
 
-/// The API server finds the webhook by its Service, trusts its certificate, and gets the verdict of
-/// a rule that no CRD has.
+/// The API server finds the webhook by its Service, trusts its certificate, and gets a refusal by a
+/// rule that no CRD has.
 fn webhook_answers(cluster: &Cluster) -> Result<()> {
     let subnet = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: lost}, spec: {network: nowhere, range: {version: '4', cidr: 10.9.0.0/24}}}";
     wait_for("the webhook to refuse a Subnet of no Network", PATIENCE, || {
@@ -182,7 +182,8 @@ pub(super) fn address_of(cluster: &Cluster, pod: &str) -> Result<(String, IpAddr
     Ok((node, address.parse()?))
 }
 
-/// A deleted StatefulSet with a retained address, which would block the deletion of the kinds.
+/// Creates and deletes a StatefulSet with a retained address. The address would block the deletion
+/// of the CRDs.
 fn kept_address(cluster: &Cluster, nodes: &Nodes<'_>) -> Result<()> {
     cluster.apply(STATEFUL_SET)?;
     wait_text(
@@ -226,8 +227,8 @@ spec:
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";
 
-/// Checks the page's list of leftovers: only Secrets and the Lease; no other object of the chart,
-/// no plugin, no kinds.
+/// Checks the page's list of leftovers. Only Secrets and the Lease are left: no other object of the
+/// chart, no plugin, no CRDs.
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",

@@ -20,7 +20,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/leader",
-    about: "a leader is suspended for longer than its Lease, and writes nothing when it continues; others hand over on an orderly stop",
+    about: "a leader is suspended for longer than its Lease, and writes nothing when it continues; other leaders hand over on an orderly stop",
     run: leader,
 }];
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of pods that are created at once.
 const BURST: usize = 12;
 const HANDOVERS: usize = 5;
-/// No replica waits for such a Lease to expire: the leader must have got it by a handover.
+/// This Lease does not expire during the test, so a new leader must have got it by a handover.
 const LONG_LEASE: &str = "--lease-duration-seconds=600";
 
 /// Pods with their addresses.
@@ -48,7 +48,7 @@ impl Pods<'_> {
         Ok(plans.into_iter().zip(uids).collect())
     }
 
-    /// Waits until each of them has its addresses.
+    /// Waits until each of these pods has its addresses.
     fn given(&mut self, made: Vec<(Plan, String)>) -> Result<()> {
         for (plan, uid) in made {
             let mut addresses = self.cluster.wait(wait_addresses(self.auditor, &plan, &uid))?;
@@ -101,8 +101,8 @@ struct Object {
     name: String,
 }
 
-/// Writes of a replica since then, without its attempts at the Lease and without events, which are
-/// informative only.
+/// Writes of a replica since this time. Writes of the Lease and of events are not included, because
+/// they are harmless.
 fn written(cluster: &Cluster, replica: &str, since: Timestamp) -> Result<Vec<String>> {
     let path = cluster.audit_log();
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -150,8 +150,9 @@ fn leader(context: &Context) -> Result<Verdict> {
         let before = pods.make("before")?;
         pods.given(before)?;
 
-        // A suspended leader. Another replica serves the pods created meanwhile. When it continues,
-        // it receives the events of these pods before the events of their IPInstances.
+        // The leader is suspended. Another replica serves the pods created meanwhile. When the
+        // suspended leader continues, it receives the events of these pods before the events of
+        // their IPInstances.
         let sleeper = replicas.wait_leader(cluster)?;
         wait_quiet(cluster, &auditor)?;
         let name = sleeper.name().to_owned();
@@ -160,10 +161,10 @@ fn leader(context: &Context) -> Result<Verdict> {
         let meanwhile = pods.make("meanwhile")?;
         pods.given(meanwhile)?;
         let other = replicas.wait_leader(cluster)?;
-        ensure!(other.name() != name, "{name} leads, and it is suspended");
+        ensure!(other.name() != name, "{name} leads, although it is suspended");
         let others = written(cluster, other.name(), began)?;
         let created = others.iter().filter(|what| what.starts_with("create ipinstances")).count();
-        ensure!(created >= BURST, "the audit log has {created} of the other's creates: {others:?}");
+        ensure!(created >= BURST, "the audit log has only {created} creates of the new leader: {others:?}");
         let woken = Timestamp::now();
         replicas.resume(asleep)?;
         wait_for("the suspended leader to step down", PATIENCE, || {
@@ -180,7 +181,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         pods.nothing_lost()?;
         drop(replicas);
 
-        // A leader that is stopped while some pods have no address yet.
+        // The leader is stopped while some pods have no address yet.
         let mut replicas = Replicas::start_apart(cluster, &program, 2, &[LONG_LEASE])?;
         for number in 0..HANDOVERS {
             let leads = replicas.wait_leader(cluster)?;
@@ -192,7 +193,7 @@ fn leader(context: &Context) -> Result<Verdict> {
             cluster.wait(auditor.until("the first of the burst to have an address", PATIENCE, first))?;
             replicas.end(cluster, leads)?;
             let next = replicas.wait_leader(cluster)?;
-            ensure!(next.name() != name, "{name} leads again, although another replica was there");
+            ensure!(next.name() != name, "{name} leads again, although another replica was ready");
             pods.given(made)?;
         }
         replicas.still_running()?;

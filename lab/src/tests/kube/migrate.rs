@@ -62,8 +62,8 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             page.section("3. Node affinity for hybridnet's daemon")?;
             page.section("4. Each node")?;
             it.moved("node1a", &before)?;
-            // The controller has given the drained pod its address on the node that hybridnet still
-            // runs; the address returns with the pod.
+            // The controller has bound the drained pod's address on a node that still runs
+            // hybridnet. The address returns with the pod.
             cluster.kubectl(["delete", "pod", "db-0"])?;
             it.stateful(&before)?;
             let (node, address) = address_of(cluster, "db-0")?;
@@ -78,7 +78,8 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             page.any_section("4. Each node", &[("NODE=node1a", "NODE=node1b")])?;
             it.moved("node1b", &before)?;
 
-            // The address that was retained all the time for a pod that was scaled away.
+            // The StatefulSet is scaled up again. The new pod gets the address that was retained
+            // for it during the migration.
             cluster.kubectl(["scale", "statefulset", "db", "--replicas=3"])?;
             let mut kept = it.stateful(&before)?;
             let (_, third) = it.running("db-2")?;

@@ -26,7 +26,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/overlay",
-    about: "overlay pods on three nodes, known only from NodeInfos and IPInstances; one pod moves; no node claims foreign addresses",
+    about: "overlay pods on three nodes, with only NodeInfos and IPInstances as source; one pod moves; no node claims foreign addresses",
     run: overlay,
 }];
 
@@ -36,7 +36,7 @@ const NAMESPACE: &str = "mixed";
 /// Annotations of a pod in the overlay; other pods are in their rack's network.
 const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Overlay")];
 
-/// The agents' rights that this test does not use: the others are needed for an overlay.
+/// The agents' rights that this test does not use. The agents need the other rights for an overlay.
 const UNSEEN: &[Unseen] = &[
     ("agent", "get", "pods", "addresses that hybridnet allocated: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
@@ -120,14 +120,14 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         nodes::says(cluster, node, "False", "TrunklineServes")?;
     }
     let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
-    // Refusals from here on are intended.
+    // From this point on, the test expects refusals.
     claims(cluster, fabric)?;
     replicas.still_running()?;
     passed(format!("{} pods on three nodes, all pairs of both families; {rights}", pods.len() + 1))
 }
 
-/// With a node's own token, an address that its Node does not have cannot be claimed, so it gets
-/// into no other node's tables.
+/// A node's own token cannot claim an address that the Node does not have. So such an address
+/// appears in no other node's tables.
 fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let agent = cluster.client_of(&rights::agent_on(cluster, WITHOUT_KEYS, "node3")?)?;
     let infos: Api<NodeInfoObject> = Api::all(agent);
@@ -156,8 +156,8 @@ fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
         ensure!(!is_there, "node1 sends to {refused} by a tunnel: {table}");
     }
 
-    // An address of the host that no kubelet reports: the administrator lists it, and the agent
-    // claims it.
+    // The kubelet does not report this address of the host. The administrator lists the address,
+    // and the agent claims it.
     let extra = "192.0.2.33";
     let link = "dev=$(ip -o addr | grep 10.52.0.13 | awk '{print $2; exit}')";
     fabric.host("node3")?.sh(&format!("{link}; ip addr add {extra}/32 dev $dev"))?;

@@ -1,7 +1,8 @@
-//! The writes that the token of one node's agent allows: none for another node, and for its own
-//! node only the writes that an agent needs. Also the Secrets that it can read: the keys of its own
-//! rack. Each write goes to a real API server, with a token like a kubelet requests it. At its end
-//! the test shows that without the chart's policies each refused write is accepted.
+//! The rights of the token of one node's agent. It allows no writes for another node, and for its
+//! own node only the writes that an agent needs. It can read only the Secrets with the keys of its
+//! own rack. The test sends each write to a real API server, with a token like the one that a
+//! kubelet requests. At its end the test shows that without the chart's policies each refused write
+//! is accepted.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/own-node",
-    about: "the token of one node's agent writes nothing of another node, and no label, address or condition that is not the agent's",
+    about: "with the token of one node's agent, no object of another node can be written, and of its own node only the agent's fields",
     run: own_node,
 }];
 
@@ -126,7 +127,7 @@ impl Write {
         self.send(cluster, client, false).with_context(|| self.what)
     }
 
-    /// Asserts that the policy refuses it with these words.
+    /// Asserts that the policy refuses this write with these words.
     fn refused(&self, cluster: &Cluster, client: &Client, words: &str) -> Result<()> {
         let answer = self.send(cluster, client, false);
         let Err(kube::Error::Api(refusal)) = answer else {
@@ -441,7 +442,7 @@ fn secrets(cluster: &Cluster, agent: &Client) -> Result<usize> {
     Ok(refused)
 }
 
-/// All objects that an agent might change, without the parts that change by themselves.
+/// All objects that an agent might change, without the fields that Kubernetes changes.
 fn state(cluster: &Cluster) -> Result<String> {
     let kinds = "nodes,nodeinfoes,ipinstances,events.v1.events.k8s.io";
     let text = cluster.kubectl(["get", kinds, "-A", "-o", "json"])?;

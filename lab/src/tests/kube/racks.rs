@@ -1,7 +1,7 @@
-//! The whole system: two racks with real routers, and an agent on each node that is configured only
-//! with its name and the API server. One controller also serves admission, and pods are created in
-//! the API server and attached as by a kubelet. Agents and controller have the accounts of the Helm
-//! chart; each of their rights is used here or listed in `UNSEEN`.
+//! The whole system: two racks with real routers, and an agent on each node. An agent's
+//! configuration has only the node's name and the API server. One controller also serves admission,
+//! and pods are created in the API server and attached as by a kubelet. Agents and controller have
+//! the accounts of the Helm chart; each of their rights is used here or listed in `UNSEEN`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl Racks<'_> {
             agent_on(cluster, RACKS[usize::from(node.starts_with("node2"))], node)
         })?;
         let flags = ["--patch-calico-pod-ips-annotation"];
-        // Two replicas: the follower watches the Lease, which the leader may have taken before its
+        // There are two replicas. The leader may have acquired the Lease before the follower's
         // watch began.
         let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 2, &flags)?;
         replicas.wait_leader(cluster)?;
@@ -157,14 +157,15 @@ impl Racks<'_> {
         nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
         self.agent_told(&db)?;
 
-        // Moved: away from node1a, and created again on the other node of its rack.
+        // The StatefulSet's pod is removed from node1a, and created again on the other node of its
+        // rack.
         db.take_away(cluster, self.fabric)?;
         let db = self.attach("db-0", "node1b", Some("db"))?;
         ensure!(db.addresses == kept, "db-0 had {kept:?} on node1a and has {:?} on node1b", db.addresses);
         nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
 
-        // Drained: the StatefulSet's pod moves back, the node's other pod is created again
-        // elsewhere.
+        // node1b is drained. The StatefulSet's pod moves back, and the node's other pod is created
+        // again elsewhere.
         cluster.kubectl(["cordon", "node1b"])?;
         let web = pods.remove(1);
         let freed = web.addresses.clone();
@@ -201,7 +202,7 @@ impl Racks<'_> {
         cluster.kubectl(["delete", "subnet", "spare", "--timeout=60s"])?;
         cluster.kubectl(["delete", "network", "spare", "--timeout=60s"])?;
 
-        // At its deletion the webhook lists hybridnet's remote clusters.
+        // When the Overlay is deleted, the webhook lists hybridnet's remote clusters.
         cluster.apply(OVERLAY)?;
         cluster.kubectl(["delete", "network", "tunnels", "--timeout=60s"])?;
 

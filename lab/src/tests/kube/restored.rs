@@ -1,10 +1,11 @@
 //! etcd restored from an older snapshot, as after a disaster: nodes still use addresses that the
 //! snapshot does not have.
 //!
-//! A pod that got its address after the snapshot runs with it, and its kubelet reports it again,
-//! but no IPInstance exists. The pod must get exactly this address, and no other pod may get it.
-//! Controllers are stopped for the restore, as the Kubernetes documentation requires for all
-//! clients. In the second half they are not stopped, and must recover by themselves.
+//! A pod that got its address after the snapshot still runs with this address. Its kubelet reports
+//! the pod again, but no IPInstance exists. The pod must get exactly this address, and no other pod
+//! may get it. Controllers are stopped for the restore, as the Kubernetes documentation requires
+//! for all clients. In the second half the controllers are not stopped, and must recover by
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +48,8 @@ impl Running {
         })
     }
 
-    /// Waits for addresses; the kubelet starts the pods with them and reports that.
+    /// Waits until the pods have addresses. Then the kubelet starts the pods with these addresses,
+    /// and reports them.
     fn run(&mut self, cluster: &Cluster, auditor: &AddressAuditor, made: Vec<(Plan, String)>) -> Result<()> {
         cluster.wait(async {
             for (plan, uid) in made {
@@ -114,7 +116,8 @@ fn etcd_restore(context: &Context) -> Result<Verdict> {
         let old = running.make(cluster, &names("old", 15))?;
         running.run(cluster, &auditor, old)?;
         drop(replicas);
-        // In the snapshot these pods have no addresses; they get them right after it.
+        // These pods get their addresses directly after the snapshot, so the snapshot does not have
+        // the addresses.
         let between = running.make(cluster, &names("between", 10))?;
         let snapshot = cluster.snapshot("older")?;
         let replicas = Replicas::start(cluster, &program, 2)?;

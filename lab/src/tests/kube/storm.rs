@@ -23,7 +23,8 @@ use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::stats::percentile;
 
-/// Time limit of a pod: for a new leader, or during an outage of the API server of a minute.
+/// Time limit until a pod has its addresses. It includes the election of a new leader, and an
+/// outage of the API server of one minute.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Addresses of each family.
@@ -71,7 +72,7 @@ pub(super) struct Storm {
 struct Round {
     /// Addresses of the burst that were allocated before the disturbance.
     given_before: usize,
-    /// Time from the disturbance until all of the burst had theirs, in seconds.
+    /// Seconds from the disturbance until all pods of the burst had their addresses.
     all_after: f64,
 }
 
@@ -122,8 +123,8 @@ impl Storm {
             (0..BURST).map(|n| plan(&format!("burst-{number}-{n}"), n, n % 3 == 0)).collect();
         let uids = cluster
             .wait(futures_util::future::try_join_all(plans.iter().map(|plan| self.pretended.create(plan))))?;
-        // Each round at another moment: before the first address, during the allocations, after the
-        // last.
+        // The disturbance comes at another moment in each round: before the first address, during
+        // the allocations, or after the last address.
         let until = number % BURST;
         let given = |state: &crate::kube::auditor::State| {
             uids.iter().filter(|uid| !state.of_pod(uid).is_empty()).count()
@@ -197,14 +198,14 @@ impl Storm {
         })
     }
 
-    /// Allocates every address: one that has leaked in the leader's memory would be missing.
+    /// Allocates every address. An address that has leaked in the leader's memory would be missing.
     fn fill(&self, cluster: &Cluster) -> Result<()> {
         let free = ADDRESSES - STATEFUL;
         let plans: Vec<Plan> = (0..free).map(|n| plan(&format!("fill-{n}"), n, true)).collect();
         cluster.wait(async {
             for plan in &plans {
                 let uid = self.pretended.create(plan).await?;
-                // One after the other, to identify the one that fails.
+                // The pods are checked one after the other, to identify the pod that fails.
                 wait_addresses(&self.auditor, plan, &uid)
                     .await
                     .with_context(|| format!("{} of {free} had theirs: the rest leaked", plan.name))?;
@@ -259,8 +260,8 @@ struct Walker {
 }
 
 impl Walker {
-    /// Pods of a Deployment: each has its own name; every third is deleted before it can have an
-    /// address.
+    /// Creates and deletes pods of a Deployment. Each pod has its own name. Every third pod is
+    /// deleted before it can have an address.
     async fn come_and_go(self) -> Result<()> {
         for count in 0_u64.. {
             if self.stop.load(Ordering::SeqCst) {
@@ -276,8 +277,8 @@ impl Walker {
         Ok(())
     }
 
-    /// The only pod of a StatefulSet: it is recreated each time on another node, with the same
-    /// addresses.
+    /// Creates and deletes the only pod of a StatefulSet. Each time it is on another node, and has
+    /// the same addresses.
     async fn come_back(self) -> Result<()> {
         let mut had: Option<Vec<IpAddr>> = None;
         for count in 0.. {
@@ -291,7 +292,7 @@ impl Walker {
             let mut has = wait_addresses(&self.auditor, &plan, &uid).await?;
             has.sort_unstable();
             if let Some(had) = had.as_ref().filter(|had| **had != has) {
-                bail!("{}/db-0 had {had:?} and came back with {has:?}", plan.namespace);
+                bail!("{}/db-0 had {had:?}, and has {has:?} after it was created again", plan.namespace);
             }
             had = Some(has);
             self.delete(&plan).await?;

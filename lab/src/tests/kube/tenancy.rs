@@ -16,7 +16,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/tenancy",
-    about: "a Namespace that names a Network restricts its pods to it, by annotation and by label, at creation and at update",
+    about: "a Namespace that names a Network restricts its pods to this Network, by annotation and by label, at creation and at update",
     run: tenancy,
 }];
 

@@ -1,7 +1,7 @@
 //! Two IPInstances of one address, created by another program: while a controller runs, and while
-//! none runs. The pod that uses the address keeps it. If no pod uses it, the older pod keeps it.
-//! The other pod gets another address, and an event. If both pods use it, only their owner can
-//! decide.
+//! no controller runs. The pod that uses the address keeps it. If no pod uses it, the older pod
+//! keeps it. The other pod gets another address, and an event. If both pods use it, only their
+//! owner can decide.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -33,14 +33,14 @@ struct Pod {
 }
 
 impl Pod {
-    /// Creates it in the namespace with this number.
+    /// Creates the pod in the namespace with this number.
     fn make(cluster: &Cluster, pretended: &Pretended, name: &str, namespace: usize) -> Result<Self> {
         let plan = plan(name, namespace, false);
         let uid = cluster.wait(pretended.create(&plan))?;
         Ok(Self { plan, uid })
     }
 
-    /// Creates an IPInstance for it, as the controller would.
+    /// Creates an IPInstance for the pod, as the controller would.
     fn forge(&self, cluster: &Cluster, address: &str) -> Result<()> {
         let Plan { namespace, name, node, .. } = &self.plan;
         let object = json!({
@@ -69,7 +69,7 @@ impl Pod {
         cluster.apply(&object.to_string()).map(drop)
     }
 
-    /// Waits until it has exactly one address that meets a condition.
+    /// Waits until the pod has exactly one address, and the address meets a condition.
     fn wait_one(
         &self,
         cluster: &Cluster,
@@ -84,7 +84,7 @@ impl Pod {
         }))
     }
 
-    /// Waits until an event about it has these words.
+    /// Waits until an event about the pod has these words.
     fn wait_told(&self, cluster: &Cluster, words: &[&str]) -> Result<()> {
         let namespace = &self.plan.namespace;
         wait_for(&format!("an event about {namespace}/{}", self.plan.name), PATIENCE, || {
@@ -122,7 +122,8 @@ fn twice(context: &Context) -> Result<Verdict> {
         let auditor = AddressAuditor::open(cluster)?;
         let make = |name: &str, namespace| Pod::make(cluster, &pretended, name, namespace);
 
-        // While a controller runs. The second pod already has an address, and keeps it.
+        // The first two cases happen while a controller runs. The second pod already has an
+        // address, and keeps it.
         let (first, second) = (make("first", 0)?, make("second", 1)?);
         let one = cluster.wait(wait_addresses(&auditor, &first.plan, &first.uid))?[0];
         let two = cluster.wait(wait_addresses(&auditor, &second.plan, &second.uid))?[0];
@@ -135,8 +136,8 @@ fn twice(context: &Context) -> Result<Verdict> {
         second.wait_one(cluster, &auditor, "only its earlier address", |address| address == two)?;
         first.wait_one(cluster, &auditor, "its address as before", |address| address == one)?;
 
-        // While none runs. The older one is in the namespace with the later name, so age decides
-        // and not the name.
+        // These cases happen while no controller runs. The older pod is in the namespace with the
+        // later name, so the result shows that the age decides and not the name.
         replicas.kill_all()?;
         let (younger, older) = (make("younger", 0)?, make("older", 1)?);
         let (unused, used) = (make("unused", 0)?, make("used", 1)?);
@@ -162,8 +163,8 @@ fn twice(context: &Context) -> Result<Verdict> {
         used.wait_one(cluster, &auditor, "the address that it uses", |address| is(address, "100.64.1.101"))?;
         unused.wait_told(cluster, &["100.64.1.101 belongs to IPInstance storm-b/100-64-1-101"])?;
 
-        // Two pods that both use it get an event, and neither loses it. When one is deleted, the
-        // other keeps it alone.
+        // If both pods use the address, both get an event, and neither loses the address. When one
+        // pod is deleted, the other pod keeps the address.
         both.wait_told(cluster, &["100.64.1.102", "storm-b/100-64-1-102", "delete one of the two pods"])?;
         of_two.wait_told(cluster, &["100.64.1.102", "storm-a/100-64-1-102", "delete one of the two pods"])?;
         both.wait_one(cluster, &auditor, "the address that it uses", |address| is(address, "100.64.1.102"))?;

@@ -16,16 +16,17 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/unsupported",
-    about: "NetworkPolicies, virtual machines' pods and global Services: one event on each of the first 20, one log line, a metric",
+    about: "NetworkPolicies, virtual machines' pods and global Services: one event on each of the first 20 objects, one log line, a metric",
     run: unsupported,
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The bound of the controller.
+/// The controller's limit of events per reason.
 const EVENTS: usize = 20;
-/// More NetworkPolicies than get an event.
+/// Number of NetworkPolicies: more than the limit of events.
 const POLICIES: usize = EVENTS + 5;
-/// No replica loses the Lease while the API server restarts: the events belong to one term.
+/// With this Lease no replica loses the leadership while the API server restarts, so all events
+/// belong to one term.
 const FLAGS: &[&str] = &["--webhook=false", "--lease-duration-seconds=600"];
 const GLOBAL: &str = "networking.alibaba.com/global-service";
 
@@ -61,7 +62,8 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         let program = context.controller()?;
         crds::install(cluster)?;
         let accounts = Accounts::create(cluster, &[])?;
-        // One each, and too many policies, before the leader starts.
+        // Before the leader starts, there are one virtual machine, one global Service, and too many
+        // policies.
         apply(cluster, (0..POLICIES).map(|number| policy(&format!("policy-{number}"))))?;
         apply(cluster, [virtual_machine("vm-1"), service("global-1", "true"), service("local", "false")])?;
 
@@ -81,8 +83,7 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         }
 
         // A change of each object, a restart of the API server, and then a new object of each kind.
-        // The new events are the last ones of their watches: an event that was repeated would be
-        // there before them.
+        // The new events come last in their watches, so a repeated event would already be there.
         for object in ["networkpolicy/policy-0", "pod/vm-1", "service/global-1"] {
             cluster.kubectl(["label", object, "changed=yes"])?;
         }
@@ -96,7 +97,7 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         ensure!(before.keys().all(|about| after.contains_key(about)), "{before:?} and then {after:?}");
         ensure!(!after.contains_key("Service/local"), "an event on a local Service: {after:?}");
 
-        // Each kind has one line: the policies exceeded the bound from the beginning.
+        // The log has one line for each kind.
         let log = std::fs::read_to_string(replicas.log(0))?;
         for (kind, object, text) in [
             ("NetworkPolicy", "default/policy-", "only the first 20 objects get an event"),
@@ -111,7 +112,7 @@ fn unsupported(context: &Context) -> Result<Verdict> {
             ensure!(line.contains(object) && line.contains(text), "{line}");
         }
 
-        // Objects that are deleted, or request the feature no longer, are not counted.
+        // The metric does not count deleted objects, or objects that request the feature no longer.
         cluster.kubectl(["delete", "networkpolicy", "late"])?;
         cluster.kubectl(["delete", "pod", "vm-2", "--force", "--grace-period=0"])?;
         cluster.kubectl(["annotate", "service", "global-2", "--overwrite", &format!("{GLOBAL}=false")])?;

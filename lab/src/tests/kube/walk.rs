@@ -3,8 +3,9 @@
 //! assertions after a section.
 //!
 //! A block that cannot run in the lab has a comment before it in the page's source, with the
-//! reason: `<!-- not in the lab: there is no registry -->`. It is skipped and reported. Commands
-//! find `deploy/` as in the repository, in a folder of the test, which keeps their output files.
+//! reason: `<!-- not in the lab: there is no registry -->`. It is skipped and reported. The
+//! commands run in a folder of the test, which has `deploy/` as the repository does. The folder
+//! keeps their output files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::kube::Cluster;
 use crate::progress::say;
 use crate::shell::{cmd, run};
 
-/// The beginning of the comment.
+/// The beginning of a comment that excludes a block.
 const NOT_HERE: &str = "<!-- not in the lab:";
 
 /// Time limit of a section's blocks in seconds: some of their commands may wait forever.
@@ -111,7 +112,7 @@ impl Walk {
     }
 }
 
-/// The sections with blocks.
+/// Returns the sections with blocks.
 fn parse(page: &str) -> Result<Vec<Section>> {
     let mut sections: Vec<Section> = Vec::new();
     let mut not_here = None;
@@ -129,7 +130,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             match (language, sections.last_mut()) {
                 ("sh", Some(section)) => section.blocks.push(Block { text, not_here: not_here.take() }),
                 ("sh", None) => bail!("a block before the first section: {text}"),
-                // Another block is an illustration, for example in YAML.
+                // A block in another language is an illustration, for example in YAML.
                 _ => {}
             }
         }

@@ -2,9 +2,9 @@
 //! requests while the webhook is down, and certificates that are rotated during requests.
 //!
 //! Two replicas of the controller run. The API server uses one for validation and the other for
-//! mutation. So both must serve certificates that the configurations trust. Neither leads (the
-//! Lease names another holder): the test is about the work of every replica, and nothing else
-//! changes the objects.
+//! mutation. So both must serve certificates that the configurations trust. Neither replica leads,
+//! because the Lease names another holder. So the test shows the work of every replica, and no
+//! leader changes the objects.
 
 mod cases;
 
@@ -40,8 +40,8 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Short enough for several rotations: a certificate is replaced after 12 s, and served 3 s after
-/// it was issued.
+/// Flags for several rotations in a short time: a certificate is replaced after 12 s, and the new
+/// certificate is served 3 s after its creation.
 const SHORT: [&str; 2] = ["--webhook-cert-lifetime-seconds=18", "--webhook-cert-overlap-seconds=3"];
 /// Number of rotations during the requests.
 const ROTATIONS: usize = 3;
@@ -56,8 +56,8 @@ fn rules(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// Creates the kinds, a Lease of another holder, two replicas, and configurations that call one
-/// each; waits for trust.
+/// Creates the CRDs, a Lease of another holder, two replicas, and two configurations. Each
+/// configuration calls one replica. Waits until the API server trusts both.
 pub(super) fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result<Replicas> {
     super::crds::install(cluster)?;
     cluster.apply(LEASE)?;
@@ -85,7 +85,7 @@ pub(in crate::tests) fn register(
     await_verdicts(cluster, replicas)
 }
 
-/// Held by an absent holder, for a day.
+/// A Lease of an absent holder, for one day.
 const LEASE: &str = "
 apiVersion: coordination.k8s.io/v1
 kind: Lease
@@ -97,8 +97,8 @@ spec:
   renewTime: \"2026-01-01T00:00:00.000000Z\"
 ";
 
-/// Waits until both webhooks answer the API server: the one that fails closed accepts a Network,
-/// and a pod is mutated.
+/// Waits until both webhooks answer the API server: the validating webhook accepts a Network, and
+/// the other mutates a pod.
 fn await_verdicts(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     wait_for("the webhooks to answer", PATIENCE, || {
         if let Err(ended) = replicas.still_running() {

@@ -1,5 +1,5 @@
-//! The agent's own kernel tests in a user-mode kernel, including those for which the machine's
-//! kernel may lack the devices.
+//! The agent's own kernel tests in a user-mode kernel, including the tests of devices that the
+//! machine's kernel may not have.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::product::cargo_with_log as cargo;
 use crate::tests::{Context, Test, Verdict, passed};
 use crate::uml;
 
-/// This test boots its kernel by itself: there is no cargo inside.
+/// This test boots the user-mode kernel by itself, because cargo does not run inside that kernel.
 pub(in crate::tests) const TESTS: &[Test] = &[Test {
     name: "l2/kernel-tests",
-    about: "the agent's tests of IPVLAN and VLAN devices, which are skipped where the kernel has none",
+    about: "the agent's tests of IPVLAN and VLAN devices, which are skipped on a kernel without these devices",
     run: kernel_tests,
 }];
 

@@ -29,7 +29,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
 ];
 
-/// One pod on each node of each rack.
+/// Attaches one pod on each node of each rack.
 fn one_each(bed: &Bed<'_>) -> Result<Vec<(Sandbox, Attached)>> {
     let nodes = RACKS.iter().flat_map(|rack| rack.nodes.map(|node| (rack, node)));
     nodes.map(|(rack, node)| rack.attach(bed, node, "p")).collect()
@@ -55,7 +55,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             };
             attached.addresses.iter().map(flow).collect::<Vec<_>>()
         }));
-        // One slow processor handles all pods.
+        // One slow processor handles all pods, so the pings are less frequent.
         let mut pinger = Pinger::start(all, Duration::from_millis(50))?;
         pinger.settle(PATIENCE)?;
         let state =

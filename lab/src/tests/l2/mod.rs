@@ -24,7 +24,7 @@ use crate::shell::{Seen, wait_for};
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "l2/switch",
-        about: "tagged hosts of two racks reach each other, and not through a port that lacks their VLAN",
+        about: "tagged hosts of two racks reach each other, except through a port without their VLAN",
         run: switch,
     },
     Test {
@@ -88,7 +88,8 @@ impl Rack {
         Ok(pod)
     }
 
-    /// Fails unless an error names a gateway that does not answer; any of them may be the first.
+    /// Fails unless an error names a gateway that does not answer. Any of the gateways may be the
+    /// first.
     fn names_gateway(&self, said: &str) -> Result<()> {
         let named = self.gateways.iter().any(|gateway| said.contains(gateway));
         ensure!(named, "the error has none of {:?}: {said}", self.gateways);
@@ -104,7 +105,11 @@ impl Rack {
     fn attach(&self, bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, Attached)> {
         let pod = Sandbox::create(bed.fabric, node, name)?;
         let attached = cni::add(bed.fabric, &self.conf(), &pod).with_context(|| self.attachment)?;
-        ensure!(attached.addresses.len() == 2, "{name} has {:?}, not one of each family", attached.addresses);
+        ensure!(
+            attached.addresses.len() == 2,
+            "{name} has the addresses {:?}, not one address of each family",
+            attached.addresses
+        );
         let device = pod.ns.ip(["-d", "-o", "link", "show", "eth0"])?;
         ensure!(device.contains(self.attachment), "{name}'s device is not {}: {device}", self.attachment);
         Ok((pod, attached))
@@ -167,12 +172,12 @@ fn pairs(context: &Context) -> Result<Verdict> {
             parties.push(Party::host(bed.host(host)?, &addresses)?);
         }
         let pairs = matrix(&parties)?;
-        // A packet of a pod or of the host may have waited for the answer, but the node itself sent
+        // A packet of a pod or of the host may have caused the request, but the node itself sent
         // the request.
         let asked = asked.seen();
         ensure!(!asked.is_empty(), "no ARP request was seen");
         for pod in behind_veth {
-            // A request for one's own address is an announcement.
+            // A request for the sender's own address is an announcement.
             let (by_pod, own) = (format!(" tell {pod},"), format!("who-has {pod} "));
             let as_pod = asked.iter().find(|line| line.contains(&by_pod) && !line.contains(&own));
             ensure!(

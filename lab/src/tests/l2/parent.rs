@@ -1,4 +1,4 @@
-//! Effects on pods on a VLAN when the link that carries it changes.
+//! Pods on a VLAN while the parent link of the VLAN changes.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
     Test {
         name: "l2/untagged",
-        about: "netID 0: pods on the nodes' own network, with the nodes; the device of the earlier VLAN is removed",
+        about: "netID 0: pods are on the nodes' own network; the device of the earlier VLAN is removed",
         run: untagged,
     },
     Test {
@@ -87,13 +87,13 @@ fn parent(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The number of the device, which changes if it was created again.
+/// The index of the device. The index changes if the device was created again.
 fn device(node: &Host, vlan: u16) -> Result<String> {
     node.sh(&format!("cat /sys/class/net/eth1.{vlan}/ifindex"))
 }
 
-/// The manifests of a node with its own network instead of the VLAN; it allocates `first` to
-/// `first` + 9.
+/// Writes manifests that use the node's own network instead of the VLAN. The node allocates `first`
+/// to `first` + 9.
 fn own_network(bed: &Bed<'_>, rack: &Rack, node: &str, first: u32) -> Result<()> {
     let subnet = |version: u8, cidr: String, prefix: String| {
         format!(

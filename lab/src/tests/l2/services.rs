@@ -1,6 +1,7 @@
-//! Services for pods with attachment `ipvlan`: through the veth pair to the node, translated there,
-//! and back on the same path. A translated connection to a slave gets the node's address, by the
-//! agent's own rule. Plain DNAT rules stand in for kube-proxy.
+//! Services for pods with attachment `ipvlan`: packets pass the veth pair to the node, are
+//! translated on the node, and return on the same path. By the agent's own rule, a translated
+//! connection to a slave has the node's address as its source. Plain DNAT rules replace kube-proxy
+//! here.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -33,7 +33,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
 ];
 
-/// For each rack, a pod's name and the requested addresses, one of each family.
+/// Runs a test for each rack, with requested addresses for a pod, one of each family.
 fn each(context: &Context, test: impl Fn(&Bed<'_>, &Rack, [&str; 2]) -> Result<String>) -> Result<Verdict> {
     lab(context, "l2", |bed| {
         let mut seen = Vec::new();
@@ -115,8 +115,8 @@ fn announced(context: &Context) -> Result<Verdict> {
         let pod = rack.named_pod(bed, "announced", addresses[0])?;
         let attached = cni::add(bed.fabric, &rack.conf(), &pod)?;
         for address in &attached.addresses {
-            // A gratuitous ARP has the address as its sender; an unsolicited NA as its target, to
-            // all nodes.
+            // A gratuitous ARP has the address as its sender. An unsolicited NA has it as its
+            // target, and is sent to all nodes.
             let address = address.to_string();
             let announcement = if address.contains(':') {
                 ["ff02::1", "advertisement"]

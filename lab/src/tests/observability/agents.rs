@@ -1,6 +1,6 @@
 //! Faults of an agent as a whole: it is stopped, it reaches no router, its manifests are refused,
-//! its store is damaged, and Prometheus loses it as a target. The alerts for them must not depend
-//! on series that disappear with the fault.
+//! its store is damaged, and Prometheus loses it as a target. The alerts for these faults must not
+//! depend on series that disappear with the fault.
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -14,7 +14,8 @@ const FIREWALL: &str = "nft 'table inet firewall { \
     chain in { type filter hook input priority 0; tcp sport 179 drop; tcp dport 179 drop; }; \
     chain out { type filter hook output priority 0; tcp sport 179 drop; tcp dport 179 drop; }; }'";
 
-/// The agent is stopped, then started while a firewall drops BGP: it has had no session since.
+/// The agent is stopped, and then started while a firewall drops BGP. It has had no session since
+/// its start.
 pub(super) fn stopped(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;

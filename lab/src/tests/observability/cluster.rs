@@ -27,7 +27,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::Cluster.test(),
-    about: "each alert about controller, webhook and API server fires for its fault and clears, every panel about them has data",
+    about: "each alert about controller, webhook and API server fires during its fault and clears, every panel about these has data",
     run: observed,
 };
 
@@ -162,12 +162,12 @@ impl Observed<'_> {
         prometheus.wait_cleared("TrunklineAddressConflict")
     }
 
-    /// Without the right to read Networks the webhook has no verdict on pods that name one.
+    /// Without the right to read Networks, the webhook cannot check pods that name a Network.
     fn forbidden(&self, prometheus: &Prometheus) -> Result<()> {
         let cluster = &*self.cluster;
         let role = ["get", "clusterrole", "trunkline-controller", "-o", "json"];
         let mut role: Value = serde_json::from_str(&cluster.kubectl(role)?)?;
-        // Without the fields that the server added: it is restored unchanged.
+        // The role is stored without the server's fields, to restore it unchanged.
         role["metadata"] = json!({"name": "trunkline-controller"});
         let whole = role.to_string();
         let of_networks = |rule: &Value| {
@@ -296,8 +296,8 @@ fn replace(cluster: &Cluster, object: &str) -> Result<()> {
     crate::shell::run_with_input(&mut cluster.kubectl_command(&["replace", "-f", "-"]), object).map(drop)
 }
 
-/// Whether a pod in a missing Network is refused for that reason. It is admitted if the webhook has
-/// no verdict; it is not created in either case.
+/// Whether a pod in a missing Network is refused for that reason. If the webhook cannot check the
+/// pod, it is admitted. This is a dry run, so no pod is created.
 fn is_judged(cluster: &Cluster) -> Result<bool> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -16,17 +16,17 @@ use crate::kube::daemon::Daemon;
 use crate::progress::{say, step};
 use crate::shell::{Seen, giving_way, run};
 
-/// Its address, on its node.
+/// The collector's address, on its node.
 pub(super) const ENDPOINT: &str = "127.0.0.1:4318";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Finds or builds the program. The inner error names the missing part on this machine, for a test
-/// that is skipped then.
+/// Finds or builds the program. The inner error names the missing part on this machine. With this
+/// error, a test is skipped.
 pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>> {
     let folder = place.state.parent().context("the target folder")?.join("otel");
     let module = place.repository.join("lab/otel-collector");
     std::fs::create_dir_all(&folder)?;
-    // One process builds, the others use the result.
+    // One process builds the program, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     let wanted: String = ["go.sum", "main.go"]
@@ -62,8 +62,8 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Starts it and waits until it listens. The file keeps the data of an earlier collector on
-    /// this node.
+    /// Starts the collector, and waits until it listens. The file keeps the data of an earlier
+    /// collector on this node.
     pub(super) fn start(fabric: &Fabric, host: &Host, program: &Path) -> Result<Self> {
         let folder = fabric.folder.join("otel");
         std::fs::create_dir_all(&folder)?;
@@ -90,7 +90,7 @@ impl Collector {
         Ok(Self { daemon, output })
     }
 
-    /// Kills it without a shutdown.
+    /// Kills the collector without a shutdown.
     pub(super) fn kill(mut self) -> Result<()> {
         self.daemon.still_running()?;
         self.daemon.kill()

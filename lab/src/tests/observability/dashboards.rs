@@ -1,7 +1,7 @@
-//! The dashboards and the schema that Grafana publishes: types (`@grafana/schema`), including those
-//! of the panels' plugins, against which the files are compiled. The versions are the first and the
-//! last release of Grafana 11: the first release must know all features that the dashboards use,
-//! and the last release must still accept them.
+//! A check of the dashboards against the schema that Grafana publishes. The schema consists of
+//! types (`@grafana/schema`), also for the panels' plugins. The files are compiled against these
+//! types. The versions are the first and the last release of Grafana 11. The first release must
+//! know all features that the dashboards use, and the last release must still accept them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The lab of each expression. No lab can produce data for all dashboards and alerts: two racks
 //! have no API server, the cluster has no VLAN, and the VLAN lab has only VLANs. So the first
-//! metric of an expression decides its lab, without a manual list. A new panel or alert without a
-//! lab makes [`divided`] fail, and one without data makes [`evaluate`] fail in its lab.
+//! metric of an expression decides its lab, without a manual list. [`divided`] fails if a new panel
+//! or alert has no lab. [`evaluate`] fails in a lab if a panel or alert of this lab has no data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) enum Lab {
     TwoRacks,
     /// Nodes with an API server as their source, and controllers.
     Cluster,
-    /// Pods on VLANs, which need a kernel that has such devices.
+    /// Pods on VLANs. They need a kernel with VLAN devices.
     Vlans,
 }
 
@@ -44,7 +44,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_kernel_", Lab::TwoRacks),
     ("trunkline_manifests_", Lab::TwoRacks),
     ("trunkline_network_", Lab::TwoRacks),
-    // No panel and no alert uses it; `observability/otlp` does.
+    // No panel and no alert uses these metrics. `observability/otlp` uses them.
     ("trunkline_otlp_", Lab::TwoRacks),
     ("trunkline_probe_", Lab::TwoRacks),
     ("trunkline_ready", Lab::TwoRacks),
@@ -132,8 +132,8 @@ pub(super) fn divided(place: &Place) -> Result<BTreeMap<Lab, (usize, BTreeSet<St
     Ok(divided)
 }
 
-/// The final check of a lab: each expression of its panels has had data since the start of its
-/// Prometheus, and each of its alerts has fired and cleared. Returns a text.
+/// The final check of a lab. Each expression of its panels has had data since the start of its
+/// Prometheus. Each of its alerts has fired and cleared. Returns a text.
 pub(super) fn evaluate(lab: Lab, prometheus: &Prometheus, place: &Place) -> Result<String> {
     let mut faults = Vec::new();
     let mut evaluated = 0;

@@ -1,6 +1,6 @@
 //! Links in the dashboards' files: from each panel to another dashboard, and from each panel with a
-//! threshold to its section of the runbook. Each alert is linked from a panel. The test follows the
-//! generated files, not their source, so that it finds an address that Grafana would not find.
+//! threshold to its section of the runbook. At least one panel links to each alert. The test reads
+//! the generated files and not their source, because Grafana also reads the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 

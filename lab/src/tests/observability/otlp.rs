@@ -1,6 +1,6 @@
 //! A real OpenTelemetry Collector with an agent: events arrive as log records, attached pods as
-//! traces. While it is down, the agent continues, and no event in its history is lost. The header
-//! with its credential is shown nowhere.
+//! traces. While it is down, the agent continues, and no event in its history is lost. No output
+//! shows the header with the collector's credential.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/otlp",
-    about: "a real OpenTelemetry Collector receives events and traces of pods; while it is down the agent continues; credentials appear nowhere",
+    about: "a real OpenTelemetry Collector receives events and traces of pods; while the collector is down the agent continues; credentials appear nowhere",
     run: otlp,
 };
 
@@ -84,7 +84,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
             );
         }
 
-        // Up again: earlier and new events arrive.
+        // The collector runs again. Earlier and new events arrive.
         let collector = Collector::start(bed.fabric, node, &program)?;
         wait_told(&collector, "sessionUp", TOR, 2)?;
         wait_trace(&collector, "attach", &meanwhile)?;
@@ -108,7 +108,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
         let first = numbers.first().copied().context("no events")?;
         ensure!(
             numbers.iter().copied().eq(first..first + numbers.len() as u64),
-            "there are gaps: {numbers:?}"
+            "events are missing: {numbers:?}"
         );
         for (resource, record) in &logs {
             ensure!(attribute(resource, "service.name") == "lab", "{resource}");
@@ -154,7 +154,7 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
 fn refused(bed: &Bed<'_>, collector: &Collector) -> Result<()> {
     let pod = bed.pod("refused")?;
     let outcome = cni::add(bed.fabric, &cni::trunkline(Some("nowhere")), &pod);
-    ensure!(outcome.is_err(), "there is no such network: {outcome:?}");
+    ensure!(outcome.is_err(), "a pod of a missing network was attached: {outcome:?}");
     let (root, steps) = wait_trace(collector, "attach", &pod)?;
     for span in [Some(&root), steps.last()].into_iter().flatten() {
         ensure!(span["status"]["code"] == 2, "{span}");
@@ -163,7 +163,8 @@ fn refused(bed: &Bed<'_>, collector: &Collector) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the last trace of that kind about a pod: its root, and the steps ordered by start.
+/// Waits for the last trace of this name about a pod. Returns its root, and its steps ordered by
+/// their start.
 fn wait_trace(collector: &Collector, name: &str, pod: &Sandbox) -> Result<(Value, Vec<Value>)> {
     wait_for(&format!("a trace `{name}` of {}", pod.name), PATIENCE, || {
         let spans = collector.spans()?;
@@ -215,7 +216,7 @@ fn wait_told(collector: &Collector, kind: &str, peer: &str, count: usize) -> Res
     })
 }
 
-/// The sum of a metric's series with this beginning.
+/// The sum of the series that begin with this text.
 fn value(metrics: &str, series: &str) -> u64 {
     let values = metrics.lines().filter(|line| line.starts_with(series));
     values.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()

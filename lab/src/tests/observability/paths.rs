@@ -20,7 +20,7 @@ use crate::tests::bed::{Bed, PATIENCE};
 const NOBODY_1: &str = "10.201.99.99";
 const NOBODY_2: &str = "10.202.99.99";
 
-/// Sends datagrams to many ports of an address, and so over all next hops.
+/// Sends datagrams to many ports of an address. So they use all next hops.
 fn spray(bed: &Bed<'_>, from: &str, to: &str) -> Result<()> {
     let line =
         format!("for i in $(seq 1 800); do echo x >/dev/udp/{to}/$((20000 + i)); done 2>/dev/null || :");
@@ -49,7 +49,8 @@ pub(super) fn nobody(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     Ok(())
 }
 
-/// Packets for such an address at a node with one remaining router, which has no alternate path.
+/// Packets for such an address arrive at a node with one remaining router. This node has no
+/// alternate path.
 pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let line = "neighbor 10.22.0.22 shutdown";
     configure(bed, "tor2b", &["router bgp 65022", line])?;
@@ -69,7 +70,7 @@ pub(super) fn alone(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
 pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;
-    // Without v6only it binds the port in both families.
+    // Without v6only, the socket binds the port in both families.
     let taken = node.ns.within(|| Ok(TcpListener::bind("[::]:179")?))?;
     client::start_agent(node)?;
     prometheus.wait_firing("TrunklineBgpNotListening", "node1b")?;
@@ -78,8 +79,8 @@ pub(super) fn port_taken(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_established(node, PATIENCE)
 }
 
-/// A speaker that does not run. Only a defect of the program leads there, not a fault of the host:
-/// `cli/tests/start.rs` tests the agent, and this test the alert.
+/// An exporter with the metrics of a speaker that does not run. Only a defect of the program causes
+/// this state. `cli/tests/start.rs` tests the agent, and this test the alert.
 pub(super) struct Exporter {
     port: u16,
     running: Arc<AtomicBool>,
@@ -127,7 +128,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes the thread.
+        // This connection wakes the thread.
         let _refused = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();

@@ -1,9 +1,9 @@
 //! A real Prometheus that scrapes agents in their namespaces, and controllers.
 //!
 //! It runs in the machine's own namespace, on loopback, like the controllers. An agent's `/metrics`
-//! is on the loopback of its node, so its target is a [`Window`]: a port here whose connections are
-//! made on the node. The rules are the released ones with shorter times ([`hastened`]): a wait of
-//! five minutes is no better test than one of two seconds.
+//! is on the loopback of its node. So its target is a [`Window`]: a port of this machine that
+//! forwards connections to the node. The rules are the released rules with shorter times
+//! ([`hastened`]), because a wait of five minutes is no better test than a wait of two seconds.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ use crate::shell::{Seen, cmd, wait_for};
 /// The agent's default port.
 const AGENT: u16 = 9473;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Files with the targets of one job each. Prometheus reads them again when they change.
+/// Files with targets, one for each job. Prometheus reads a file again when it changes.
 const AGENTS: &str = "agents.json";
 const CONTROLLERS: &str = "controllers.json";
 
@@ -46,7 +46,7 @@ impl Target<'_> {
         }
     }
 
-    /// Its current `/metrics`.
+    /// The target's current `/metrics`.
     pub(super) fn metrics(self) -> Result<String> {
         let mut stream = match self {
             Target::Agent(host) => host.ns.within(|| connect(AGENT))?,
@@ -63,11 +63,11 @@ pub(super) struct Prometheus {
     folder: PathBuf,
     /// The agents as targets, in the format of `file_sd_configs`.
     agents: Vec<Value>,
-    /// Alerts that fired after a wait.
+    /// Alerts for which a wait has seen that they fire.
     fired: RefCell<BTreeSet<String>>,
-    /// Alerts that cleared after a wait.
+    /// Alerts for which a wait has seen that they cleared.
     cleared: RefCell<BTreeSet<String>>,
-    /// Alerts over a range that still has the values of a fault that is over.
+    /// Alerts with a time range. The fault is over, but the range still contains its values.
     clearing: RefCell<Vec<&'static str>>,
     began: Instant,
     _windows: Vec<Window>,
@@ -117,7 +117,7 @@ async fn look_through(listener: tokio::net::TcpListener, into: Namespace, inner:
 }
 
 impl Prometheus {
-    /// Starts it with its files in `folder`, and waits until it has scraped all of these.
+    /// Starts Prometheus with its files in `folder`, and waits until it has scraped all targets.
     pub(super) fn start(folder: &Path, targets: &[Target<'_>], rules: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         std::fs::create_dir_all(folder)?;
@@ -188,12 +188,12 @@ impl Prometheus {
         })
     }
 
-    /// From now on, only these of its agents are targets.
+    /// Restricts the targets to the chosen agents.
     pub(super) fn scrape_agents(&self, chosen: impl Fn(&str) -> bool) -> Result<()> {
         let is_chosen = |target: &&Value| target["labels"]["instance"].as_str().is_some_and(&chosen);
         let targets: Vec<&Value> = self.agents.iter().filter(is_chosen).collect();
-        // Atomically: Prometheus never reads half of the file, and it does not read files of the
-        // new name.
+        // The file is replaced atomically, so Prometheus never reads half of it. Prometheus does
+        // not read a file with the temporary name.
         let next = self.folder.join("targets.new");
         std::fs::write(&next, json!(targets).to_string())?;
         std::fs::rename(&next, self.folder.join(AGENTS)).context(AGENTS)
@@ -216,7 +216,7 @@ impl Prometheus {
         Ok(all.iter().filter(|one| has_number(&one["values"])).count())
     }
 
-    /// Waits until every target that is up was scraped once more. A rate only sees changes between
+    /// Waits until every target that is up was scraped once more. `rate` uses only changes between
     /// two scrapes, and no change before the first scrape.
     pub(super) fn wait_scrape(&self) -> Result<()> {
         let asked = self.now()?;
@@ -241,7 +241,7 @@ impl Prometheus {
         Ok(firing.map(|one| one["labels"]["instance"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
-    /// Waits until an alert fires for a node; without an instance if that is empty.
+    /// Waits until an alert fires for a node. If `instance` is empty, the alert has no such label.
     pub(super) fn wait_firing(&self, alert: &str, instance: &str) -> Result<()> {
         wait_for(&format!("{alert} to fire for {instance}"), PATIENCE, || {
             let firing = self.firing(alert)?;
@@ -270,7 +270,8 @@ impl Prometheus {
     }
 
     /// The fault of these alerts is over. They clear after their range of a minute. Later faults
-    /// begin before that, and [`Prometheus::wait_all_cleared`] waits for all of them together.
+    /// begin before that moment. [`Prometheus::wait_all_cleared`] waits for all of these alerts
+    /// together.
     pub(super) fn clear_later(&self, alerts: &[&'static str]) {
         self.clearing.borrow_mut().extend(alerts);
     }
@@ -284,9 +285,9 @@ const WEEK: &str = "< 604800";
 /// Remaining lifetime at which a certificate should have been replaced, in seconds.
 pub(super) const LAST_SECONDS: u32 = 15;
 
-/// The rules with seconds instead of minutes in each `for:` and each range: an alert that needs
-/// five minutes needs five seconds. Ranges keep at least a minute, since a scrape per second would
-/// otherwise see too few changes of a router. The week before a certificate's expiry becomes
+/// Replaces minutes by seconds in each `for:` and each range. So an alert that needs five minutes
+/// needs five seconds. Ranges keep at least a minute. Otherwise they would contain too few changes
+/// of a router, with one scrape per second. The week before a certificate's expiry becomes
 /// [`LAST_SECONDS`].
 pub(super) fn hastened(rules: &str) -> Result<String> {
     let mut changed = 0;
@@ -321,7 +322,7 @@ fn values(answer: &Value) -> Result<Vec<f64>> {
     }
 }
 
-/// `data` of an answer.
+/// Returns the field `data` of an answer.
 fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
     let encoded = parameters.iter().map(|(name, value)| format!("{name}={}", percent(value)));
     let query = encoded.collect::<Vec<_>>().join("&");
@@ -331,7 +332,7 @@ fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
     Ok(body["data"].clone())
 }
 
-/// Connects to this machine's loopback, or to that of the thread's namespace.
+/// Connects to the loopback of the thread's namespace, which may be the machine's own namespace.
 fn connect(port: u16) -> Result<TcpStream> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("127.0.0.1:{port}"))
 }

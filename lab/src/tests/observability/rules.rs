@@ -1,5 +1,5 @@
-//! The alert rules: promtool accepts them, and unit tests pass. Each has its cases and its section
-//! in the runbook, all its metrics are exported, and each belongs to a lab that fires it.
+//! The alert rules: promtool accepts them, and unit tests pass. Each rule has test cases and a
+//! section in the runbook, and uses only exported metrics. Each rule has a lab in which it fires.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,7 @@ pub(super) fn read(place: &Place) -> Result<Vec<Rule>> {
     Ok(rules.groups.into_iter().flat_map(|group| group.rules).collect())
 }
 
-/// Checks consistency, and returns the number of alerts. The error names what does not match.
+/// Checks consistency, and returns the number of alerts. The error names each difference.
 fn consistent(place: &Place) -> Result<usize> {
     let text = |name: &str| std::fs::read_to_string(place.repository.join(name)).context(name.to_owned());
     let rules = read(place)?;

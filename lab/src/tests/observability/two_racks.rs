@@ -24,7 +24,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::TwoRacks.test(),
-    about: "each alert fires for its fault and clears, every panel about nodes has data, and promtool accepts the metrics",
+    about: "each alert fires during its fault and clears, every panel about nodes has data, and promtool accepts the metrics",
     run: two_racks,
 };
 
@@ -102,11 +102,14 @@ fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         configure(bed, router, &[bgp, line])?;
         prometheus.wait_firing("TrunklinePeerDown", "node1a")?;
         if router == "tor1a" {
-            ensure!(prometheus.firing("TrunklineNodeIsolated")?.is_empty(), "one peer is left to node1a");
+            ensure!(
+                prometheus.firing("TrunklineNodeIsolated")?.is_empty(),
+                "the alert fires while node1a still has a peer"
+            );
         }
     }
     prometheus.wait_firing("TrunklineNodeIsolated", "node1a")?;
-    // Without a peer, the attach waits. This wait makes it slow enough for the alert.
+    // Without a peer, the attach waits. With this wait it is slow enough for the alert.
     std::thread::scope(|scope| -> Result<()> {
         let slow = scope.spawn(|| pod(bed, "node1a", "slow"));
         let asked = Instant::now();
@@ -153,8 +156,8 @@ fn losses(node: &crate::host::Host) -> Result<u64> {
         .sum())
 }
 
-/// Faults that no session shows: tor1b's port drops large packets, then tor1b has tor1a's BGP
-/// identifier.
+/// Two faults that no session shows. First tor1b's port drops large packets, then tor1b has tor1a's
+/// BGP identifier.
 fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (router, node) = (bed.host("tor1b")?, bed.host("node1a")?);
     router.sh("ip link set eth3 mtu 1400")?;
@@ -172,12 +175,12 @@ fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     client::wait_bfd(node, PATIENCE)
 }
 
-/// From here on tor2b has a restart time of less than a minute, so its stale paths are near expiry
-/// at once.
+/// From now on tor2b has a restart time of less than a minute. So its stale paths are close to
+/// their expiry from the beginning.
 fn restarting(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (router, node) = (bed.host("tor2b")?, bed.host("node2a")?);
-    // Without BFD: here a BFD session ends together with bgpd, and the node would treat tor2b as
-    // lost.
+    // This step runs without BFD. In this lab a BFD session ends together with bgpd, and the node
+    // would treat tor2b as lost.
     let lines = [
         "router bgp 65022",
         "no neighbor NODES bfd",
@@ -229,7 +232,8 @@ fn hands(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_cleared("TrunklineRoutesNotInStep")
 }
 
-/// A pod with a forged source; then a node with a broken `nft` and a deleted table of the guard.
+/// First a pod sends from a forged source address. Then the node has a broken `nft`, and a table of
+/// the guard is deleted.
 fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let (attacker, _) = pod(bed, "node2b", "attacker")?;
     let forged = Packet::udp(("8.8.8.8".parse()?, 5_000), ("192.0.2.1".parse()?, 5_000), b"forged")?;

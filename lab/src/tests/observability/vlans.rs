@@ -1,5 +1,5 @@
-//! A real Prometheus with pods in VLANs, in the user-mode kernel, which has such devices. The
-//! checks on the wire have data, both of successes and of failures by a silent gateway.
+//! A real Prometheus with pods in VLANs, in the user-mode kernel, which has VLAN devices. The
+//! checks on the wire have data: successes, and failures because a gateway does not answer.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -12,7 +12,7 @@ use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: Lab::Vlans.test(),
-    about: "every panel about checks on the wire has data, of gateways that answer and of one that does not",
+    about: "every panel about checks on the wire has data of gateways that answer, and of a gateway that does not answer",
     run: vlans,
 };
 
@@ -29,7 +29,7 @@ fn vlans(context: &Context) -> Result<Verdict> {
         let conf = cni::trunkline(Some("rack1"));
         let [gateway, device] = GATEWAY;
         let set = |state: &str| bed.host(gateway)?.run("ip", ["link", "set", device, state]).map(drop);
-        // A rate only sees the second of each kind.
+        // `rate` does not count the first event of a kind, because that event creates the series.
         for name in ["one", "two"] {
             let pod = Sandbox::create(bed.fabric, NODE, name)?;
             cni::add(bed.fabric, &conf, &pod)?;

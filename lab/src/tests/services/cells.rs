@@ -37,7 +37,7 @@ pub(crate) enum Client {
     Backend,
 }
 
-/// One kind of connection, in any network, family and mode of kube-proxy: the promise is the same.
+/// One kind of connection. Its promise is the same in every network, family and mode of kube-proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub frontend: Frontend,
@@ -56,7 +56,7 @@ pub(crate) enum Promise {
     AskedNode,
     /// An address of the backend's own node.
     BackendNode,
-    /// None: the client gets no connection, for this reason.
+    /// No source address: the client gets no connection, for this reason.
     Refused(&'static str),
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn coverage() -> impl Iterator<Item = (&'static str, [&'static str; 2
     routed.chain(vlan)
 }
 
-/// In the machine's kernel.
+/// The plan for the machine's kernel.
 const ROUTED: Plan = Plan {
     topology: "hybrid",
     nodes: [

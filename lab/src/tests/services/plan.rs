@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use super::cells::{Backend, Cell, Client, Frontend, Policy, Promise};
 use super::world::endpoints;
 
-/// Port of every Service, and that of its backend.
+/// Port of every Service, and port of its backend.
 const PORT: u16 = 80;
 pub(super) const BACKEND_PORT: u16 = 8080;
 
-/// The first host number of pods in their blocks; the client has it.
+/// The first host number of pods in their blocks. It is the client's number.
 const FIRST_HOST: usize = 50;
 
 /// A topology, and the parts that the matrix uses.
 pub(super) struct Plan {
     pub topology: &'static str,
-    /// The target node, another one of its rack, and one of another rack.
+    /// The target node, another node of its rack, and a node of another rack.
     pub nodes: [Node; 3],
     pub kinds: &'static [Kind],
     /// The router with routes for load balancers' addresses and external IPs to the target node.
@@ -36,7 +36,7 @@ pub(super) struct Node {
 /// A kind of network. A pod's address is a prefix with the pod's number.
 pub(super) struct Kind {
     pub name: &'static str,
-    /// Of each node.
+    /// The network on each node.
     pub networks: [&'static str; 3],
     pub v4: [&'static str; 3],
     pub v6: [&'static str; 3],
@@ -49,7 +49,7 @@ pub(super) struct Pod {
     pub kind: usize,
     /// IPv4, IPv6.
     pub addresses: [IpAddr; 2],
-    /// For a backend.
+    /// The host port, for a backend.
     pub host_port: Option<u16>,
 }
 
@@ -170,7 +170,7 @@ impl Plan {
         Ok(SocketAddr::new(address.parse().with_context(|| address.clone())?, port))
     }
 
-    /// The source address that the backend must see; none if there must be no connection.
+    /// The source address that the backend must see, or `None` if there must be no connection.
     pub(super) fn source(&self, ask: Ask) -> Result<Option<IpAddr>> {
         let family = usize::from(!ask.v4);
         let node = |node: usize| -> Result<IpAddr> { Ok(self.nodes[node].addresses[family].parse()?) };
@@ -219,7 +219,7 @@ fn host_port(kind: usize, backend: Backend) -> u16 {
     20_000 + u16::try_from(3 * kind + place(backend)).unwrap_or_default()
 }
 
-/// The address of a Service that has its own.
+/// The address of a Service, for a frontend with an address of its own.
 fn address(frontend: Frontend, number: usize, v4: bool) -> String {
     match (frontend, v4) {
         (Frontend::ClusterIp, true) => format!("10.96.1.{number}"),

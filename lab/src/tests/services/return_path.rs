@@ -1,7 +1,7 @@
 //! The outgoing link of an answer. A node has two uplinks, and a management network with the
 //! default route; a remote client uses each of them. The answer leaves by the link of the request,
-//! no matter which program translated the connection. The other routers may have no route to the
-//! client, or may drop a foreign source.
+//! no matter which program translated the connection. On another link, the router may have no route
+//! to the client, or may drop a foreign source.
 //!
 //! The client counts the packets on each of its links.
 
@@ -25,11 +25,12 @@ use crate::tests::kube::cluster;
 use crate::tests::{Context, Verdict, passed};
 use crate::{client, packages};
 
-/// The client's links with the routers behind them; each leads to the node's link of the same name.
+/// The client's links. Behind each link is a router, and behind the router is the node's link with
+/// the same name.
 const LINKS: [&str; 3] = ["eth1", "eth2", "eth3"];
 
-/// Connections on each link, to each frontend, in each family. Each has its own port, and the nodes
-/// distribute flows by ports.
+/// Connections on each link, to each frontend, in each family. Each connection has its own port,
+/// because the nodes distribute flows by ports.
 const CONNECTIONS: usize = 20;
 
 /// Addresses of the backend on the first node.
@@ -46,8 +47,8 @@ const CLIENT: [&str; 2] = ["192.0.2.10", "2001:db8:9::10"];
 struct Frontend {
     name: &'static str,
     port: u16,
-    /// An address of each family that every router routes to the node; none: the node's own address
-    /// on the link.
+    /// An address of each family that every router routes to the node. `None` means the node's own
+    /// address on the link.
     addresses: Option<[&'static str; 2]>,
     keeps_client: bool,
 }
@@ -209,7 +210,7 @@ fn counted(outside: &Host) -> Result<Vec<(String, u64)>> {
         .collect())
 }
 
-/// From now on the client reaches load balancers' addresses through this link.
+/// Routes the client's packets to load balancers' addresses through this link.
 fn lead(outside: &Host, link: &str) -> Result<()> {
     let number = link.trim_start_matches("eth");
     outside
@@ -221,7 +222,7 @@ fn lead(outside: &Host, link: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Connects this number of times through a link; every answer must return on the same link.
+/// Makes [`CONNECTIONS`] connections through a link. Every answer must return on the same link.
 fn ask(outside: &Host, link: &str, frontend: Frontend, v4: bool) -> Result<()> {
     let number = link.trim_start_matches("eth");
     let own = [format!("10.{number}.0.11"), format!("fd00:{number}::11")];

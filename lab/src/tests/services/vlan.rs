@@ -1,6 +1,6 @@
 //! The matrix on VLANs. The machine's kernel may lack 802.1Q, so nodes, agents and kube-proxy are
-//! in a user-mode kernel. etcd and the API server stay on the machine, where they have their own
-//! processor; a tap device connects them.
+//! in a user-mode kernel. etcd and the API server run on the machine, where they have their own
+//! processor. A tap device connects both sides.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,7 @@ struct Handed {
     port: u16,
 }
 
-/// The part on the machine: a cluster, the objects, a user-mode kernel.
+/// The part on the machine: creates a cluster and its objects, and boots a user-mode kernel.
 pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
     if let Some(why) = uml::missing(&context.place)? {
         return Ok(Verdict::Skipped(why));
@@ -63,7 +63,7 @@ pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
         Ok(program) => program,
         Err(missing) => return Ok(Verdict::Skipped(missing)),
     };
-    // Nothing can be installed inside.
+    // No package can be installed in the user-mode kernel.
     packages::need(world::PACKAGES)?;
     let name = format!("services-vlan-{}", mode.name());
     cluster(context, &name, |cluster| {

@@ -25,11 +25,11 @@ use crate::tests::bed::Bed;
 use crate::tests::greeter::{Greeter, greeted_within};
 use crate::tests::{Verdict, passed};
 
-/// portmap, and the programs with which it and kube-proxy write rules.
+/// The packages of portmap, and of the programs with which portmap and kube-proxy write rules.
 pub(super) const PACKAGES: [&str; 3] = ["containernetworking-plugins", "iptables", "nftables"];
 
-/// Time limits of a promised connection, and of one that must fail: a lost SYN is retransmitted
-/// within both.
+/// Time limits of a connection that must succeed, and of a connection that must fail. Within both
+/// limits a lost SYN is retransmitted.
 const ANSWERED: Duration = Duration::from_secs(5);
 const REFUSED: Duration = Duration::from_secs(2);
 
@@ -41,7 +41,7 @@ const NAMED: usize = 6;
 
 /// Requirements of kube-proxy.
 pub(super) struct Proxies<'a> {
-    /// For logs.
+    /// The folder for logs.
     pub folder: &'a Path,
     pub program: &'a Path,
     pub kubeconfig: &'a Path,
@@ -143,8 +143,8 @@ fn attach(bed: &Bed<'_>, plan: &Plan, pod: &Pod) -> Result<Namespace> {
     Ok(sandbox.ns)
 }
 
-/// Waits until every pod is reachable from outside (an overlay's from its node) without a Service:
-/// a later failure is then due to the Service.
+/// Waits until every pod is reachable without a Service: from outside, or from its node if the pod
+/// is in an overlay. Then a later failure is due to the Service.
 fn reaches(bed: &Bed<'_>, plan: &Plan, pods: &[Pod], patience: Duration) -> Result<()> {
     for pod in pods {
         let node = bed.host(plan.nodes[0].name)?;

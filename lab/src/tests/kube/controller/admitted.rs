@@ -1,9 +1,8 @@
-//! With admission: hybridnet's documented manifests are applied and deleted as by a user, with pods
-//! that the webhook mutates.
+//! Cases with admission. The test applies and deletes hybridnet's documented manifests as a user
+//! would. The webhook mutates the pods.
 //!
-//! The manifests have the shape of hybridnet's samples, of its page on the resources, and of its
-//! chart's objects in a new cluster. They have every field of these, with names and addresses of
-//! this test.
+//! The manifests follow hybridnet's samples, its page on the resources, and its chart's objects in
+//! a new cluster. They have the same fields, with names and addresses of this test.
 
 use serde_json::json;
 
@@ -22,7 +21,8 @@ fn label(node: &'static str, network: &str) -> Step {
     Change("Node", node, json!({"metadata": {"labels": {"network": network}}}))
 }
 
-/// A deletion in the wrong order or too early is refused; in the right order it succeeds.
+/// Asserts that a deletion in the wrong order or too early is refused, and that it succeeds in the
+/// right order.
 fn taken_away(
     network: &'static str,
     subnet: &'static str,

@@ -1,4 +1,5 @@
-//! New addresses: their order, and none if not all can be allocated.
+//! Allocation of new addresses: their order, and no address if not all addresses of a pod can be
+//! allocated.
 
 use super::step::Deed::{Goes, Scheduled};
 use super::step::Step::{Apply, Change, Free, HasEvent, HasNone, Pod, Shows};
@@ -112,7 +113,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a network stays on its last subnet until that is full",
+            "a network allocates from its last subnet until this subnet is full",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -151,7 +152,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a private subnet is only for pods that name it",
+            "only pods that name a private subnet get its addresses",
             vec![
                 pod("a").on("n3").made(),
                 has("a", &["10.2.0.2"]),
@@ -209,7 +210,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "GlobalBGP: on nodes of Networks that speak BGP",
+            "GlobalBGP: a pod gets an address on a node of a BGP Network",
             vec![
                 Apply(GLOBAL),
                 pod("a").with("network-type", "GlobalBGP").made(),
@@ -230,7 +231,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "an annotation that cannot be read is named",
+            "the event names an annotation that cannot be read",
             vec![
                 pod("a").with("ip-family", "IPv5").made(),
                 HasEvent(
@@ -250,7 +251,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Before rack2-v4 by name.
+/// Its name precedes rack2-v4.
 const RACK2_ANOTHER: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Subnet

@@ -34,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a field that this version does not know is ignored",
+            "an unknown field is ignored",
             vec![
                 Loosen("Network"),
                 Change("Network", "rack1", json!({"spec": {"config": {"colour": "red"}}})),
@@ -67,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a Subnet that overlaps an older one is not used",
+            "a Subnet that overlaps an older Subnet is not used",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),
@@ -78,13 +78,13 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").with("specified-subnet", "rack1-a").made(),
                 HasEvent("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
                 HasNone("c"),
-                // It is served once the older one is gone.
+                // The newer Subnet is used once the older Subnet is gone.
                 Delete("Subnet", "rack1-v4"),
                 has("c", &["10.1.0.15"]),
             ],
         ),
         case(
-            "of two Underlays that select a node, the older one is used",
+            "if two Underlays select a node, the older Underlay is used",
             vec![
                 Later("Network", "rack1"),
                 Apply(SECOND_UNDERLAY),
@@ -131,7 +131,7 @@ metadata: { name: rack1-a }
 spec: { network: rack1, range: { version: '4', cidr: 10.1.0.0/24, start: 10.1.0.15, end: 10.1.0.29 } }
 ";
 
-/// Before rack1 by name.
+/// Its name precedes rack1.
 const SECOND_UNDERLAY: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network

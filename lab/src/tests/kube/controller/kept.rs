@@ -136,7 +136,8 @@ pub(super) fn cases() -> Vec<Case> {
                 has_again("db-1", &["10.1.0.11"]),
                 Pod("db-1", Goes),
                 Kept("db-1", &["10.1.0.11"]),
-                // The garbage collector, while a pod is still in its grace period.
+                // The garbage collector deletes the IPInstance while the pod is still in its grace
+                // period.
                 Pod("db-0", Runs),
                 Pod("db-0", Terminates),
                 Delete("IPInstance", "10.1.0.10"),

@@ -1,4 +1,4 @@
-//! Requirements on an IPInstance, in every case.
+//! Requirements that every case checks on its IPInstances.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -62,7 +62,10 @@ pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInsta
         ensure!(spec.address.gateway == range["gateway"].as_str().unwrap_or_default(), "gateway: {seen}");
         let number = subnet.data["spec"]["netID"].as_u64().or(network.data["spec"]["netID"].as_u64());
         ensure!(spec.address.net_id.map(u64::from) == number, "netID {number:?}: {seen}");
-        ensure!(spec.address.mac == all[0].spec.address.mac, "one MAC address for both: {seen}");
+        ensure!(
+            spec.address.mac == all[0].spec.address.mac,
+            "the two addresses have different MAC addresses: {seen}"
+        );
         ensure!(binding.pod_name == name && binding.node_name == node, "binding: {seen}");
         let referred = &binding.referred_object;
         ensure!(
@@ -90,7 +93,7 @@ pub(super) fn reserved(instance: &IPInstanceObject) -> Result<()> {
     let status = instance.status.clone().unwrap_or_default();
     ensure!(
         status.node_name.is_empty() && status.pod_name.is_empty() && status.sandbox_id.is_empty(),
-        "its status has it in use: {seen}"
+        "its status shows the address as in use: {seen}"
     );
     Ok(())
 }

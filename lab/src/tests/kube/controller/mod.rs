@@ -3,11 +3,11 @@
 //!
 //! A case is a list of steps: some change the cluster, others assert the resulting state, with a
 //! time limit. Each case starts with the same nodes, Networks and Subnets, newly created
-//! ([`step::FURNITURE`]), and its own namespace. So it can use fixed addresses: the first one of
-//! `rack1-v4` is 10.1.0.10. Each case ends in the same way. Its pods are deleted, and the remaining
-//! IPInstances must be retained ones. The test deletes these, as the garbage collector does after
-//! the deletion of a StatefulSet. Then no Subnet may have an address in use. So a leak with any
-//! cause fails the case.
+//! ([`step::FURNITURE`]), and its own namespace. So a case can use fixed addresses: the first
+//! address of `rack1-v4` is 10.1.0.10. Each case ends in the same way. Its pods are deleted, and
+//! the remaining IPInstances must be retained ones. The test deletes these, as the garbage
+//! collector does after the deletion of a StatefulSet. Then no Subnet may have an address in use.
+//! So a leak with any cause fails the case.
 //!
 //! A failed case does not stop the others; the table shows all of them. Other parts of Kubernetes
 //! are simulated: pods are created with their node and their owner, and a kubelet's reports are

@@ -1,4 +1,4 @@
-//! State of nodes: labels for the scheduler, the condition that keeps pods away, and the NodeInfo.
+//! State of nodes: labels for the scheduler, the condition NetworkUnavailable, and the NodeInfo.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn attached(node: &'static str, to: [bool; 3]) -> Step {
     node_has(node, &labels)
 }
 
-/// Whether an address is free for its pods: IPv4, IPv6, both.
+/// Whether the node has a free address for a pod: IPv4, IPv6, both.
 fn left(node: &'static str, left: [bool; 3]) -> Step {
     let value = |left: bool| json!(if left { "nonempty" } else { "empty" });
     let labels: Vec<_> = QUOTAS.into_iter().zip(left.map(value)).collect();
@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "quota: it follows the Network's allocations and releases",
+            "quota: the labels follow the Network's allocations and releases",
             vec![
                 left("n1", [true, true, true]),
                 left("n3", [true, true, true]),
@@ -115,7 +115,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "NetworkUnavailable on a node in no Network, removed when it is in one",
+            "NetworkUnavailable on a node in no Network, removed when the node is in a Network",
             vec![
                 Delete("Network", "overlay"),
                 Shows("Node", "n4", condition("True", "NoNetwork")),

@@ -14,7 +14,7 @@ const MACS: &str = "02:aa:00:00:00:01,02-aa-00-00-00-02";
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
-            "each ordinal has its entry, and a pod without one gets an event",
+            "each ordinal has its entry, and a pod without an entry gets an event",
             vec![
                 pod("db-0").of(SET).with("ip-pool", THREE).made(),
                 pod("db-2").of(SET).with("ip-pool", THREE).made(),
@@ -48,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "reserved addresses are only for pods that name them",
+            "only pods that name reserved addresses get them",
             vec![pod("db-0").of(SET).with("ip-pool", "10.2.0.4").on("n3").made(), has("db-0", &["10.2.0.4"])],
         ),
         case(
@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a changed pool: addresses outside it are released",
+            "a changed pool: addresses outside of the new pool are released",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.1.0.15").made(),
                 has("db-0", &["10.1.0.15"]),
@@ -108,7 +108,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "addresses of no subnet, and addresses that are never allocated",
+            "the pool has addresses of no subnet, or addresses that are never allocated",
             vec![
                 pod("db-0").of(SET).with("ip-pool", "10.9.0.1").made(),
                 HasEvent(
@@ -168,7 +168,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "MAC pool: an entry that another pod has",
+            "MAC pool: another pod uses the entry's MAC address",
             vec![
                 pod("db-0").of(SET).with("mac-pool", MACS).made(),
                 Has("db-0", &["10.1.0.10"], Is("02:aa:00:00:00:01")),
@@ -182,7 +182,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "MAC pool: a pod of no stateful workload has a generated one",
+            "MAC pool: a pod of no stateful workload has a generated MAC address",
             vec![pod("a-0").with("mac-pool", MACS).made(), has("a-0", &["10.1.0.10"])],
         ),
     ]

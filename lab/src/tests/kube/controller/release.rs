@@ -1,4 +1,5 @@
-//! Release of addresses and its time; objects that are being deleted.
+//! Cases about the release of addresses: when it happens, and what changes for objects that are
+//! being deleted.
 
 use serde_json::{Value, json};
 
@@ -57,7 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
         ),
         case(
-            "a pod created again under its name has another address, and the old one is free",
+            "a pod created again under its name has another address, and its previous address is free",
             vec![
                 pod("a").made(),
                 has("a", &["10.1.0.10"]),

@@ -79,7 +79,7 @@ pub(super) fn cases() -> Vec<Case> {
                 ),
                 Still("a", &["10.2.1.10"]),
                 pod("b").made(),
-                // The pod of the barrier has used the overlay's first address.
+                // The barrier's pod has used the overlay's first address.
                 has("b", &["10.3.0.11"]),
             ],
         ),

@@ -1,8 +1,8 @@
 //! The steps of a case: changes of the cluster, and assertions about its state.
 //!
-//! An assertion is retried until it holds or a time limit has passed. That something does *not*
-//! happen is asserted after a [`World::barrier`]: once a later pod has its address, the leader has
-//! received all earlier events.
+//! An assertion is retried until it holds or a time limit has passed. An assertion that something
+//! does *not* happen runs after a [`World::barrier`]: when a later pod has its address, the leader
+//! has received all earlier events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,7 +121,7 @@ pub(super) enum Step {
     /// Replaces the schema of a kind by a schema that accepts anything, as in an old installation.
     /// The end of the case restores it.
     Loosen(&'static str),
-    /// Creates an IPInstance for an address, with only a readable name.
+    /// Creates an IPInstance for an address. Only its name is readable.
     Garble(&'static str),
     /// Waits until new objects are younger than this one: the API server's times have a resolution
     /// of one second.
@@ -130,9 +130,9 @@ pub(super) enum Step {
     Refused(Box<Step>, &'static str),
     /// Asserts that exactly these addresses are bound to a pod.
     Has(&'static str, &'static [&'static str], Mac),
-    /// Asserts that exactly these are retained for the next pod of this name.
+    /// Asserts that exactly these addresses are retained for the next pod of this name.
     Kept(&'static str, &'static [&'static str]),
-    /// Asserts that no IPInstance has one of these.
+    /// Asserts that no IPInstance has one of these addresses.
     Free(&'static [&'static str]),
     /// Asserts that a pod of this name has no address and gets none.
     HasNone(&'static str),
@@ -148,39 +148,39 @@ pub(super) enum Step {
     Shows(&'static str, &'static str, Value),
     /// Asserts that an object is gone.
     Gone(&'static str, &'static str),
-    /// Asserts a line with all of these in the controller's log.
+    /// Asserts a line with all of these words in the controller's log.
     Logged(&'static [&'static str]),
 }
 
 /// A change of a pod's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// The scheduler has bound it to a node.
+    /// The scheduler has bound the pod to a node.
     Scheduled(&'static str),
     /// The kubelet reports a running container.
     Runs,
-    /// The kubelet reports that its container has ended, and nothing else.
+    /// The kubelet reports only that the container has ended.
     Stops,
-    /// The node has evicted it.
+    /// The node has evicted the pod.
     Evicted,
-    /// It has completed.
+    /// The pod has completed.
     Completed,
-    /// It has a deletion timestamp and its grace period.
+    /// The pod has a deletion timestamp, and is in its grace period.
     Terminates,
-    /// It is gone at once.
+    /// The pod is deleted without a grace period.
     Goes,
 }
 
 /// The expected MAC address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mac {
-    /// A generated one.
+    /// A generated MAC address.
     Made,
     /// The MAC address of the last pod of this name.
     Same,
     /// Another MAC address than the last pod's.
     Other,
-    /// This one.
+    /// This MAC address.
     Is(&'static str),
 }
 
@@ -202,49 +202,49 @@ pub(super) fn pod(name: &'static str) -> Pod {
 }
 
 impl Pod {
-    /// On another node.
+    /// Sets another node.
     pub(super) fn on(mut self, node: &'static str) -> Self {
         self.node = Some(node);
         self
     }
 
-    /// On no node yet.
+    /// Removes the node: the pod is not scheduled yet.
     pub(super) fn unscheduled(mut self) -> Self {
         self.node = None;
         self
     }
 
-    /// Owned by a workload of this kind, which has the pod's name without the ordinal.
+    /// Adds an owner: a workload of this kind, with the pod's name without the ordinal.
     pub(super) fn of(mut self, kind: &'static str) -> Self {
         self.owner = Some(kind);
         self
     }
 
-    /// With one of hybridnet's annotations.
+    /// Adds one of hybridnet's annotations.
     pub(super) fn with(mut self, annotation: &'static str, value: &'static str) -> Self {
         self.annotations.push((annotation, value));
         self
     }
 
-    /// With one of hybridnet's labels.
+    /// Adds one of hybridnet's labels.
     pub(super) fn labelled(mut self, label: &'static str, value: &'static str) -> Self {
         self.labels.push((label, value));
         self
     }
 
-    /// With the node's network.
+    /// Puts the pod into the node's network.
     pub(super) fn in_host_network(mut self) -> Self {
         self.host_network = true;
         self
     }
 
-    /// With hybridnet's finalizer.
+    /// Adds hybridnet's finalizer.
     pub(super) fn with_finalizer(mut self) -> Self {
         self.finalizer = true;
         self
     }
 
-    /// Creates it.
+    /// The step that creates the pod.
     pub(super) fn made(self) -> Step {
         Step::Make(self)
     }
@@ -662,8 +662,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Deletes everything. If the case was successful so far, the final conditions are checked on
-    /// the way.
+    /// Deletes everything. If the case was successful so far, also checks the final conditions.
     pub(super) fn clear(&mut self, went_well: bool) -> Result<()> {
         let mut checked = Ok(());
         let at_once = DeleteParams::default().grace_period(0);
@@ -729,12 +728,12 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Removes finalizers: leftovers of a failed case must not fail the next one.
+    /// Removes finalizers, because leftovers of a failed case must not make the next case fail.
     fn strip(&self, kind: &str) -> Result<()> {
         let every = api(self.cluster, kind, Some(&self.namespace));
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         for object in self.cluster.wait(every.list(&ListParams::default()))? {
-            // It may be deleted meanwhile.
+            // The object may have been deleted meanwhile.
             let _gone = self.cluster.wait(every.patch(&object.name_any(), &PatchParams::default(), &patch));
         }
         Ok(())
@@ -749,7 +748,7 @@ impl Mac {
     fn check(self, seen: &str, before: Option<&str>) -> Result<()> {
         match self {
             Mac::Made => ensure!(seen.starts_with("02:12:34:"), "{seen} is no generated MAC address"),
-            Mac::Same => ensure!(Some(seen) == before, "{seen}, and it was {before:?}"),
+            Mac::Same => ensure!(Some(seen) == before, "the MAC address is {seen}, and was {before:?}"),
             Mac::Other => ensure!(Some(seen) != before, "{seen} again"),
             Mac::Is(wanted) => ensure!(seen == wanted, "{seen}, and not {wanted}"),
         }

@@ -127,7 +127,7 @@ const ONE_OVERLAY: &str = "one Overlay";
 const ONE_GLOBAL: &str = "one GlobalBGP";
 const REMOTE: &str = "Overlay delete: without RemoteClusters";
 
-/// Cases while the only Networks are two Underlay ones.
+/// Cases for a cluster with two Underlay Networks and no other Network.
 fn first() -> Vec<Rule> {
     vec![
         rule(ONE_OVERLAY, vec![new("Network", overlay())], vec![]),
@@ -198,7 +198,7 @@ fn first() -> Vec<Rule> {
                 (Change("Network", "bgp", json!({"spec": {"type": "Overlay"}})), "type"),
                 (Change("Network", "bgp", json!({"spec": {"mode": "VLAN"}})), "mode"),
                 (Change("Network", "bgp", json!({"spec": {"netID": 65002}})), "netID"),
-                // This crashed hybridnet's webhook.
+                // This request crashed hybridnet's webhook.
                 (Change("Network", "bgp", json!({"spec": {"config": null}})), "bgpPeers"),
             ],
         ),
