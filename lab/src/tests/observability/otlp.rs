@@ -74,7 +74,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
         let log = std::fs::read_to_string(node.logs().join("agent.log"))?;
         for signal in ["logs", "traces"] {
             let line = |line: &&str| {
-                line.contains("OpenTelemetry is not exported for now")
+                line.contains("the collector does not accept the OpenTelemetry export")
                     && line.contains(&format!("signal=\"{signal}\""))
             };
             let said = log.lines().filter(line).count();

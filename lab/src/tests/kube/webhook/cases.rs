@@ -215,8 +215,8 @@ fn then() -> Vec<Rule> {
     let subnet = |network: &str, cidr: &str, more: Value| new("Subnet", v4(network, cidr, more));
     let in_bgp = |more: Value| new("Subnet", v4("bgp", "10.31.0.0/24", more));
     vec![
-        rule(ONE_OVERLAY, vec![], vec![(new("Network", overlay()), "overlay is there")]),
-        rule(ONE_GLOBAL, vec![], vec![(new("Network", json!({"type": "GlobalBGP"})), "global is there")]),
+        rule(ONE_OVERLAY, vec![], vec![(new("Network", overlay()), "overlay exists")]),
+        rule(ONE_GLOBAL, vec![], vec![(new("Network", json!({"type": "GlobalBGP"})), "global exists")]),
         rule(
             "Network delete: without Subnets",
             vec![Delete("Network", "vlan-open")],
