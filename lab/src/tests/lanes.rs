@@ -78,6 +78,8 @@ fn lane(test: &Test) -> Lane {
         name if BEHIND.contains(&name) => Lane::Behind,
         LATE_LAB => Lane::Labs(1),
         LATE_WORLD => Lane::Worlds(1),
+        // It has a cluster, and the lane of labs is longer.
+        "observability/cluster" => Lane::Worlds(2),
         name if name.starts_with("kube/") || name.starts_with("services/") => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
         _ => Lane::Labs(0),
