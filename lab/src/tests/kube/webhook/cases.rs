@@ -352,7 +352,7 @@ fn then() -> Vec<Rule> {
                 ),
                 (
                     subnet("global", "10.20.0.0/24", json!({"start": "10.20.0.100"})),
-                    "Subnet bgp4 in Network bgp too",
+                    "is also the prefix of Subnet bgp4 in Network bgp",
                 ),
             ],
         ),
@@ -492,7 +492,7 @@ fn then() -> Vec<Rule> {
                 ),
                 (routing(Some("bgp"), "0.0.0.0/0"), "0.0.0.0/0: spec.config.extraPrefixes of Network bgp"),
                 (routing(Some("vlan"), "10.9.0.0/16"), "extraPrefixes of Network vlan allows nothing"),
-                (routing(None, "10.9.0.0/16"), "depends on the Network"),
+                (routing(None, "10.9.0.0/16"), "depend on the Network"),
                 (routing(Some("bgp"), "10.9.0.1/16"), "extra-prefixes][0]: 10.9.0.1/16 has host bits"),
                 (routing(Some("bgp"), "10.9.0.0/16,"), "extra-prefixes][1]: `` is not a prefix"),
             ],
