@@ -435,7 +435,8 @@ fn a_held_family_is_sent_completely_after_release() {
     assert_eq!(bench.advertised(3).len(), 3);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 
-    // In a later hold, changes are sent at the end of the hold, without a second End-of-RIB.
+    // If the table is held a second time, changes are sent at its release. End-of-RIB is not sent
+    // again.
     bench.rib.hold(only(V4));
     bench.withdraw(1, PREFIX);
     bench.announce(2, "203.0.113.0/24", &path(&[65002]));

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The reporting component.
 const REPORTER: &str = "trunkline-controller";
 
-/// Reasons of events. If hybridnet reports the same event, the reason has hybridnet's name.
+/// Reasons of events. If hybridnet has the same event, the reason is spelled as in hybridnet.
 pub mod reason {
     /// A pod has its addresses.
     pub const ALLOCATED: &str = "IPAllocationSucceed";

@@ -6,7 +6,8 @@
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
-//! - [`outbound`]: requests to other servers, over the same sockets.
+//! - [`outbound`]: requests to servers other than the API server, with the same detection of a dead
+//!   connection.
 //! - [`panics`]: the reaction to a panic.
 //! - [`versions`]: versions of the API server's objects, and the detection of a restored etcd.
 

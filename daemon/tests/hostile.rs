@@ -128,8 +128,8 @@ async fn idle_keep_alive_connections_stop_no_probe() {
     within(flood(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).await;
 }
 
-/// As many sources as a node has pods, each with its maximum of connections, with and without a
-/// request.
+/// 109 sources, about as many as a node has pods, each open as many connections as one source may.
+/// Half of the sources send a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sources_stop_no_probe() {
     within(async {

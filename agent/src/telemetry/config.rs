@@ -40,7 +40,7 @@ pub struct Otlp {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Reference>", extend("default" = {}))]
     pub headers: BTreeMap<String, Header>,
-    /// PEM file of the certificates that sign an `https` collector's certificate. The agent reads
+    /// PEM file of the CA certificates for an `https` collector. The agent reads
     /// it again when it changes. Default: the system's.
     #[serde(default)]
     #[schemars(with = "Option<FilePath>")]

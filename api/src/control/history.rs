@@ -25,7 +25,8 @@ pub struct Events {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Counted from 1 by the run that answers; events of earlier runs, read from disk, come first.
+    /// Its number. This run of the agent assigns it, from 1. The events of earlier runs, which are
+    /// read from disk, have the lowest numbers.
     pub number: u64,
     /// The time by the node's clock: RFC 3339, UTC, milliseconds.
     pub at: String,

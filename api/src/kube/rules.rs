@@ -8,8 +8,9 @@
 //!
 //! There are three difficulties. The server estimates the worst-case cost of a rule in advance, so
 //! each list and text in a rule has a bound (`maxItems`, `maxLength`). The bounds are far above the
-//! values in use. A field with a CEL keyword as its name is written like `__import__`. And `""`
-//! means "unset" wherever hybridnet's Go structs write it, so `has` alone is not enough.
+//! values in use. A field with a CEL keyword as its name is written like `__import__`.
+//! hybridnet's Go structs write an unset text as `""`, so a rule tests for `""` too: `has` is not
+//! enough.
 //!
 //! `type` is the only default that the rules need: the server sets it in stored objects before it
 //! evaluates the rules, so `self.type` always exists.

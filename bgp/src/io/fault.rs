@@ -184,8 +184,9 @@ impl Fault {
     }
 
     /// Whether the peer's paths are retained if the peer supports that. They are retained if TCP
-    /// ended without a NOTIFICATION in either direction (RFC 4724 §4.2). With `notification` (both
-    /// sides have RFC 8538's N bit) they are retained after every end except a hard one.
+    /// ended without a NOTIFICATION in either direction (RFC 4724 §4.2). If both
+    /// sides have RFC 8538's N bit (`notification`), they are retained unless the end is a Hard
+    /// Reset.
     pub(crate) fn retains(&self, notification: bool) -> bool {
         match self {
             Fault::Closed(_) | Fault::Superseded => true,

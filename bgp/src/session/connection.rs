@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     pub(crate) refused: RefusedSegments,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// The shell knows that the connection has output.
+    /// The owner of the socket has the event that this connection has output.
     announced: bool,
 }
 

@@ -18,8 +18,9 @@
 //!   its connections are rejected.
 //! - The delays between the first attempts to connect are 1, 2, 4, … s, up to ConnectRetryTime.
 //!   While the peer has stale paths here, the longest delay is 10 s. An attempt without an answer
-//!   is repeated after 10 s, because the kernel retransmits its SYN at growing intervals. Otherwise
-//!   a connection to a peer that only listens would open only after its Restart Time.
+//!   is repeated after 10 s, because the kernel retransmits its SYN at growing intervals. Without
+//!   these two limits, a restarted peer that only listens would be reached after its Restart Time,
+//!   which is too late.
 //! - A NOTIFICATION is never answered by another one.
 //!
 //! Graceful restart (RFC 4724):
@@ -70,8 +71,7 @@ pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.
 pub const LONGEST_IDLE_HOLD: Duration = Duration::from_secs(60);
-/// For this time after Established, a Down that the peer signals by BFD is not a failure of the
-/// path. FRR replaces its BFD session when BGP is Established, and the new session begins in Down.
+/// If the peer signals BFD Down within this time after Established, the path has not failed. FRR replaces its BFD session when BGP is Established, and the new session begins in Down.
 pub const BFD_SETTLE_TIME: Duration = Duration::from_secs(1);
 /// After such a Down, BFD must be Up again within this time. A BFD session that is not Up sends one
 /// packet per second (RFC 5880 §6.8.3).

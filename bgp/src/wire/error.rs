@@ -289,8 +289,8 @@ pub enum AttributeFaultKind {
     /// A repeated attribute (RFC 7606 §3 g).
     #[error("occurs more than once; the first counts")]
     Duplicate,
-    /// The attributes are not in ascending order, which a canonical block requires. This fault does
-    /// not occur in messages.
+    /// The attributes are not in ascending order. Only a canonical block, the form in which this
+    /// speaker stores attributes, can have this fault; a message cannot.
     #[error("is not in ascending order of type codes")]
     Order,
     /// The attribute is not allowed in a canonical block. This fault does not occur in messages.

@@ -67,8 +67,8 @@ fn leftovers(names: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// Checks the runtime's folders. In a cluster, our configuration must be in this folder. Outside a
-/// cluster, it may be in another folder, or no runtime of the host reads this folder.
+/// Checks the runtime's folders. In a cluster, a missing configuration in this folder is an error.
+/// Outside a cluster it is none: the runtime may read another folder, or there is no runtime.
 fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = place.conf_dir.join(&place.conf_name);

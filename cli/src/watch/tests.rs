@@ -276,7 +276,8 @@ fn unreachable_agent_is_shown_and_times_stand_still() {
         gone.contains("THE AGENT DOES NOT ANSWER since 03:01:10 (9m00s): no agent answers at /x"),
         "{gone}"
     );
-    // The time is 7800 s, and the 60 s before the agent stopped answering.
+    // The session's time is 7860 s: 7800 s in the snapshot, and the 60 s until the agent stopped
+    // answering.
     assert!(gone.contains("2h11m") && !gone.contains("READY"), "{gone}");
     assert_eq!(gone.matches("the agent does not answer:").count(), 1, "{gone}");
     model.handle_update(update(snapshot(vec![down()], json!({}))));

@@ -1,10 +1,10 @@
 //! Webhook configurations: the requests that the API server sends, and its behaviour without an
 //! answer.
 //!
-//! - `resources.…`: create, update and delete of Networks and Subnets; IPInstances that other
-//!   clients than the controller create or change; NodeInfos with addresses that the agent did not
-//!   claim before. Without an answer of the webhook they are refused: a wrong Network would be
-//!   stored permanently.
+//! - `resources.…`: every write of Networks and Subnets; writes of IPInstances, except the
+//!   controller's; writes of NodeInfos, unless the agent repeats the addresses that it has there
+//!   already. Without an answer of the webhook they are refused. Otherwise a wrong Network would
+//!   stay in the API server.
 //! - `pods.…`, `mutate-pods.…`: create of pods. Without an answer of the webhook they are admitted:
 //!   a cluster must be able to start its network components while its network is down.
 //!

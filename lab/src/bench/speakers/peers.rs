@@ -1,6 +1,7 @@
 //! The two ends of the benchmark: a feeder with prepared octets, and sinks that only count. Both
 //! ends need as little processor time as possible, so the speaker between them uses most of the
-//! measured time. The hold time is zero or longer than any load, so no end has to send KEEPALIVEs.
+//! measured time. The hold time is zero, or longer than any run, so neither end has to send
+//! KEEPALIVEs.
 //! (`bench scrape` has other ends, which also call [`establish`].)
 
 use std::io::{Read, Write as _};

@@ -162,8 +162,8 @@ pub(super) fn wait_text(
     })
 }
 
-/// The API server finds the webhook by its Service, trusts its certificate, and gets a refusal by a
-/// rule that no CRD has.
+/// The API server finds the webhook by its Service and trusts its certificate. The webhook refuses
+/// a Subnet by a rule that is not in the CRDs, so the refusal comes from the webhook.
 fn webhook_answers(cluster: &Cluster) -> Result<()> {
     let subnet = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: lost}, spec: {network: nowhere, range: {version: '4', cidr: 10.9.0.0/24}}}";
     wait_for("the webhook to refuse a Subnet of no Network", PATIENCE, || {

@@ -37,8 +37,8 @@ const NAMESPACE: &str = "shop";
 /// Namespace of a second IPInstance with the same address. Both have the address as their name, so
 /// they need two namespaces.
 const ELSEWHERE: &str = "warehouse";
-/// The controller replaces a certificate after 60 s, 2 × [`LAST_SECONDS`] before the certificate
-/// expires. It serves the new certificate 3 s later.
+/// A certificate is valid for 90 s. The controller replaces it after 60 s, when 30 s
+/// (2 × [`LAST_SECONDS`]) are left. It serves the new certificate 3 s later.
 const CERTIFICATES: [&str; 2] = ["--webhook-cert-lifetime-seconds=90", "--webhook-cert-overlap-seconds=3"];
 /// Number of addresses in the subnet.
 const ADDRESSES: usize = 20;
