@@ -38,7 +38,7 @@ export async function follow() {
 function item(event) {
   const at = Date.parse(event.at);
   // Do not repeat the prefix of a text that begins with it.
-  const text = event.prefix && event.text.startsWith(`${event.prefix} `) ? event.text.slice(event.prefix.length + 1) : event.text;
+  const text = event.prefix ? event.text.replace(new RegExp(`^${event.prefix.replaceAll(".", "\\.")}:? `), "") : event.text;
   return h("li", { class: `event ${event.severity}` },
     h("time", { class: "mono small", datetime: event.at }, clock(at, now())),
     h("span", { class: "kind" }, words(event.kind)),
