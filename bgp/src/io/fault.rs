@@ -184,9 +184,8 @@ impl Fault {
     }
 
     /// Whether the peer's paths are retained if the peer supports that. They are retained if TCP
-    /// ended without a NOTIFICATION in either direction (RFC 4724 §4.2). If both
-    /// sides have RFC 8538's N bit (`notification`), they are retained unless the end is a Hard
-    /// Reset.
+    /// ended without a NOTIFICATION in either direction (RFC 4724 §4.2). If both sides have RFC
+    /// 8538's N bit (`notification`), they are retained unless the end is a Hard Reset.
     pub(crate) fn retains(&self, notification: bool) -> bool {
         match self {
             Fault::Closed(_) | Fault::Superseded => true,

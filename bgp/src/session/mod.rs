@@ -71,7 +71,8 @@ pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.
 pub const LONGEST_IDLE_HOLD: Duration = Duration::from_secs(60);
-/// If the peer signals BFD Down within this time after Established, the path has not failed. FRR replaces its BFD session when BGP is Established, and the new session begins in Down.
+/// If the peer signals BFD Down within this time after Established, the path has not failed. FRR
+/// replaces its BFD session when BGP is Established, and the new session begins in Down.
 pub const BFD_SETTLE_TIME: Duration = Duration::from_secs(1);
 /// After such a Down, BFD must be Up again within this time. A BFD session that is not Up sends one
 /// packet per second (RFC 5880 §6.8.3).

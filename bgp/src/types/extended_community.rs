@@ -7,9 +7,9 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// An extended community in wire format. The text form is `rt:65000:1` or `rt:10.0.0.1:1`.
-/// An `L` shows a four-octet AS number that would fit into two octets: `rt:65000L:1`. `soo:…` is the Route Origin ("site of
-/// origin"), and `0x…` with 16 digits is any other kind.
+/// An extended community in wire format. The text form is `rt:65000:1` or `rt:10.0.0.1:1`. An `L`
+/// shows a four-octet AS number that would fit into two octets: `rt:65000L:1`. `soo:…` is the Route
+/// Origin ("site of origin"), and `0x…` with 16 digits is any other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtendedCommunity(pub [u8; 8]);
 
