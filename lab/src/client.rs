@@ -75,7 +75,8 @@ pub(crate) fn http_body(stream: &mut TcpStream, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// The running agents of a node. There should be one.
+/// The running agents of a node. There should be one. An agent's child that has not executed its
+/// program yet (`nft`) has the agent's command line too, and is none.
 pub(crate) fn agents(host: &Host) -> Vec<Pid> {
     let is_agent = |pid: &Pid| {
         let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
@@ -83,7 +84,16 @@ pub(crate) fn agents(host: &Host) -> Vec<Pid> {
         let mut words = line.split(|b| *b == 0);
         words.next().is_some_and(|w| w.ends_with(b"trunkline")) && words.next() == Some(b"agent")
     };
-    host.ns.pids().into_iter().filter(is_agent).collect()
+    let found: Vec<Pid> = host.ns.pids().into_iter().filter(is_agent).collect();
+    let is_child = |pid: &Pid| parent(*pid).is_some_and(|parent| found.contains(&parent));
+    found.iter().copied().filter(|pid| !is_child(pid)).collect()
+}
+
+/// The parent of a process that still exists.
+fn parent(pid: Pid) -> Option<Pid> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let number = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Pid::from_raw(number.trim().parse().ok()?)
 }
 
 /// The agent's process.

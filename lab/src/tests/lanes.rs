@@ -4,7 +4,7 @@
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order,
 //!   then the unit tests;
 //! - **worlds of their own**, also one after the other: first tests in a user-mode kernel, then
-//!   tests with a cluster;
+//!   tests with a cluster and some long labs;
 //! - **behind** them: pure computation, that is compilers, fuzzers and container images. Programs
 //!   of this lane have the scheduler's idle policy. They only use free processor time, so no lab
 //!   waits for a processor because of them. When everything runs, this lane first builds the
@@ -78,8 +78,8 @@ fn lane(test: &Test) -> Lane {
         name if BEHIND.contains(&name) => Lane::Behind,
         LATE_LAB => Lane::Labs(1),
         LATE_WORLD => Lane::Worlds(1),
-        // It has a cluster, and the lane of labs is longer.
-        "observability/cluster" => Lane::Worlds(2),
+        // The lane of labs is longer without them too.
+        "observability/cluster" | "observability/two-racks" => Lane::Worlds(2),
         name if name.starts_with("kube/") || name.starts_with("services/") => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
         _ => Lane::Labs(0),
