@@ -31,6 +31,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use trunkline_api::control::EventKind;
@@ -56,9 +58,13 @@ use crate::observe::Observer;
 use crate::page::{Page, Served};
 use crate::pods::{AttachmentLocks, Pods};
 use crate::probe;
-use crate::reconcile::{self, Reconcile};
+use crate::reconcile::{self, Reconcile, ServiceFactReceivers};
 use crate::recover::{Recovery, recover};
 use crate::server::Server;
+use crate::services::anycast::cache::AnycastCache;
+use crate::services::anycast::{self, AnycastDependencies};
+use crate::services::proxy::ProxyObserver;
+use crate::services::{self, Services, ServicesInput};
 use crate::socket;
 use crate::source;
 use crate::source::folder::Context as FolderContext;
@@ -68,6 +74,8 @@ use crate::telemetry::{self, Telemetry};
 
 /// Maximum number of simultaneous attachments. The kernel serializes most of their work.
 const ATTACH_THREADS: usize = 8;
+/// Inputs of the services task that may wait. A watch waits while the queue is full.
+const SERVICE_INPUTS: usize = 1024;
 /// Time limit for current requests after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Time limit for writing the last events to disk.
@@ -101,8 +109,13 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     if let Some(fault) = &fault {
         tracing::error!(error = %fault, "the store cannot be used");
     }
-    let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() })
-        .context("reading the kernel's state")?;
+    let anycast_file = anycast::cache::path_for_store(&config.store);
+    let last_anycast = AnycastCache::read(&anycast_file, &anycast::cache::boot());
+    let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig {
+        hold: IpFamily::ALL.into(),
+        addresses: last_anycast.addresses.clone(),
+    })
+    .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 
@@ -159,6 +172,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         pods: recovery.pods,
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
+        host_addresses: reconcile::host_addresses(&host),
+        waits_for_services: config.has_services(),
+        // Without such addresses nothing would be lost, and pods' prefixes must not wait for a kind
+        // that the API server may not have.
+        waits_for_anycast: !last_anycast.advertised.is_empty(),
         metrics: metrics.clone(),
         notifier: notifier.clone(),
         stage: drain::stage(drained.as_deref()),
@@ -177,6 +195,32 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
     });
 
+    let anycast = anycast::spawn(AnycastDependencies {
+        node: node.clone(),
+        plans: reconcile.service_facts().anycast,
+        apply: {
+            let reconcile = reconcile.clone();
+            Box::new(move |prefixes| {
+                let reconcile = reconcile.clone();
+                Box::pin(async move { reconcile.anycast(prefixes).await })
+            })
+        },
+        history: history.clone(),
+        notifier: notifier.clone(),
+        last: last_anycast,
+        cache: anycast_file,
+    });
+    let services = config
+        .has_services()
+        .then(|| serve_services(&config, &reconcile, &history, &metrics, &notifier))
+        .transpose()?;
+    let (services, service_inputs, serving) = match services {
+        Some((services, inputs, task)) => (Some(services), Some(inputs), Some(task)),
+        None => (None, None, None),
+    };
+    let reported = services
+        .clone()
+        .map(|services| source::kube::ReportedServices { services, anycast: anycast.clone() });
     let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), notifier.clone());
     let repairs = kernel.repairs();
     let observer = Arc::new(Observer {
@@ -197,6 +241,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
         drain: drain.clone(),
         probes,
+        anycast,
+        services,
         started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
@@ -239,6 +285,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 metrics,
                 node_peers: Arc::clone(&observer),
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
+                services: service_inputs,
+                reported,
             };
             tokio::spawn(parts.follow(dependencies))
         }
@@ -256,6 +304,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => None,
         _ = source => Some("the manifests or the API server are no longer watched"),
         _ = reconciling => Some("the kernel and the speaker are no longer reconciled"),
+        () = ended(serving) => Some("service addresses are no longer advertised"),
     };
     tracing::info!("the agent stops; pods, routes and rules stay");
     let why = fault.unwrap_or("it received a signal");
@@ -275,6 +324,51 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     match fault {
         None => Ok(()),
         Some(fault) => anyhow::bail!("{fault}: see the log above, and start the agent again"),
+    }
+}
+
+/// Starts the services task, and the observers of the service proxy.
+fn serve_services(
+    config: &Config,
+    reconcile: &Reconcile,
+    history: &History,
+    metrics: &Metrics,
+    notifier: &ChangeNotifier,
+) -> anyhow::Result<(Services, mpsc::Sender<ServicesInput>, JoinHandle<()>)> {
+    let (inputs, inbox) = mpsc::channel(SERVICE_INPUTS);
+    let (interest, check) = (watch::Sender::new(Vec::new()), Arc::new(Notify::new()));
+    let observer = ProxyObserver {
+        health_address: config.proxy_health_address(),
+        interest: interest.subscribe(),
+        check: Arc::clone(&check),
+    };
+    let ServiceFactReceivers { local_pods, stage, plan, anycast: _ } = reconcile.service_facts();
+    let reconcile = reconcile.clone();
+    let (services, task) = services::spawn(services::Dependencies {
+        settings: config.services(),
+        inbox,
+        plan,
+        local_pods,
+        stage,
+        apply: Box::new(move |prefixes| {
+            let reconcile = reconcile.clone();
+            Box::pin(async move { reconcile.services(prefixes).await })
+        }),
+        proxy: services::ProxyRequests { interest, check },
+        history: history.clone(),
+        metrics: metrics.clone(),
+        notifier: notifier.clone(),
+    });
+    // The services task sets the prefixes of interest first: the observers read them at once.
+    observer.spawn(inputs.clone()).context("reading the service proxy's rules")?;
+    Ok((services, inputs, task))
+}
+
+/// The end of a task; pending forever without one.
+async fn ended(task: Option<JoinHandle<()>>) {
+    match task {
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod probes;
 pub mod schema;
+mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,6 +23,7 @@ use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
 pub use self::probes::ProbeConfig;
+pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
 use crate::page::Access;
 use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
 use crate::probe::Settings;
@@ -102,6 +104,8 @@ pub struct Config {
     pub bmp: Bmp,
     /// Probes of the routers.
     pub probes: ProbeConfig,
+    /// Advertisement of Services' addresses.
+    pub services: ServicesConfig,
     /// The readiness of pods.
     pub readiness: Readiness,
     /// The drain of this node.
@@ -207,6 +211,7 @@ impl Default for Config {
             guard: GuardConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
+            services: ServicesConfig::default(),
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
@@ -350,6 +355,7 @@ impl Config {
             }
         }
         self.probes.check()?;
+        self.services.check()?;
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
@@ -455,6 +461,22 @@ impl Config {
         self.probes.settings()
     }
 
+    /// Whether this node advertises Services' addresses.
+    pub fn has_services(&self) -> bool {
+        self.services.enabled && self.source == SourceKind::Kube
+    }
+
+    /// The settings of the services task.
+    pub fn services(&self) -> crate::services::Settings {
+        self.services.settings(&self.store, self.selection_deferral())
+    }
+
+    /// The address of the service proxy's health check; none if nothing is checked.
+    pub fn proxy_health_address(&self) -> Option<SocketAddr> {
+        let proxy = &self.services.proxy;
+        (proxy.kind == ServiceProxyKind::Auto).then_some(proxy.health_address)
+    }
+
     /// The planner's settings of tunnels.
     pub fn tunnels(&self) -> Tunnels {
         Tunnels {
@@ -552,6 +574,14 @@ mod tests {
             ("probes: {targets: [fe80::1]}", "probes.targets", "that routers reach"),
             ("probes: {enabled: false, failover: true}", "probes.failover", "enabled: true"),
             ("probes: {interval: 3}", "interval", "agent.yaml"),
+            ("services: {proxy: {kind: ipvs}}", "kind", "agent.yaml"),
+            ("services: {proxy: {healthAddress: '0.0.0.0:10256'}}", "healthAddress", "127.0.0.1:10256"),
+            ("services: {proxy: {restartSeconds: 3601}}", "services.proxy.restartSeconds", "0 to 3600"),
+            (
+                "services: {proxy: {settleMilliseconds: 60001}}",
+                "services.proxy.settleMilliseconds",
+                "0 to 60000",
+            ),
             ("drain: {settleSeconds: 3601}", "drain.settleSeconds", "0 to 3600"),
             ("drain: {followCordon: true}", "drain.followCordon", "source: kube"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),

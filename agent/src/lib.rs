@@ -23,6 +23,7 @@ pub mod probe;
 pub mod reconcile;
 pub mod recover;
 pub mod server;
+pub mod services;
 pub mod socket;
 pub mod source;
 pub mod telemetry;

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis, Messages, NetworkStatus, Peer,
-    PeerState, ProbeFaultKind, ProbedRouter,
+    AdvertisementState, AgentStatus, AnycastStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis,
+    Messages, NetworkStatus, Peer, PeerState, ProbeFaultKind, ProbedRouter, ProxyRulesState,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Exposition as Page, counter, histogram, text};
+
+use crate::services::{ProxyHealth, Summary};
 
 /// The event counters.
 #[derive(Clone)]
@@ -29,6 +31,7 @@ pub struct Metrics {
     advertised: HistogramVec,
     peer_loss: HistogramVec,
     address_wait: HistogramVec,
+    service_to_fabric: HistogramVec,
     cluster_requests: HistogramVec,
     cluster_failures: IntCounterVec,
     refused: IntCounterVec,
@@ -51,6 +54,8 @@ pub struct ScrapeData {
     pub refused_connections: u64,
     /// Rejected BFD packets by reason, since the speaker started.
     pub bfd_refused: Vec<(&'static str, u64)>,
+    /// Service addresses; none if this node does not advertise any.
+    pub services: Option<Summary>,
 }
 
 impl Metrics {
@@ -64,6 +69,7 @@ impl Metrics {
             advertised: histogram(&registry, &m::ATTACH_TO_ADVERTISED)?,
             peer_loss: histogram(&registry, &m::PEER_LOSS_TO_KERNEL)?,
             address_wait: histogram(&registry, &m::CLUSTER_ADDRESS_WAIT)?,
+            service_to_fabric: histogram(&registry, &m::SERVICE_TO_FABRIC)?,
             cluster_requests: histogram(&registry, &m::CLUSTER_REQUESTS)?,
             cluster_failures: counter(&registry, &m::CLUSTER_REQUEST_FAILURES)?,
             refused: counter(&registry, &m::MANIFESTS_REFUSED)?,
@@ -109,6 +115,11 @@ impl Metrics {
     /// Counts a wait for a pod's addresses from the API server.
     pub fn address_wait(&self, ok: bool, took: Duration) {
         self.address_wait.with_label_values(&[outcome(ok)]).observe(took.as_secs_f64());
+    }
+
+    /// Counts the time from an event until the prefix of a service address was written to a peer.
+    pub fn service_to_fabric(&self, took: Duration) {
+        self.service_to_fabric.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
     }
 
     /// Counts a write to the API server. `failure`: the reason, if it failed.
@@ -162,6 +173,9 @@ impl Metrics {
         for (reason, packets) in &data.bfd_refused {
             page.put_count(m::BFD_REFUSED, &[reason], *packets);
         }
+        if let Some(services) = &data.services {
+            write_services(&mut page, services);
+        }
         text(&self.registry, page)
     }
 }
@@ -198,6 +212,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     if let Some(probes) = &agent.probes {
         probes.routers.iter().for_each(|router| stand_probes(page, router));
     }
+    agent.anycast.iter().for_each(|object| write_anycast(page, object));
     let guard = &agent.guard;
     page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);
     page.put_count(m::GUARD_REPAIRS, &[], guard.repairs);
@@ -249,6 +264,17 @@ fn stand_probes(page: &mut Page, router: &ProbedRouter) {
     page.put_bool(m::PROBE_LEFT_OUT, &[peer, family], router.left_out);
 }
 
+fn write_anycast(page: &mut Page, object: &AnycastStatus) {
+    let name = object.name.as_str();
+    if let Some(healthy) = object.is_healthy() {
+        page.put_bool(m::ANYCAST_HEALTHY, &[name], healthy);
+    }
+    for state in AdvertisementState::ALL.iter().copied() {
+        let count = object.addresses.iter().filter(|address| address.state == state).count();
+        page.put_count(m::ANYCAST_ADDRESSES, &[name, state.name()], count as u64);
+    }
+}
+
 /// Writes the metrics of the API server as the source.
 fn write_cluster(page: &mut Page, cluster: &ClusterStatus) {
     page.put_bool(m::CLUSTER_CONNECTED, &[], cluster.connected);
@@ -264,6 +290,30 @@ fn write_cluster(page: &mut Page, cluster: &ClusterStatus) {
             page.put_count(m::WATCH_LAST_EVENT, &name, seconds);
         }
     }
+}
+
+/// Writes the metrics of service addresses.
+fn write_services(page: &mut Page, services: &Summary) {
+    let families = [("ipv4", false), ("ipv6", true)];
+    for state in AdvertisementState::ALL {
+        for (family, v6) in families {
+            let number = services.counts.addresses.get(&(*state, v6)).copied().unwrap_or_default();
+            page.put_count(m::SERVICE_ADDRESSES, &[state.name(), family], number);
+        }
+    }
+    for (reason, number) in &services.counts.withheld {
+        page.put_count(m::SERVICES_WITHHELD, &[reason.name()], *number);
+    }
+    page.put_bool(m::SERVICE_KNOWN, &[], services.known);
+    let is_up = matches!(services.proxy.health, ProxyHealth::Up | ProxyHealth::NotChecked);
+    page.put_bool(m::SERVICE_PROXY_UP, &[], is_up);
+    let visible = matches!(
+        services.proxy.rules,
+        Some(ProxyRulesState::Nftables | ProxyRulesState::Iptables | ProxyRulesState::Absent)
+    );
+    page.put_bool(m::SERVICE_PROXY_VISIBLE, &[], visible);
+    let lag = services.late_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+    page.put(m::SERVICE_PROXY_LAG, &[], lag);
 }
 
 fn write_network(page: &mut Page, network: &NetworkStatus) {
@@ -407,6 +457,7 @@ mod tests {
     use trunkline_api::metrics::of_agent;
 
     use super::*;
+    use crate::services::{Counts, ProxyState};
 
     fn data() -> ScrapeData {
         let messages = Messages { update: 7, octets: 99, ..Messages::default() };
@@ -434,6 +485,7 @@ mod tests {
                     unwritten: 2,
                     watches: vec![WatchStatus {
                         name: "networks".to_owned(),
+                        optional: false,
                         live: false,
                         events: 9,
                         errors: 3,
@@ -526,6 +578,19 @@ mod tests {
                     }],
                     ..ProbeStatus::default()
                 }),
+                anycast: vec![AnycastStatus {
+                    name: "dns".to_owned(),
+                    refused: None,
+                    addresses: vec![AnycastAddressStatus {
+                        address: "192.0.2.53".parse().unwrap(),
+                        state: AdvertisementState::Advertised,
+                        reason: None,
+                        healthy: Some(true),
+                        text: String::new(),
+                        check: "passed".to_owned(),
+                        since_seconds: 5,
+                    }],
+                }],
                 alternate_paths: Some(AlternatePaths { forwarded: 12, dropped: 1 }),
                 guard: GuardStatus {
                     enabled: true,
@@ -623,6 +688,15 @@ mod tests {
             established_peers: Some(1),
             refused_connections: 4,
             bfd_refused: vec![("link", 6), ("socket", 5)],
+            services: Some(Summary {
+                known: true,
+                counts: Counts {
+                    addresses: [((AdvertisementState::Withheld, true), 2)].into(),
+                    withheld: [(WithheldReason::NoRules, 2)].into(),
+                },
+                proxy: ProxyState { health: ProxyHealth::Up, rules: Some(ProxyRulesState::Nftables) },
+                late_since: None,
+            }),
         }
     }
 
@@ -633,6 +707,7 @@ mod tests {
         metrics.advertised("rack1", Duration::from_millis(1));
         metrics.peer_loss_settled(Duration::from_millis(1));
         metrics.address_wait(true, Duration::from_millis(1));
+        metrics.service_to_fabric(Duration::from_millis(1));
         metrics.cluster_request("peers", Some("refused"), Duration::from_millis(1));
         metrics.wire_check(true, "in_use", Duration::from_millis(1));
         metrics.manifests_refused();
@@ -692,6 +767,11 @@ mod tests {
             "trunkline_probe_sent_total{peer=\"10.0.0.1\",family=\"ipv4-unicast\",check=\"size\"} 12",
             "trunkline_probe_lost_total{peer=\"10.0.0.1\",family=\"ipv4-unicast\",check=\"size\"} 4",
             "trunkline_probe_left_out{peer=\"10.0.0.1\",family=\"ipv4-unicast\"} 1",
+            "trunkline_service_addresses{state=\"withheld\",family=\"ipv6\"} 2",
+            "trunkline_service_addresses{state=\"advertised\",family=\"ipv4\"} 0",
+            "trunkline_services_withheld{reason=\"noRules\"} 2",
+            "trunkline_service_proxy_up 1",
+            "trunkline_service_proxy_rules_visible 1",
             "trunkline_guard_in_force 1",
             "trunkline_guard_dropped_total{reason=\"source\"} 7",
             "trunkline_guard_repairs_total 3",

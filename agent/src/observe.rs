@@ -41,14 +41,18 @@ use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
 use crate::probe::Probes;
 use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
+use crate::services::Services;
+use crate::services::anycast::Anycast;
 use crate::source::kube::Cluster;
 
+mod anycast;
 mod conversions;
 pub mod identifiers;
 mod missing;
 mod node_peers;
 mod operate;
 mod retention;
+mod services;
 mod snapshot;
 mod ways_out;
 
@@ -93,6 +97,10 @@ pub struct Observer {
     pub drain: Drain,
     /// Results of the probes.
     pub probes: Probes,
+    /// Anycast addresses.
+    pub anycast: Anycast,
+    /// The service addresses; none if this node does not advertise any.
+    pub services: Option<Services>,
     /// Whether the agent was ready in this run.
     pub started: StartupState,
 }
@@ -168,6 +176,7 @@ impl Observer {
             established_peers: established_peers(&view, &statuses),
             refused_connections,
             bfd_refused,
+            services: self.services.as_ref().map(Services::summary),
         })
     }
 
@@ -238,6 +247,7 @@ impl Observer {
             guard: guard(kernel.guard),
             alternate_paths: alternate_paths(kernel.alternate_paths),
             probes: self.probes.status(),
+            anycast: anycast::with_node(self.anycast.status(), view),
             http_fault: self.http_fault.words(),
         })
     }

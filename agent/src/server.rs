@@ -196,6 +196,9 @@ impl Server {
                 answer(stream, outcome).await;
             }
             Query::Pods => answer(stream, observer.pods().await).await,
+            Query::Services { name, everywhere } => {
+                answer(stream, observer.services(name, everywhere).await).await;
+            }
             Query::Path { container_id, destination, source } => {
                 let outcome = match descriptor {
                     Some(netns) => observer.path(netns, &container_id, destination, source).await,

@@ -9,7 +9,7 @@
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -43,7 +43,7 @@ fn kernel_plan() -> KernelPlan {
 }
 
 fn spawn(runtime: &Runtime) -> (KernelHandle, KernelEvents) {
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
     assert_eq!(runtime.block_on(kernel.set_plan(kernel_plan())).unwrap().faults, [""; 0]);
     (kernel, events)
 }

@@ -5,7 +5,6 @@
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
@@ -105,7 +104,7 @@ fn pods_of_one_node_reach_each_other_only_by_the_router() {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
         });
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
         let workers = DeviceWorkers::spawn(2).unwrap();
         let put = |hairpin| {
             runtime.block_on(async {

@@ -5,7 +5,6 @@
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -83,7 +82,7 @@ struct Node {
 fn node(runtime: &Runtime) -> Node {
     ip("addr add 192.0.2.1/32 dev lo");
     ip("addr add 2001:db8:ffff::1/128 dev lo");
-    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+    let (kernel, events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
     runtime.block_on(async {
         let applied = kernel.set_plan(base()).await.unwrap();
         assert_eq!(applied.faults, [""; 0]);

@@ -93,7 +93,7 @@ fn learned(changes: Vec<RouteChange>) -> Vec<LearnedRoute> {
 }
 
 fn spawn<const N: usize>(hold: [IpFamily; N]) -> (KernelHandle, KernelEvents) {
-    KernelHandle::spawn(KernelConfig { hold: hold.into() }).unwrap()
+    KernelHandle::spawn(KernelConfig { hold: hold.into(), ..KernelConfig::default() }).unwrap()
 }
 
 fn set(runtime: &Runtime, kernel: &KernelHandle, plan: KernelPlan) -> Applied {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::bandwidth::Bandwidth;
 use crate::names::full_name;
 
+mod anycast;
 mod bgp;
 mod cause;
 mod default_route;
@@ -23,8 +24,10 @@ mod names;
 mod path;
 mod peer;
 mod probe;
+mod service;
 mod snapshot;
 
+pub use anycast::{AnycastAddressStatus, AnycastStatus};
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
 pub use default_route::{
@@ -40,6 +43,9 @@ pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 pub use peer::{BfdSession, Dated, DatedNotification, Messages, Peer, PeerFamily, PeerSession};
 pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
+};
+pub use service::{
+    AdvertisedPrefix, AdvertisementState, ProxyRulesState, ServiceProxyState, ServiceView, WithheldReason,
 };
 pub use snapshot::Snapshot;
 
@@ -74,6 +80,15 @@ pub enum Query {
     Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
+    /// The service addresses on this node: `Reply<Vec<ServiceView>>`.
+    Services {
+        /// Only Services of this name: `NAME` or `NAMESPACE/NAME`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// Also list the nodes that advertise each address. The agent lists them from the API server.
+        #[serde(default)]
+        everywhere: bool,
+    },
     /// The path of a packet from a pod: `Reply<PacketPath>`. The request carries the pod's network
     /// namespace.
     Path {
@@ -253,6 +268,9 @@ pub struct AgentStatus {
     /// Results of the probes; none if no probes are sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<ProbeStatus>,
+    /// The anycast addresses on this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anycast: Vec<AnycastStatus>,
     /// The reason why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
@@ -326,9 +344,9 @@ pub struct ManifestStatus {
 pub struct ClusterStatus {
     /// Its address.
     pub server: String,
-    /// Whether every watch has its list and none fails.
+    /// Whether every required watch has its list and none of them fails.
     pub connected: bool,
-    /// Time since a watch started to fail.
+    /// Time since a required watch started to fail.
     pub outage_seconds: Option<u64>,
     /// The reason.
     pub last_error: Option<String>,
@@ -346,6 +364,9 @@ pub struct ClusterStatus {
 pub struct WatchStatus {
     /// The watched resource.
     pub name: String,
+    /// Whether pods do not depend on it. Then it does not count in `connected`.
+    #[serde(default)]
+    pub optional: bool,
     /// Whether it has its list and does not fail.
     pub live: bool,
     /// Changes and bookmarks since the agent started.
@@ -632,6 +653,8 @@ mod tests {
             Query::Routes { table: Table::Advertised { peer } },
             Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },
             Query::Pods,
+            Query::Services { name: None, everywhere: false },
+            Query::Services { name: Some("default/web".to_owned()), everywhere: true },
             path,
             Query::Events { after: 7, run: Some(3), wait: true },
             Query::Watch { after: 7, run: Some(3) },

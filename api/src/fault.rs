@@ -21,6 +21,11 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Path of an annotation in a [`Fault`].
+pub fn annotation_field(name: &str) -> String {
+    format!("metadata.annotations[{name}]")
+}
+
 /// Collects the faults of one resource.
 pub(crate) struct Faults<'a> {
     pub(crate) kind: &'static str,

@@ -3,13 +3,15 @@
 //! This crate has data and pure functions only; files, sockets and clocks are left to the binaries.
 //!
 //! - [`resources`], [`policy`]: Network, Subnet, NodeInfo and IPInstance, field for field as in
-//!   hybridnet (`networking.alibaba.com/v1`), with optional additions to a BGP peer.
+//!   hybridnet (`networking.alibaba.com/v1`), with optional additions to a BGP peer; and the own
+//!   kinds for service addresses (`trunkline.io/v1alpha1`).
 //! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
 //! - [`fault`]: a fault in a resource.
 //! - [`validate`]: the rules for resources, alone, together and on one node.
 //! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`pod`]: the annotations and labels of a pod or its namespace.
+//! - [`service`]: the annotations and fields of a Service that request its addresses.
 //! - [`pool`]: the addresses of a subnet, and the order of their allocation.
 //! - [`bandwidth`]: the rate limits of a container's interface.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
@@ -29,5 +31,6 @@ pub mod pod;
 pub mod policy;
 pub mod pool;
 pub mod resources;
+pub mod service;
 pub mod validate;
 mod value;

@@ -1,7 +1,7 @@
 //! From the text of a manifest file to resources.
 //!
-//! A file has one or more YAML documents, each a Network, a Subnet or a NodeInfo. Every document is
-//! read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
+//! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo or an AnycastAddress.
+//! Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
 //! resource, the field's path and the fix. It never quotes a line of the file, which could contain
 //! a password.
 //!
@@ -14,10 +14,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_saphyr::Location;
 
-use crate::names::API_VERSION;
-use crate::resources::{Network, NodeInfo, Subnet};
+use crate::names::{API_VERSION, OWN_API_VERSION};
+use crate::resources::{AnycastAddress, Network, NodeInfo, Subnet};
 
-const KINDS: &str = "Network, Subnet or NodeInfo";
+const KINDS: &str = "Network, Subnet, NodeInfo or AnycastAddress";
 
 /// A resource in the agent's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Resource {
     Subnet(Box<Subnet>),
     /// `kind: NodeInfo`
     NodeInfo(Box<NodeInfo>),
+    /// `kind: AnycastAddress`
+    AnycastAddress(Box<AnycastAddress>),
 }
 
 /// A document that could not be read.
@@ -122,17 +124,22 @@ impl Document {
             field: field.to_owned(),
             message,
         };
+        let kind = header.kind.as_deref();
+        let version = if kind == Some("AnycastAddress") { OWN_API_VERSION } else { API_VERSION };
         match header.api_version.as_deref() {
-            Some(API_VERSION) => {}
+            Some(given) if given == version => {}
+            // The fault is the kind: files have no other kind of this version.
+            Some(OWN_API_VERSION) if !matches!(kind, Some("Network" | "Subnet" | "NodeInfo")) => {}
             Some(other) => {
-                return Err(refuse("apiVersion", format!("`{other}` is not known: write {API_VERSION}")));
+                return Err(refuse("apiVersion", format!("`{other}` is not known: write {version}")));
             }
-            None => return Err(refuse("apiVersion", format!("missing: write {API_VERSION}"))),
+            None => return Err(refuse("apiVersion", format!("missing: write {version}"))),
         }
-        match header.kind.as_deref() {
+        match kind {
             Some("Network") => Ok(Some(Resource::Network(self.parse(&header.describe())?))),
             Some("Subnet") => Ok(Some(Resource::Subnet(self.parse(&header.describe())?))),
             Some("NodeInfo") => Ok(Some(Resource::NodeInfo(self.parse(&header.describe())?))),
+            Some("AnycastAddress") => Ok(Some(Resource::AnycastAddress(self.parse(&header.describe())?))),
             Some(other) => Err(refuse("kind", format!("`{other}` is not read from files: write {KINDS}"))),
             None => Err(refuse("kind", format!("missing: write {KINDS}"))),
         }
@@ -318,10 +325,41 @@ mod tests {
             [
                 "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
                 "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
-                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet or NodeInfo",
+                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo or AnycastAddress",
                 "line 13: expected a mapping, `key: value`",
             ]
         );
+    }
+
+    #[test]
+    fn own_kinds_have_their_own_version() {
+        let anycast = |version: &str| {
+            parse(&format!(
+                "apiVersion: {version}\nkind: AnycastAddress\nmetadata: {{name: dns}}\nspec: {{addresses: [10.0.0.53]}}\n"
+            ))
+        };
+        assert!(matches!(
+            anycast("trunkline.io/v1alpha1").as_deref(),
+            Ok([Resource::AnycastAddress(dns)]) if dns.name() == "dns" && dns.spec.addresses == ["10.0.0.53"]
+        ));
+        let text = |errors: Vec<ManifestError>| {
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(
+            text(anycast(API_VERSION).unwrap_err()),
+            "line 1: AnycastAddress dns: apiVersion: `networking.alibaba.com/v1` is not known: write trunkline.io/v1alpha1"
+        );
+        for (kind, error) in [
+            ("Subnet", "apiVersion: `trunkline.io/v1alpha1` is not known: write networking.alibaba.com/v1"),
+            (
+                "ServicePool",
+                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo or AnycastAddress",
+            ),
+        ] {
+            let document =
+                format!("apiVersion: trunkline.io/v1alpha1\nkind: {kind}\nmetadata: {{name: a}}\n");
+            assert_eq!(text(parse(&document).unwrap_err()), format!("line 1: {kind} a: {error}"));
+        }
     }
 
     #[test]

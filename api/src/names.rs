@@ -1,10 +1,19 @@
 //! Annotations, labels, finalizers and conditions, with hybridnet's names, so that pods and nodes
 //! need no change.
 
-/// API group of Network, Subnet, NodeInfo and IPInstance.
+/// API group of hybridnet's kinds: Network, Subnet, NodeInfo and IPInstance.
 pub const GROUP: &str = "networking.alibaba.com";
 /// `apiVersion` of Network, Subnet, NodeInfo and IPInstance.
 pub const API_VERSION: &str = "networking.alibaba.com/v1";
+/// API group of Trunkline's own kinds: ServicePool, ServiceAddress, ServiceAdvertisement,
+/// AnycastAddress and NodeServices.
+pub const OWN_GROUP: &str = "trunkline.io";
+/// Version of the own kinds in their group.
+pub const OWN_VERSION: &str = "v1alpha1";
+/// `apiVersion` of the own kinds.
+pub const OWN_API_VERSION: &str = "trunkline.io/v1alpha1";
+/// `spec.loadBalancerClass` of a Service that gets its addresses from Trunkline.
+pub const LOAD_BALANCER_CLASS: &str = "trunkline.io/load-balancer";
 
 /// `namespace/name`, only the name without a namespace, and empty without a name.
 pub fn full_name(namespace: &str, name: &str) -> String {
@@ -15,7 +24,7 @@ pub fn full_name(namespace: &str, name: &str) -> String {
     }
 }
 
-/// Annotations of a pod or its namespace.
+/// Annotations of a pod or its namespace, of a Node and of a Service.
 pub mod annotation {
     /// Addresses by the ordinal of a stateful pod: `10.0.0.1,10.0.0.2`, dual stack as `v4/v6`.
     pub const IP_POOL: &str = "networking.alibaba.com/ip-pool";
@@ -48,6 +57,25 @@ pub mod annotation {
     pub const EXTRA_LOCAL_IPS: &str = "networking.alibaba.com/extra-local-ips";
     /// Written on pods for a policy-only Calico.
     pub const CALICO_POD_IPS: &str = "cni.projectcalico.org/podIPs";
+    /// On a Service: its addresses, at most one of each IP family, separated by commas.
+    pub const ADDRESSES: &str = "trunkline.io/addresses";
+    /// On a Service: the ServicePool of its addresses.
+    pub const POOL: &str = "trunkline.io/pool";
+    /// On a Service: it shares its address with the Services of the same key.
+    pub const SHARING_KEY: &str = "trunkline.io/sharing-key";
+
+    /// MetalLB's annotations of a Service. Each list has the name of today first, then that of
+    /// MetalLB before 0.15.
+    pub mod metallb {
+        /// Means [`ADDRESSES`](super::ADDRESSES).
+        pub const ADDRESSES: [&str; 2] =
+            ["metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"];
+        /// Means [`POOL`](super::POOL).
+        pub const POOL: [&str; 2] = ["metallb.io/address-pool", "metallb.universe.tf/address-pool"];
+        /// Means [`SHARING_KEY`](super::SHARING_KEY).
+        pub const SHARING_KEY: [&str; 2] =
+            ["metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"];
+    }
 }
 
 /// Labels of resources, nodes and pods.
@@ -93,6 +121,14 @@ pub mod label {
     pub const REMOTE_CLUSTER: &str = "networking.alibaba.com/remote-cluster";
     /// The webhook ignores objects with this label.
     pub const WEBHOOK_IGNORE: &str = "webhook.hybridnet.io/ignore";
+    /// Kubernetes' own, on a Node: load balancers send it no traffic. The value has no effect.
+    pub const EXCLUDE_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+    /// Kubernetes' own, on a Service: another program than kube-proxy forwards it.
+    pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+    /// Kubernetes' own, on an EndpointSlice: the name of its Service.
+    pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+    /// Kubernetes' own, on an EndpointSlice of a headless Service.
+    pub const HEADLESS: &str = "service.kubernetes.io/headless";
 }
 
 /// Finalizers, which delay the deletion of an object.
@@ -103,12 +139,20 @@ pub mod finalizer {
     pub const METRICS_REGISTERED: &str = "networking.alibaba.com/metrics-registered";
 }
 
-/// Conditions of nodes.
+/// Conditions of Nodes, Services and the own kinds.
 pub mod condition {
     /// Kubernetes' own: the node's network is unavailable. Kubernetes turns it into a taint.
     pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
     /// The controller's reason: the node is in no Network.
     pub const NO_NETWORK: &str = "NoNetwork";
+    /// On a Service: it has its addresses.
+    pub const ADDRESS_ALLOCATED: &str = "trunkline.io/AddressAllocated";
+    /// On a ServicePool and a ServiceAdvertisement: it is in force.
+    pub const READY: &str = "Ready";
+    /// On a ServicePool: no address is free.
+    pub const FULL: &str = "Full";
+    /// On a ServiceAddress: at least one node advertises it.
+    pub const ADVERTISED: &str = "Advertised";
 }
 
 /// Value of the quota labels: an address is free.

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::fault::Fault;
+pub use crate::fault::annotation_field;
 use crate::names::{annotation, label};
 use crate::resources::{Network, NetworkType, ValueError, parse_address, parse_mac};
 
@@ -336,11 +337,6 @@ fn parse_bool(text: &str) -> Option<bool> {
 /// The number at the end of a stateful pod's name.
 pub fn ordinal(pod: &str) -> Option<usize> {
     pod.rsplit_once('-')?.1.parse().ok()
-}
-
-/// Path of an annotation in a [`Fault`].
-pub fn annotation_field(name: &str) -> String {
-    format!("metadata.annotations[{name}]")
 }
 
 fn non_empty<'a>(map: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {

@@ -314,19 +314,30 @@ pub fn parse_large_community(text: &str) -> Result<[u32; 3], ValueError> {
 }
 
 /// An extended community (RFC 4360): a Route Target or Route Origin, `rt:…` or `soo:…`, with an AS
-/// number or an IPv4 address and a number in the remaining octets of six. Alternatively `0x` with
-/// the 16 digits of any extended community. An AS number up to 65535 takes two octets; with the
-/// suffix `L` it takes four (RFC 5668), as larger ones do.
+/// number or an IPv4 address and a number in the remaining octets of six. An AS number up to 65535
+/// takes two octets; with the suffix `L` it takes four (RFC 5668), as larger ones do.
+///
+/// A Link Bandwidth (RFC 10005) is `lb:…` (transitive) or `lb-non-transitive:…`, with an AS number
+/// up to 65535 and octets per second. Numbers above 16,777,216 are rounded to 24 significant bits.
+/// Alternatively `0x` with the 16 digits of any extended community.
 pub fn parse_extended_community(text: &str) -> Result<[u8; 8], ValueError> {
     let raw = || {
         let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16)?;
         let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         u64::from_str_radix(digits, 16).ok().filter(|_| is_hex).map(u64::to_be_bytes)
     };
+    let link_bandwidth = |kind: u8, value: &str| {
+        let (asn, octets) = value.split_once(':')?;
+        let [a, b] = number::<u16>(asn)?.to_be_bytes();
+        let [c, d, e, f] = (number::<u64>(octets)? as f32).to_be_bytes();
+        Some([kind, 4, a, b, c, d, e, f])
+    };
     let named = || {
         let (subtype, value) = match text.split_once(':')? {
             ("rt", value) => (2, value),
             ("soo", value) => (3, value),
+            ("lb", value) => return link_bandwidth(0, value),
+            ("lb-non-transitive", value) => return link_bandwidth(0x40, value),
             _ => return None,
         };
         let (administrator, assigned) = value.split_once(':')?;
@@ -348,7 +359,7 @@ pub fn parse_extended_community(text: &str) -> Result<[u8; 8], ValueError> {
     raw().or_else(named).ok_or_else(|| ValueError {
         value: text.to_owned(),
         expected: "an extended community, such as rt:65000:100, soo:10.0.0.1:7 (the last number up to 65535 after an address or \
-                   an AS number above 65535), or 0x with 16 digits",
+                   an AS number above 65535), lb:65000:125000000 (AS number up to 65535, octets per second), or 0x with 16 digits",
     })
 }
 
@@ -387,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_communities_are_targets_origins_or_octets() {
+    fn extended_communities_have_names_or_are_octets() {
         assert_eq!(parse_extended_community("rt:65000:65536"), Ok([0, 2, 0xfd, 0xe8, 0, 1, 0, 0]));
         assert_eq!(parse_extended_community("soo:65000L:7"), Ok([2, 3, 0, 0, 0xfd, 0xe8, 0, 7]));
         assert_eq!(parse_extended_community("rt:65536:7"), Ok([2, 2, 0, 1, 0, 0, 0, 7]));
@@ -396,7 +407,19 @@ mod tests {
             parse_extended_community("0x4004fde849742400"),
             Ok([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0])
         );
+        let bandwidth = [4, 0xfd, 0xe8, 0x4c, 0xee, 0x6b, 0x28];
+        let of_kind = |kind| Ok([&[kind], &bandwidth[..]].concat().try_into().unwrap());
+        assert_eq!(parse_extended_community("lb:65000:125000000"), of_kind(0));
+        assert_eq!(parse_extended_community("lb-non-transitive:65000:125000000"), of_kind(0x40));
+        assert_eq!(parse_extended_community("lb:1:16777217"), parse_extended_community("lb:1:16777216"));
         for wrong in [
+            "lb:65536:1",
+            "lb:10.0.0.1:1",
+            "lb:1:1.5",
+            "lb:1:-1",
+            "lb:1",
+            "lb:1:2:3",
+            "lb-non-transitive:1",
             "",
             "65000:1",
             "rt:65000",

@@ -201,7 +201,7 @@ fn numbers_are_as_wide_as_they_must_be() {
 fn each_rule_names_a_field_and_a_fix() {
     let fixes = ["write", "leave", "put", "make", "delete"];
     for rule in rules() {
-        assert!(at(&root(rule.kind), rule.path).is_some(), "{rule:?}");
+        assert!(at(&root(rule.kind), &rule.path).is_some(), "{rule:?}");
         assert!(
             fixes.iter().any(|fix| rule.message.contains(fix)) || rule.message.contains("needs"),
             "{}",

@@ -23,6 +23,41 @@
 //! # }
 //! ```
 //!
+//! # Originated prefixes
+//! A [`rib::Origination`] has communities, a MULTI_EXIT_DISC, a link bandwidth (RFC 10005) and tags.
+//! Tags stay in the speaker: rules of export policy match them ([`policy::Conditions::tags`]). So a
+//! program can define rules for groups of prefixes once, and then add a prefix to a group without a
+//! change of any policy, which would export the whole table again. A rule cannot match "some tag".
+//! If prefixes without a rule for a peer must not reach it, give one more tag to all of them:
+//!
+//! ```
+//! # fn example() -> Result<(), trunkline_bgp::types::TooManyTags> {
+//! use trunkline_bgp::{policy::*, rib::Origination, types::*};
+//!
+//! const SERVICE: Tag = Tag(0); // every prefix of a service
+//! const FAST: Tag = Tag(1); // those that this peer receives
+//! let communities = Edit::add([Community(65000 << 16 | 7)]);
+//! let marks_fast = Rule {
+//!     when: Conditions { tags: vec![FAST].into(), ..Conditions::default() },
+//!     set: Actions { communities, ..Actions::default() },
+//!     ..Rule::default()
+//! };
+//! let others = Members { any_of: vec![SERVICE], none_of: vec![FAST], ..Members::default() };
+//! let rejects_others = Rule::reject(Conditions { tags: others, ..Conditions::default() });
+//! let export = Policy { rules: vec![marks_fast, rejects_others], default: PolicyResult::Accept };
+//! # _ = export;
+//!
+//! let origination = Origination {
+//!     link_bandwidth: Some(LinkBandwidth(125_000_000)), // 1 Gbit/s
+//!     tags: Tags::new([SERVICE, FAST])?,
+//!     ..Origination::default()
+//! };
+//! # _ = origination;
+//! # Ok(())
+//! # }
+//! # example().unwrap();
+//! ```
+//!
 //! # The engine
 //! [`speaker::Speaker`] accepts octets, transport events, commands and the time. It returns octets,
 //! actions, events and its next deadline. It opens no socket, reads no clock, and takes all
@@ -40,7 +75,7 @@
 //! | [`wire`] | the codec: five message types, path attributes, RFC 7606's outcomes |
 //! | [`session`] | one peer: RFC 4271's state machine, capabilities, graceful restart, refresh |
 //! | [`rib`] | the tables, best path with ECMP, the routes advertised to each peer |
-//! | [`policy`] | import and export as data: prefixes, communities, AS_PATH, ORIGIN, next hop |
+//! | [`policy`] | import and export as data: prefixes, communities, AS_PATH, ORIGIN, next hop, tags |
 //! | [`speaker`] | joins sessions and tables |
 //! | [`bfd`] | a BFD endpoint, a separate engine |
 //! | [`bmp`], [`mrt`] | routes for monitoring stations, and the tables as a file |
@@ -82,6 +117,7 @@
 //! | 8654 extended messages | done | |
 //! | 8950 IPv6 next hops for IPv4 | done | |
 //! | 9234 roles, ONLY_TO_CUSTOMER | done | |
+//! | 10005 link bandwidth | partly | originated; of received paths passed on, not used as a weight |
 //! | 3107, 4364, 7432, 8955 and other families | left out | ignored if a peer offers them |
 //! | 5065 confederations | left out | segments are decoded and not counted |
 //! | 5925 TCP-AO | left out | |

@@ -6,6 +6,7 @@
 
 mod extended_community;
 mod peer_key;
+mod tag;
 
 use std::fmt;
 use std::hash::Hash;
@@ -14,8 +15,9 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-pub use extended_community::ExtendedCommunity;
+pub use extended_community::{ExtendedCommunity, LinkBandwidth};
 pub use peer_key::{InterfaceName, InterfaceNameError, PeerKey, PeerKeyError};
+pub use tag::{Tag, Tags, TooManyTags};
 
 /// The role of this side of an external session (RFC 9234 §4.1), with its number in the capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

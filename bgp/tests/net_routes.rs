@@ -90,6 +90,22 @@ async fn fifty_thousand_routes_are_advertised_and_withdrawn() {
     assert_eq!(b.status(a.address).await.families[0].received, 0);
 }
 
+#[tokio::test]
+async fn many_prefixes_are_withdrawn_by_one_command() {
+    let (a, b) = (Node::new("127.8.4.1", 1).await, Node::new("127.8.4.2", 2).await);
+    join(&a, &b).await;
+    let routes = (0..1000).map(|index| (prefix(index), Origination::default()));
+    a.handle.originate_all(routes.collect()).await.unwrap();
+    b.until(a.address, "all routes received", |peer| peer.families[0].received == 1000).await;
+    // Half of them, and as many that are not originated.
+    a.handle.withdraw_all((500..1500).map(prefix).collect()).await.unwrap();
+    b.until(a.address, "the withdrawals received", |peer| peer.families[0].received == 500).await;
+    let left: Vec<IpNet> = b.handle.received(a.address).await.unwrap().iter().map(|it| it.prefix).collect();
+    assert_eq!(left, (0..500).map(prefix).collect::<Vec<_>>());
+    a.handle.withdraw_all(Vec::new()).await.unwrap();
+    assert_eq!(a.status(b.address).await.families[0].advertised, 500);
+}
+
 /// A peer with a session made by hand, which reads only on demand.
 struct SlowPeer {
     stream: TcpStream,

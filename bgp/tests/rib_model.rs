@@ -15,9 +15,12 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
 use trunkline_bgp::config::{LocalAs, PathRules};
-use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PolicyResult, PrefixMatch, Rule};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Members, Policy, PolicyResult, PrefixMatch, Rule};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
-use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
+use trunkline_bgp::types::{
+    Asn, Community, ExtendedCommunity, Family, FamilySet, LinkBandwidth, NextHop, PeerId, Role, Role::*, Tag,
+    Tags,
+};
 use trunkline_bgp::wire::PathAttributes;
 
 /// Peers 1 to 3 are external, 4 and 5 internal.
@@ -32,7 +35,7 @@ const OLD_AS: Asn = Asn(9);
 enum Step {
     Announce { peer: u32, prefix: usize, attributes: usize },
     Withdraw { peer: u32, prefix: usize },
-    Originate { prefix: usize, attributes: usize },
+    Originate { prefix: usize, attributes: usize, tags: u16 },
     StopOriginating { prefix: usize },
     Down { peer: u32, retain: bool, long: bool },
     MarkLongLived { peer: u32 },
@@ -55,7 +58,8 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (peer(), prefix(), 0..16usize)
             .prop_map(|(peer, prefix, attributes)| Step::Announce { peer, prefix, attributes }),
         6 => (peer(), prefix()).prop_map(|(peer, prefix)| Step::Withdraw { peer, prefix }),
-        3 => (prefix(), 0..2usize).prop_map(|(prefix, attributes)| Step::Originate { prefix, attributes }),
+        4 => (prefix(), 0..3usize, 0..8u16)
+            .prop_map(|(prefix, attributes, tags)| Step::Originate { prefix, attributes, tags }),
         2 => prefix().prop_map(|prefix| Step::StopOriginating { prefix }),
         5 => (peer(), any::<bool>(), any::<bool>())
             .prop_map(|(peer, retain, long)| Step::Down { peer, retain, long }),
@@ -136,14 +140,29 @@ fn has_looped(path: &PathAttributes, rules: &PathRules) -> bool {
         || path.cluster_list.contains(&ROUTER_ID)
 }
 
-fn origination(number: usize) -> Origination {
+const TARGET: ExtendedCommunity = ExtendedCommunity([0, 2, 0xfd, 0xe8, 0, 0, 0, 1]);
+const NON_TRANSITIVE_TARGET: ExtendedCommunity = ExtendedCommunity([0x40, 2, 0xfd, 0xe8, 0, 0, 0, 1]);
+/// 1 Gbit/s in AS 65000, as external and as internal peers receive it.
+const BANDWIDTH: ExtendedCommunity = ExtendedCommunity([0, 4, 0xfd, 0xe8, 0x4c, 0xee, 0x6b, 0x28]);
+const INTERNAL_BANDWIDTH: ExtendedCommunity =
+    ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x4c, 0xee, 0x6b, 0x28]);
+
+/// Each bit of `tags` is one of the tags 0, 1 and 2.
+fn origination(number: usize, tags: u16) -> Origination {
+    let tags = Tags::new((0..3).filter(|tag| tags >> tag & 1 == 1).map(Tag)).unwrap();
+    let rest = Origination { tags, ..Origination::default() };
     match number {
-        0 => Origination::default(),
-        _ => Origination { communities: vec![Community::NO_EXPORT], med: Some(3), ..Origination::default() },
+        0 => rest,
+        1 => Origination { communities: vec![Community::NO_EXPORT], med: Some(3), ..rest },
+        _ => Origination {
+            extended_communities: vec![TARGET, NON_TRANSITIVE_TARGET],
+            link_bandwidth: Some(LinkBandwidth(125_000_000)),
+            ..rest
+        },
     }
 }
 
-const POLICIES: usize = 6;
+const POLICIES: usize = 9;
 
 fn policy(number: usize) -> Policy {
     let long = PrefixMatch { prefix: net("10.0.0.0/8"), ge: Some(16), le: None };
@@ -173,14 +192,33 @@ fn policy(number: usize) -> Policy {
             ],
             default: PolicyResult::Accept,
         },
-        _ => Policy {
+        5 => Policy {
             rules: vec![Rule {
                 set: Actions { prepend: 2, med: Some(77), ..Actions::default() },
                 ..Rule::accept(long())
             }],
             default: PolicyResult::Accept,
         },
+        6 => Policy {
+            rules: vec![
+                Rule {
+                    when: tags(&[1], &[], &[]),
+                    set: Actions { communities: Edit::add([Community(61)]), ..Actions::default() },
+                    ..Rule::default()
+                },
+                Rule::reject(tags(&[0], &[], &[1, 2])),
+            ],
+            default: PolicyResult::Accept,
+        },
+        7 => Policy { rules: vec![Rule::accept(tags(&[], &[0, 2], &[]))], default: PolicyResult::Reject },
+        _ => Policy { rules: vec![Rule::reject(tags(&[], &[], &[1]))], default: PolicyResult::Accept },
     }
+}
+
+fn tags(any_of: &[u16], all_of: &[u16], none_of: &[u16]) -> Conditions {
+    let list = |numbers: &[u16]| numbers.iter().copied().map(Tag).collect();
+    let tags = Members { any_of: list(any_of), all_of: list(all_of), none_of: list(none_of) };
+    Conditions { tags, ..Conditions::default() }
 }
 
 /// Applies the policies of the test as plain Rust code.
@@ -188,14 +226,15 @@ fn apply_policy(
     number: usize,
     prefix: &IpNet,
     mut path: PathAttributes,
-    originated: bool,
+    originated: Option<&Tags>,
     prepended: Asn,
 ) -> Option<PathAttributes> {
+    let has = |tag: u16| originated.is_some_and(|tags| tags.as_slice().contains(&Tag(tag)));
     let is_long = net("10.0.0.0/8").contains(prefix) && prefix.prefix_len() >= 16;
     match number {
         0 => Some(path),
         1 => None,
-        2 => originated.then_some(path),
+        2 => originated.map(|_| path),
         3 => (!is_long).then_some(path),
         4 => {
             if path.communities.contains(&Community(1)) {
@@ -205,7 +244,7 @@ fn apply_policy(
             }
             Some(path)
         }
-        _ => {
+        5 => {
             if is_long {
                 let own: Vec<Asn> =
                     path.as_path.segments.iter().flat_map(|segment| segment.asns.clone()).collect();
@@ -215,6 +254,14 @@ fn apply_policy(
             }
             Some(path)
         }
+        6 => {
+            if has(1) {
+                add(&mut path.communities, Community(61));
+            }
+            (!has(0) || has(1) || has(2)).then_some(path)
+        }
+        7 => (has(0) && has(2)).then_some(path),
+        _ => has(1).then_some(path),
     }
 }
 
@@ -249,6 +296,7 @@ impl Model {
             let own = PathAttributes {
                 med: origination.med,
                 communities: origination.communities.clone(),
+                extended_communities: origination.extended_communities.clone(),
                 ..PathAttributes::default()
             };
             return vec![(0, own)];
@@ -259,8 +307,7 @@ impl Model {
             if of == prefix && !has_looped(&path.attributes, rules) && !self.leaks(*peer, &path.attributes) {
                 let import = self.policies[peer].0;
                 let neighbour = remote_as(*peer, external(*peer));
-                if let Some(mut used) =
-                    apply_policy(import, prefix, path.attributes.clone(), false, neighbour)
+                if let Some(mut used) = apply_policy(import, prefix, path.attributes.clone(), None, neighbour)
                 {
                     if rules.local_as.is_some_and(|old| !old.no_prepend) {
                         used.as_path.prepend(OLD_AS, 1);
@@ -340,13 +387,21 @@ impl Model {
         if external(to) && !originated {
             path.med = None;
         }
+        if external(to) {
+            path.extended_communities.retain(|community| community.0[0] & 0x40 == 0);
+        }
+        let own_path = self.originated.get(prefix).filter(|_| originated);
+        if own_path.is_some_and(|origination| origination.link_bandwidth.is_some()) {
+            path.extended_communities.push(if external(to) { BANDWIDTH } else { INTERNAL_BANDWIDTH });
+        }
         if reflected {
             path.originator_id.get_or_insert(std::net::Ipv4Addr::new(10, 0, 0, from as u8));
             path.cluster_list.insert(0, ROUTER_ID);
         }
         let old = self.rules[&to].local_as;
         let own = if old.is_some_and(|old| old.replace_as) { OLD_AS } else { LOCAL_AS };
-        let mut path = apply_policy(self.policies[&to].1, prefix, path, originated, own)?;
+        let tags = own_path.map(|origination| &origination.tags);
+        let mut path = apply_policy(self.policies[&to].1, prefix, path, tags, own)?;
         if external(to) {
             path.as_path.prepend(own, 1);
             if old.is_some_and(|old| !old.replace_as) {
@@ -408,9 +463,10 @@ fn run(steps: &[Step]) {
                     model.paths.remove(&(prefixes[prefix], peer));
                 }
             }
-            Step::Originate { prefix, attributes } => {
-                bench.rib.originate(prefixes[prefix], &origination(attributes));
-                model.originated.insert(prefixes[prefix], origination(attributes));
+            Step::Originate { prefix, attributes, tags } => {
+                let origination = origination(attributes, tags);
+                bench.rib.originate(prefixes[prefix], &origination);
+                model.originated.insert(prefixes[prefix], origination);
             }
             Step::StopOriginating { prefix } => {
                 let was_there = bench.rib.withdraw(prefixes[prefix]);

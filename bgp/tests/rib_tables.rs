@@ -210,6 +210,7 @@ fn attributes_towards_external_and_internal_peers() {
         communities: vec![Community(5)],
         large_communities: vec![LargeCommunity { global: 1, local1: 2, local2: 3 }],
         med: Some(9),
+        ..Origination::default()
     };
     bench.rib.originate(net("10.9.0.0/16"), &origination);
     let (hop, sent) = bench.advertised_path(2, "10.9.0.0/16").unwrap();

@@ -151,6 +151,7 @@ mod tests {
                 Resource::Network(network) => snapshot.networks.push(*network),
                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
+                Resource::AnycastAddress(anycast) => snapshot.services.anycast.push(*anycast),
             }
         }
         snapshot

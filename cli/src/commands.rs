@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use clap::{Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
     AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
-    PeerDone, PodStatus, Query, Route, Table,
+    PeerDone, PodStatus, Query, Route, ServiceView, Table,
 };
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
@@ -26,7 +26,7 @@ use crate::bundle::SupportBundle;
 use crate::completions::{self, Shell};
 use crate::doctor::{self, Doctor};
 use crate::install::{Install, InstallPaths};
-use crate::{client, events, packet_path, show, watch};
+use crate::{client, events, packet_path, services, show, watch};
 
 /// Pod networking on the real network: the node's agent and the operator's commands.
 #[derive(Debug, Parser)]
@@ -132,6 +132,15 @@ pub enum Command {
         #[command(flatten)]
         args: ClientArgs,
     },
+    /// Show the service addresses of this node: their state, and the reason if one is withheld.
+    Services {
+        /// Show only the Services with this name, in detail: `NAME` or `NAMESPACE/NAME`.
+        #[arg(value_name = "SERVICE")]
+        name: Option<String>,
+        /// Arguments of the request.
+        #[command(flatten)]
+        args: ClientArgs,
+    },
     /// Show the recent session and route events, including events of earlier runs of the agent.
     Events {
         /// Continue to print new events.
@@ -141,7 +150,7 @@ pub enum Command {
         #[command(flatten)]
         args: ClientArgs,
     },
-    /// Show peers, networks, pods and events live in this terminal.
+    /// Show peers, networks, pods, events and service addresses live in this terminal.
     ///
     /// Peers that are down come first; press `?` for the keys.
     Watch {
@@ -303,6 +312,23 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             print(args.output, &kept, events::table)
         }
         Command::Watch { socket } => watch::watch(&socket),
+        Command::Services { name, args } => {
+            let everywhere = name.is_some();
+            let query = Query::Services { name: name.clone(), everywhere };
+            let views: Vec<ServiceView> = client::query(&args.socket, query)?;
+            let Some(name) = name else {
+                return print(args.output, &views, |views| services::table(views));
+            };
+            anyhow::ensure!(
+                !views.is_empty(),
+                "no Service {name} with an address is known on this node: `trunkline services` lists all addresses"
+            );
+            let explanations = match args.output {
+                Output::Table => services::explain(&args.socket, &views)?,
+                Output::Json => Vec::new(),
+            };
+            print(args.output, &views, |views| services::details(views, &explanations))
+        }
         Command::Pods { pod, path, from, netns, args } => {
             let mut pods: Vec<PodStatus> = client::query(&args.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
@@ -457,6 +483,8 @@ mod tests {
             "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
             "trunkline support-bundle",
             "trunkline support-bundle -o - --routes 100 --log-lines 0 --config /x --socket /y --conf-dir /z",
+            "trunkline services -o json",
+            "trunkline services default/web --socket /x",
             "trunkline pods --socket /x -o table",
             "trunkline pods default/web-0",
             "trunkline pods web-0 --path 192.0.2.1 --from 10.0.0.7 --netns /run/netns/x -o json",

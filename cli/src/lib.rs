@@ -1,6 +1,7 @@
 //! The operator's commands, and the command line of the binary `trunkline`. `trunkline agent` runs
 //! the daemon of [`trunkline_agent`].
 
+mod anycast;
 pub mod arguments;
 pub mod bundle;
 pub mod check;
@@ -15,6 +16,7 @@ pub mod install;
 mod list;
 pub mod packet_path;
 mod probes;
+pub mod services;
 pub mod show;
 pub mod table;
 pub mod watch;

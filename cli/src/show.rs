@@ -11,6 +11,7 @@ use trunkline_api::control::{
     SubnetStatus,
 };
 
+use crate::anycast;
 use crate::probes;
 use crate::table::{Columns, duration};
 use crate::ways_out;
@@ -111,6 +112,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     if let Some(fault) = &status.http_fault {
         line("http", format!("/metrics, /healthz and /readyz are NOT SERVED: {fault}"));
+    }
+    for (index, text) in status.anycast.iter().flat_map(anycast::lines).enumerate() {
+        line(if index == 0 { "anycast" } else { "" }, text);
     }
     line("pods", format!("{} attached", status.attachments));
     if status.unrecorded > 0 {

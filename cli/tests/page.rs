@@ -109,6 +109,14 @@ fn page_is_local_and_has_security_headers() {
         for path in ["/page/app.js", "/page/page.css", "/page/mark.svg"] {
             assert!(page.body.contains(path) && get(path).status == 200, "{path}");
         }
+        let imports = get("/page/app.js").body;
+        let imports: Vec<&str> =
+            imports.lines().filter_map(|line| line.split_once(" from \"./")).map(|it| it.1).collect();
+        assert!(imports.iter().any(|file| file.starts_with("services.js")), "{imports:?}");
+        for file in imports {
+            let path = format!("/page/{}", file.trim_end_matches("\";"));
+            assert_eq!(get(&path).status, 200, "{path}");
+        }
         assert_eq!(get("/page/nothing").status, 404);
         assert_eq!(ask_at(HERE, "POST", "/", "Host: localhost\r\nContent-Length: 0\r\n").status, 405);
 
@@ -157,6 +165,10 @@ fn queries_are_answered_and_bad_ones_get_advice() {
         let pods = get("/page/pods").json();
         assert_eq!((&pods["count"], &pods["pods"][0]["containerId"]), (&Value::from(1), &Value::from("c1")));
         let address = pods["pods"][0]["addresses"][0].as_str().unwrap().to_owned();
+
+        // Without an API server there are no Services.
+        let services = get("/page/services").json();
+        assert_eq!((&services["available"], &services["count"]), (&Value::from(false), &Value::from(0)));
 
         let found = get(&format!("/page/routes?q={address}&fate=used&from=own")).json();
         assert_eq!((&found["matched"], &found["complete"]), (&Value::from(2), &Value::from(true)), "{found}");

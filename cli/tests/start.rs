@@ -9,12 +9,14 @@ mod host;
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use trunkline_agent::change_notifier::ChangeNotifier;
 use trunkline_agent::config::Config;
 use trunkline_agent::history::History;
@@ -22,12 +24,14 @@ use trunkline_agent::ipam::{Ipam, Started};
 use trunkline_agent::metrics::Metrics;
 use trunkline_agent::reconcile::{self, DrainStage, Reconcile, ReconcileDependencies, ReconcileStatus};
 use trunkline_agent::recover::recover;
+use trunkline_agent::services::ServicePrefixes;
 use trunkline_agent::source::folder;
 use trunkline_api::control::{BfdState, EventKind, Events, Peer, Query};
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
+use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Stop;
-use trunkline_bgp::types::Asn;
+use trunkline_bgp::types::{Asn, PeerKey};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
 
@@ -347,7 +351,17 @@ fn kernel_that_refuses_all_requests_loses_no_packet() {
 /// The agent's reconcile task alone, with this speaker's configuration, as `trunkline agent` starts
 /// it.
 async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconcile, KernelHandle) {
-    let (kernel, kernel_events) = KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into() }).unwrap();
+    reconcile_with(host, max_paths, history, false).await
+}
+
+async fn reconcile_with(
+    host: &Host,
+    max_paths: usize,
+    history: &History,
+    waits_for_services: bool,
+) -> (Reconcile, KernelHandle) {
+    let (kernel, kernel_events) =
+        KernelHandle::spawn(KernelConfig { hold: IpFamily::ALL.into(), ..KernelConfig::default() }).unwrap();
     let Started { ipam, records, .. } = Ipam::start(&host.path("store.redb")).unwrap();
     let recovery = recover(&records, &kernel.devices().await.unwrap());
     let config = Config::read(&host.path("agent.yaml")).unwrap();
@@ -376,6 +390,9 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
         pods: recovery.pods,
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
+        host_addresses: BTreeSet::new(),
+        waits_for_services,
+        waits_for_anycast: false,
         metrics: Metrics::new().unwrap(),
         notifier: ChangeNotifier::default(),
         stage: DrainStage::default(),
@@ -449,6 +466,73 @@ fn ended_speaker_loses_no_packet_and_is_restarted() {
             assert!(learned(), "the learned routes stay");
             view_until(&reconcile, "started again", converged).await;
             within_async("learned again", learned).await;
+            reconcile.stop().await;
+        });
+        running.lost_nothing();
+    });
+}
+
+/// Waits until the router receives a prefix, or does not.
+async fn advertises(reconcile: &Reconcile, prefix: IpNet, expected: bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let speaker = reconcile.view().await.unwrap().bgp.map(|bgp| bgp.speaker);
+        let peer: PeerKey = ROUTER.parse().unwrap();
+        let routes = match &speaker {
+            Some(speaker) => speaker.advertised(peer).await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        if routes.iter().any(|route| route.prefix == prefix) == expected && speaker.is_some() {
+            return;
+        }
+        assert!(Instant::now() < until, "{prefix}: not {expected} within 30 s: {routes:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn plans_drains_and_new_speakers_keep_service_prefixes() {
+    isolated("plans_drains_and_new_speakers_keep_service_prefixes", |runtime| {
+        let mut running = Running::killed(0);
+        runtime.block_on(async {
+            let history = History::default();
+            let (reconcile, _kernel) = reconcile_with(&running.host, 4, &history, true).await;
+            let pod: IpNet = SUBNET.parse().unwrap();
+            let (web, api): (IpNet, IpNet) =
+                ("203.0.113.1/32".parse().unwrap(), "203.0.113.2/32".parse().unwrap());
+            let established = |view: &ReconcileStatus| view.bgp.is_some();
+            view_until(&reconcile, "a speaker", established).await;
+            let first = ServicePrefixes { changes: vec![(web, Some(Origination::default()))], ready: false };
+            reconcile.services(first).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            advertises(&reconcile, pod, false).await;
+            let rest = ServicePrefixes { changes: vec![(api, Some(Origination::default()))], ready: true };
+            reconcile.services(rest).await.unwrap().speaker.unwrap();
+            for prefix in [web, api, pod] {
+                advertises(&reconcile, prefix, true).await;
+            }
+
+            running.host.manifests(&manifests(PEER, "10.14.0.0/23"));
+            let config = Config::read(&running.host.path("agent.yaml")).unwrap();
+            let context = folder::Context { labels: config.node_labels(), running: None };
+            let snapshot = folder::read(&running.host.path("manifests"), &context).unwrap();
+            reconcile.snapshot(snapshot).await.unwrap().unwrap();
+            advertises(&reconcile, "10.14.0.0/23".parse().unwrap(), true).await;
+            advertises(&reconcile, web, true).await;
+
+            let drained = reconcile.leave(DrainStage::Withdrawn).await.unwrap();
+            assert!(drained.prefixes.contains(&web), "{:?}", drained.prefixes);
+            advertises(&reconcile, web, false).await;
+            let gone = ServicePrefixes { changes: vec![(api, None)], ready: true };
+            assert!(reconcile.services(gone).await.unwrap().speaker.is_none(), "nothing is advertised");
+            reconcile.leave(DrainStage::Active).await.unwrap();
+            advertises(&reconcile, web, true).await;
+            advertises(&reconcile, api, false).await;
+
+            let view = reconcile.view().await.unwrap();
+            view.bgp.unwrap().speaker.stop(Stop::Silent).await;
+            view_until(&reconcile, "an ended speaker", |view| view.stopped.is_some()).await;
+            advertises(&reconcile, web, true).await;
             reconcile.stop().await;
         });
         running.lost_nothing();

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser;
+use trunkline_api::names;
 use trunkline_api::pod::{IpFamily, read_network_type};
 use trunkline_api::resources::NetworkType;
 use trunkline_daemon::logging::{Log, LogFormat};
 
 use crate::leader;
 use crate::selection::Policy;
+use crate::services::decide::ClassConfig;
 use crate::webhook;
 
 /// Allocates addresses to pods cluster-wide, updates networks and nodes, and answers admission
@@ -43,6 +45,19 @@ pub struct Config {
     /// policy-only Calico
     #[arg(long)]
     pub patch_calico_pod_ips_annotation: bool,
+
+    /// Whether Services of type LoadBalancer get addresses of ServicePools
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
+    pub service_addresses: bool,
+
+    /// The loadBalancerClass of the Services that get addresses
+    #[arg(long, default_value = names::LOAD_BALANCER_CLASS)]
+    pub load_balancer_class: String,
+
+    /// Also give addresses to Services without a loadBalancerClass; without this flag they belong to
+    /// another program
+    #[arg(long)]
+    pub default_load_balancer_class: bool,
 
     /// Namespace of the controller, its Lease, its Service and its Secret
     #[arg(long, env = "NAMESPACE", default_value = "kube-system")]
@@ -97,6 +112,11 @@ impl Config {
             retain: self.default_ip_retain,
             stateful_kinds: self.stateful_workload_kinds.clone(),
         }
+    }
+
+    /// The Services that get addresses.
+    pub fn service_classes(&self) -> ClassConfig {
+        ClassConfig { class: self.load_balancer_class.clone(), default: self.default_load_balancer_class }
     }
 
     /// The log settings.

@@ -50,6 +50,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let client = apiserver::client(api_server).context("creating the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("creating the metrics")?);
     let shared = SharedState::new(Arc::clone(&metrics));
+    shared.lock().services.classes = config.service_classes();
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
         (Paths::Probes, "probes", bind("--probe-address", config.probe_address).await?),
@@ -78,6 +79,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         calico: config.patch_calico_pod_ips_annotation,
         instances,
         others,
+        service_addresses: config.service_addresses,
         pod_workers: config.pod_workers.into(),
         status_interval: config.status_interval(),
     };

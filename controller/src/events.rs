@@ -47,6 +47,16 @@ pub mod reason {
     pub const NODE_NETWORK: &str = "NodeNetwork";
     /// A policy that Trunkline does not enforce.
     pub const NOT_ENFORCED: &str = "NotEnforced";
+    /// A Service has its addresses.
+    pub const SERVICE_ADDRESS_ALLOCATED: &str = "AddressAllocated";
+    /// A Service does not have the addresses that it requests; the text gives the reason.
+    pub const SERVICE_ADDRESS_FAILED: &str = "AllocationFailed";
+    /// The addresses of a Service were released.
+    pub const SERVICE_ADDRESS_RELEASED: &str = "AddressReleased";
+    /// A Service gets another address than the one in its status.
+    pub const SERVICE_ADDRESS_LOST: &str = "AddressLost";
+    /// Two annotations of a Service mean the same and differ.
+    pub const CONFLICTING_ANNOTATIONS: &str = "ConflictingAnnotations";
     /// An object that requests an unsupported feature; the text names it.
     pub const NOT_SUPPORTED: &str = "NotSupported";
 }

@@ -1,16 +1,22 @@
 //! Source of `/metrics`: the counters ([`crate::metrics`]), and gauges that are read from the shared
 //! state at each scrape, so that a deleted network has no series left.
 
+use tokio::time::Instant;
 use trunkline_api::metrics::of_controller as m;
 use trunkline_daemon::metrics::Exposition;
 
+use crate::services::ServiceState;
+use crate::services::tally::Unadvertised;
 use crate::state::{ControllerState, Queues, SharedState};
 use crate::unsupported::Feature;
 
 /// All metrics in Prometheus' text format.
 pub fn text(shared: &SharedState) -> String {
     let mut page = Exposition::default();
-    write_state(&mut page, &shared.lock());
+    let mut state = shared.lock();
+    write_state(&mut page, &state);
+    write_tally(&mut page, &mut state.services);
+    drop(state);
     match trunkline_daemon::metrics::text(shared.metrics().registry(), page) {
         Ok(text) => text,
         Err(error) => {
@@ -22,6 +28,7 @@ pub fn text(shared: &SharedState) -> String {
 
 fn write_state(page: &mut Exposition, state: &ControllerState) {
     let term = state.term.as_ref();
+    write_services(page, state);
     page.put_bool(m::LEADER, &[], term.is_some());
     page.put_bool(m::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], true);
     let cluster = &state.cluster;
@@ -52,6 +59,42 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     }
 }
 
+fn write_services(page: &mut Exposition, state: &ControllerState) {
+    let ServiceState { rows, term: Some(term), .. } = &state.services else { return };
+    for (name, _) in rows.pools.iter() {
+        let Some(usage) = term.ipam.usage(name) else { continue };
+        for (family, usage) in [("ipv4", usage.v4), ("ipv6", usage.v6)] {
+            for (state, count) in
+                [("total", usage.total), ("allocated", usage.allocated), ("available", usage.available)]
+            {
+                page.put(m::SERVICE_ADDRESSES, &[&**name, family, state], f64::from(count));
+            }
+        }
+    }
+    let queues = &term.queues;
+    for (name, waiting, failed) in [
+        ("services", queues.services.depth(), queues.services.failing()),
+        ("servicepools", queues.pools.depth(), queues.pools.failing()),
+        ("serviceaddresses", queues.claims.depth(), queues.claims.failing()),
+        ("nodeservices", queues.nodes.depth(), queues.nodes.failing()),
+    ] {
+        page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);
+        page.put_count(m::QUEUE_FAILING, &[name], failed as u64);
+    }
+}
+
+fn write_tally(page: &mut Exposition, services: &mut ServiceState) {
+    let Some(tally) = services.tally(Instant::now()) else { return };
+    let waiting = services.term.as_ref().map_or(0, |term| term.waiting.len());
+    page.put_count(m::SERVICES, &["allocated"], tally.allocated);
+    page.put_count(m::SERVICES, &["waiting"], waiting as u64);
+    if let Some(Unadvertised { unadvertised, without_endpoint }) = tally.advertised {
+        page.put_count(m::SERVICES, &["unadvertised"], unadvertised);
+        page.put_count(m::SERVICES, &["without_endpoint"], without_endpoint);
+    }
+    page.put_count(m::SERVICE_CONFLICTS, &[], tally.conflicts);
+}
+
 fn queues(queues: &Queues) -> [(&'static str, usize, usize); 6] {
     [
         ("pods", queues.pods.depth(), queues.pods.failing()),
@@ -71,6 +114,8 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
+    use crate::services::ServiceQueues;
+    use crate::services::rows::PoolRow;
 
     #[test]
     fn every_metric_of_the_catalogue_is_exported() {
@@ -80,7 +125,17 @@ mod tests {
             "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": "n"}, "spec": {},
         }));
         shared.lock().set_network(&"n".into(), network.unwrap());
-        shared.lock().begin_term(Queues::new(Duration::ZERO));
+        {
+            let mut state = shared.lock();
+            state.begin_term(Queues::new(Duration::ZERO));
+            let pool = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "p"}, "spec": {"addresses": ["10.0.0.0/28"]},
+            }));
+            state.services.set_pool(&"p".into(), PoolRow::of(&pool.unwrap(), None));
+            let state = &mut *state;
+            state.services.begin_term(&state.cluster, ServiceQueues::new(Duration::ZERO));
+        }
+        shared.metrics().service_failed("Exhausted");
         shared.metrics().failed("api");
         shared.metrics().reconcile_failed("pods", "api");
         shared.metrics().reserved(1);

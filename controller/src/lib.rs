@@ -21,6 +21,7 @@
 //! - [`queue`] schedules the work; [`reconcile`] does it; [`ipam`] chooses the next address.
 //! - [`term`]: starts with leadership and ends with it.
 //! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
+//! - [`services`]: addresses of Services of type LoadBalancer, beside the work for pods.
 //! - [`unsupported`]: reports of objects that have no effect, such as NetworkPolicies.
 //!
 //! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock,
@@ -45,6 +46,7 @@ pub mod metrics;
 pub mod queue;
 pub mod reconcile;
 pub mod selection;
+pub mod services;
 pub mod state;
 pub mod term;
 pub mod unsupported;

@@ -15,6 +15,7 @@ pub struct Metrics {
     addresses: IntCounterVec,
     failures: IntCounterVec,
     reconcile_failures: IntCounterVec,
+    service_failures: IntCounterVec,
     events_dropped: IntCounterVec,
     watch_failures: IntCounterVec,
     connections: ConnectionMetrics,
@@ -29,6 +30,7 @@ impl Metrics {
             addresses: counter(&registry, &m::ADDRESSES)?,
             failures: counter(&registry, &m::ALLOCATION_FAILURES)?,
             reconcile_failures: counter(&registry, &m::RECONCILE_FAILURES)?,
+            service_failures: counter(&registry, &m::SERVICE_ALLOCATION_FAILURES)?,
             events_dropped: counter(&registry, &m::EVENTS_DROPPED)?,
             watch_failures: counter(&registry, &m::WATCH_FAILURES)?,
             connections: ConnectionMetrics::register(&registry, &m::CONNECTIONS, &m::CONNECTIONS_DROPPED)?,
@@ -65,6 +67,11 @@ impl Metrics {
     /// Counts a pod that got no address.
     pub fn failed(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a Service that does not have the addresses that it requests.
+    pub fn service_failed(&self, reason: &str) {
+        self.service_failures.with_label_values(&[reason]).inc();
     }
 
     /// Counts failed work on an object.

@@ -19,10 +19,11 @@ use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
-use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
+use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
 use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::services::ServiceState;
 use crate::unsupported::Unsupported;
 
 /// State shared by all tasks.
@@ -66,6 +67,8 @@ pub struct ControllerState {
     pub cluster: Cluster,
     /// State of the term, while this replica is the leader.
     pub term: Option<Term>,
+    /// Rows and addresses of Services. Only the leader has them, and no pod waits for them.
+    pub services: ServiceState,
     /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Objects that request an unsupported feature. Only the leader has them.
@@ -320,9 +323,20 @@ impl ControllerState {
         self.term = Some(term);
     }
 
+    /// Ends the backoff of all failed work, when the API server answers again.
+    pub fn retry(&self) {
+        if let Some(term) = &self.term {
+            term.queues.retry();
+        }
+        if let Some(term) = &self.services.term {
+            term.queues.retry();
+        }
+    }
+
     /// Ends the term.
     pub fn end_term(&mut self) {
         self.term = None;
+        self.services.end_term();
         self.cluster.pods = Default::default();
         self.unsupported = Unsupported::default();
     }
@@ -387,8 +401,12 @@ impl ControllerState {
         self.changed.send_modify(|count| *count += 1);
         let subnet = Arc::new(subnet);
         let old = self.cluster.set_subnet(name, Arc::clone(&subnet));
+        let same_spec = old.as_ref().is_some_and(|old| old.spec == subnet.spec);
+        if !same_spec {
+            self.services.pools_changed();
+        }
         let Some(term) = &mut self.term else { return };
-        if old.is_some_and(|old| old.spec == subnet.spec && is_as_far(&old.metadata, &subnet.metadata)) {
+        if old.is_some_and(|old| same_spec && is_as_far(&old.metadata, &subnet.metadata)) {
             return;
         }
         term.set_subnet(&subnet);
@@ -426,6 +444,7 @@ impl ControllerState {
     pub(crate) fn remove_subnet(&mut self, name: &Arc<str>) {
         self.changed.send_modify(|count| *count += 1);
         let Some(old) = self.cluster.remove_subnet(name) else { return };
+        self.services.pools_changed();
         if let Some(term) = &mut self.term {
             term.ipam.remove_subnet(name);
             term.silent.remove(name);
@@ -442,6 +461,10 @@ impl ControllerState {
         }
         let old = self.cluster.nodes.set(Arc::clone(name), node);
         let Some(new) = self.cluster.nodes.get(name) else { return };
+        let addresses = old.as_ref().map(|old| old.addresses.as_slice()).unwrap_or_default();
+        if addresses != new.addresses {
+            self.services.pools_changed();
+        }
         let Some(term) = &mut self.term else { return };
         term.queues.nodes.add(Arc::clone(name));
         for network in self.cluster.networks() {
@@ -459,6 +482,10 @@ impl ControllerState {
     /// Handles a deleted Node.
     pub(crate) fn remove_node(&mut self, name: &Arc<str>) {
         let Some(old) = self.cluster.nodes.remove(name) else { return };
+        if !old.addresses.is_empty() {
+            self.services.pools_changed();
+        }
+        self.services.node_removed(name);
         let Some(term) = &mut self.term else { return };
         term.queues.nodes.add(Arc::clone(name));
         for network in self.cluster.networks() {
@@ -470,14 +497,20 @@ impl ControllerState {
     }
 
     /// Handles an added or changed Namespace.
-    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, metadata: NetworkingMetadata) {
+    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, row: NamespaceRow) {
         self.changed.send_modify(|count| *count += 1);
-        let same = self.cluster.namespaces.get(name) == Some(&metadata);
-        self.cluster.namespaces.set(Arc::clone(name), metadata);
+        let old = self.cluster.namespaces.set(Arc::clone(name), row);
+        let Some(new) = self.cluster.namespaces.get(name) else { return };
+        // Labels change often in some clusters, and most of them concern no pod.
+        let networking = old.as_ref().is_some_and(|old| old.networking == new.networking);
+        let labels = old.as_ref().is_some_and(|old| old.labels == new.labels);
         if let Some(term) = &mut self.term
-            && !same
+            && !networking
         {
             term.retry_waiting();
+        }
+        if !labels {
+            self.services.namespace_changed();
         }
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
@@ -17,6 +16,7 @@ use crate::events::Events;
 use crate::leader::Fence;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
+use crate::services;
 use crate::state::{Queues, SharedState};
 use crate::unsupported::Unsupported;
 use crate::watch::{Relist, Watched, follow};
@@ -45,6 +45,8 @@ pub struct TermDependencies {
     pub instances: Relist,
     /// The other watches, whose lists must be complete.
     pub others: Vec<Relist>,
+    /// Whether Services get addresses.
+    pub service_addresses: bool,
     /// Number of pods that are worked on at the same time.
     pub pod_workers: usize,
     /// The shortest interval between two writes of one status.
@@ -72,13 +74,22 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
     let following = watch::<Pod>(lead, config, pods.clone());
-    // Only reports depend on these two watches, so no work waits for their lists.
-    let all = watcher::Config::default;
-    let policies = watch::<PartialObjectMeta<NetworkPolicy>>(lead, all(), Relist::default());
-    let services = watch::<PartialObjectMeta<Service>>(lead, all(), Relist::default());
+    // Only reports depend on this watch, so no work waits for its list.
+    let policies =
+        watch::<PartialObjectMeta<NetworkPolicy>>(lead, watcher::Config::default(), Relist::default());
+    let context = &Context {
+        client: lead.client.clone(),
+        shared: Arc::clone(&lead.shared),
+        policy: Arc::clone(&lead.policy),
+        events: lead.events.clone(),
+        calico: lead.calico,
+        fence: fence.clone(),
+    };
+    // Services have watches and workers of their own, which no pod waits for.
+    let services = services::lead::serve(lead, context);
     let working = async {
         pods.listed().await;
-        work(lead, fence).await;
+        work(lead, context).await;
     };
     tokio::select! {
         () = following => {}
@@ -93,15 +104,7 @@ async fn watch<K: Watched>(lead: &TermDependencies, config: watcher::Config, rel
     follow(api, config, Arc::clone(&lead.shared), relist).await;
 }
 
-async fn work(lead: &TermDependencies, fence: &Fence) {
-    let context = &Context {
-        client: lead.client.clone(),
-        shared: Arc::clone(&lead.shared),
-        policy: Arc::clone(&lead.policy),
-        events: lead.events.clone(),
-        calico: lead.calico,
-        fence: fence.clone(),
-    };
+async fn work(lead: &TermDependencies, context: &Context) {
     let queues = Queues::new(lead.status_interval);
     {
         let mut state = context.shared.lock();

@@ -9,7 +9,7 @@
 //! - [`plan`]: the wanted kernel state, and the found state.
 //! - [`netlink`], [`nft`], [`sysctl`]: requests to the kernel.
 //! - [`link_check`]: checks of the gateway and the address of a VLAN pod. [`attach`]: pods'
-//!   interfaces.
+//!   interfaces. [`proxy_rules`]: reads the rules of the service proxy.
 //! - [`kernel`]: the only owner of routes, rules, links, neighbours, nftables and sysctls.
 
 pub mod attach;
@@ -22,5 +22,6 @@ pub mod naming;
 pub mod netlink;
 pub mod nft;
 pub mod plan;
+pub mod proxy_rules;
 pub mod sockets;
 pub mod sysctl;

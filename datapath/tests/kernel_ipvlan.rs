@@ -6,7 +6,6 @@
 
 mod namespace;
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;
@@ -65,7 +64,7 @@ fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
         ] {
             ip_in(&gateway, command);
         }
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
         let mut plan = KernelPlan::default();
         for family in IpFamily::ALL {
             plan.rules.insert(Rule::always(family, 1000, POD_TABLE));

@@ -8,7 +8,6 @@
 
 mod namespace;
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::Command;
 
@@ -21,7 +20,7 @@ use trunkline_datapath::plan::{
 };
 
 fn spawn() -> (KernelHandle, KernelEvents) {
-    KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap()
+    KernelHandle::spawn(KernelConfig::default()).unwrap()
 }
 
 fn host(runtime: &Runtime, kernel: &KernelHandle) -> KernelHost {

@@ -4,7 +4,6 @@
 
 mod namespace;
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 
@@ -96,7 +95,7 @@ fn packets_to_unassigned_addresses_are_counted_and_dropped() {
                 assert!(!lines.contains("Unreachable") && !lines.contains("errors"), "{what}: {lines}");
             }
         };
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
         set(&kernel, None);
         silent("the device is not used yet");
         let shown = ip(&format!("-o link show {SINK_NAME}"));
@@ -108,7 +107,7 @@ fn packets_to_unassigned_addresses_are_counted_and_dropped() {
 
         // A restart neither loads the table again nor creates the device again.
         drop(kernel);
-        let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: BTreeSet::new() }).unwrap();
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
         assert_eq!(set(&kernel, Some(index)).changed, 0);
         assert_eq!(counter("unassigned_10_1_0_0_16"), "3");
 

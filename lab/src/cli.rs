@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Whole fabrics on one machine: real routers and Trunkline nodes in network namespaces.
 ///
@@ -145,11 +145,24 @@ pub(crate) enum Suite {
         #[arg(long)]
         check: bool,
     },
-    /// Start a Kubernetes API server with etcd, without other parts of Kubernetes.
+    /// Start a Kubernetes API server alone, or a whole cluster.
     Kube {
         #[command(subcommand)]
         action: Kube,
     },
+    /// Run upstream's tests of [sig-network] on a real cluster, and print a table of failures.
+    ///
+    /// The tests run on the cluster of `cargo lab kube up --nodes`. If it is not up, this command
+    /// creates a cluster and removes it. The exit status is 1 if a test failed.
+    /// lab/src/cluster/exclusions.rs lists the tests that are left out, with reasons.
+    #[command(
+        name = "e2e",
+        after_help = "Examples:\n  cargo lab e2e --focus 'Services|HostPort'\n  cargo lab e2e --proxy nftables --racks 2"
+    )]
+    E2e(E2e),
+    /// Forward a port of the machine's loopback into a network namespace.
+    #[command(hide = true)]
+    Forward(Forward),
     /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices.
     ///
     /// It can read this machine's files; its own changes of files are lost at its end. It has no
@@ -217,11 +230,81 @@ pub(crate) enum Pod {
 
 #[derive(Subcommand)]
 pub(crate) enum Kube {
-    /// Start it on loopback, print its kubeconfig, and keep it until Ctrl-C.
+    /// Start an API server and keep it until Ctrl-C; or with --nodes a whole cluster, which stays.
     ///
-    /// kube-apiserver and kubectl come from the folder in KUBEBUILDER_ASSETS; otherwise Go builds
-    /// them once.
-    Up,
+    /// Prints a kubeconfig. Without --nodes there are only etcd and kube-apiserver on loopback;
+    /// kube-apiserver and kubectl come from the folder in KUBEBUILDER_ASSETS, or Go builds them
+    /// once. A cluster has real kubelets, containerd and kube-proxy on nodes below one ToR for each
+    /// rack (FRR in odd racks, BIRD in even racks), and Trunkline by its chart.
+    #[command(
+        after_help = "Examples:\n  cargo lab kube up\n  cargo lab kube up --nodes 2\n  cargo lab kube up --nodes 4 --racks 2 --proxy nftables"
+    )]
+    Up {
+        /// Number of nodes of a whole cluster.
+        #[arg(long, value_name = "N")]
+        nodes: Option<u8>,
+        /// Number of racks.
+        #[arg(long, value_name = "R", default_value_t = 1, requires = "nodes")]
+        racks: u8,
+        /// Mode of kube-proxy.
+        #[arg(long, value_enum, default_value_t = ProxyMode::Iptables, requires = "nodes")]
+        proxy: ProxyMode,
+        /// Address families of pods, Services and nodes.
+        #[arg(long, value_enum, default_value_t = Families::Dual, requires = "nodes")]
+        family: Families,
+    },
+    /// Remove the cluster of `cargo lab kube up --nodes`.
+    Down,
+    /// Build the programs of a cluster and of upstream's tests, once for this machine.
+    ///
+    /// This takes 22 minutes on two cores. `cargo lab kube up --nodes` and `cargo lab e2e` build
+    /// them too; `cargo lab test` never does.
+    Build,
+}
+
+#[derive(Args)]
+pub(crate) struct E2e {
+    /// Run only tests whose full name matches this regular expression (Go's syntax).
+    #[arg(long, value_name = "REGEX")]
+    pub focus: Option<String>,
+    /// Mode of kube-proxy; the default is iptables.
+    #[arg(long, value_enum)]
+    pub proxy: Option<ProxyMode>,
+    /// Number of nodes; the default is 2.
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u8>,
+    /// Number of racks; the default is 1.
+    #[arg(long, value_name = "R")]
+    pub racks: Option<u8>,
+    /// Address families of pods, Services and nodes; the default is both.
+    #[arg(long, value_enum)]
+    pub family: Option<Families>,
+    /// Number of tests that run at the same time.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub processes: u8,
+}
+
+#[derive(Args)]
+pub(crate) struct Forward {
+    pub namespace: String,
+    pub port: u16,
+}
+
+/// The kind of kube-proxy's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProxyMode {
+    Iptables,
+    Nftables,
+}
+
+/// The address families of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Families {
+    Ipv4,
+    Ipv6,
+    /// Both; IPv4 is the default family.
+    Dual,
 }
 
 #[derive(Subcommand)]
@@ -268,6 +351,9 @@ pub(crate) enum Bench {
     /// Queries to an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and their
     /// effect on sessions; against BIRD and FRR.
     Scrape,
+    /// Service addresses on a real API server: an endpoint's change until the ToR has the route or
+    /// has lost it, the agent's memory with 10,000 Services, and the cost of a change.
+    Services,
     /// Readvertising routes, against BIRD, FRR and GoBGP: time and memory.
     Speakers,
 }

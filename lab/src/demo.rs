@@ -1,6 +1,7 @@
 //! The tour: Trunkline's promises on two racks of real routers, each with a figure.
 
 mod links;
+mod service;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -49,6 +50,19 @@ pub(crate) struct Summary {
     /// returned.
     pub restart_lost_routes: usize,
     pub kill_lost_routes: usize,
+    /// Routes to an address of a service on two nodes, one in each rack, added up over the spines
+    /// and families.
+    pub service_spine_routes: usize,
+    pub service_spine_routes_expected: usize,
+    /// One of its two programs ends: time until the last failed connection.
+    pub service_death_recovery_ms: f64,
+    pub service_death_failed_connections: usize,
+    /// The agent of one of its two nodes is killed and started.
+    pub service_restart_failed_connections: usize,
+    pub service_restart_connections: usize,
+    /// Routes to the address that left the kernel of a ToR or spine meanwhile, even if they
+    /// returned.
+    pub service_restart_lost_routes: usize,
     /// Time from the cut until the last lost request, plus one interval; 0 without loss.
     pub uplink_cut_recovery_ms: f64,
     pub uplink_cut_lost_packets: usize,
@@ -106,6 +120,24 @@ impl Summary {
             ),
         );
         check(
+            self.service_spine_routes == self.service_spine_routes_expected && self.service_spine_routes > 0,
+            format!(
+                "{} of {} routes to the service address in the spines",
+                self.service_spine_routes, self.service_spine_routes_expected
+            ),
+        );
+        check(
+            self.service_restart_failed_connections + self.service_restart_lost_routes == 0
+                && self.service_restart_connections > 0,
+            format!(
+                "{} of {} connections to the service address failed, and {} of its routes left a router, while \
+                 an agent was killed and started",
+                self.service_restart_failed_connections,
+                self.service_restart_connections,
+                self.service_restart_lost_routes
+            ),
+        );
+        check(
             self.link_faults.len() == LINK_FAULTS,
             format!("{} of {LINK_FAULTS} faults of a link were shown", self.link_faults.len()),
         );
@@ -134,6 +166,24 @@ impl Summary {
             row(
                 "pod routes lost in any router meanwhile",
                 format!("{} and {}", self.restart_lost_routes, self.kill_lost_routes),
+            ),
+            row(
+                "routes to a service address in the spines",
+                format!("{} of {}", self.service_spine_routes, self.service_spine_routes_expected),
+            ),
+            row(
+                "one of its two programs ends",
+                format!(
+                    "answered by the other after {:.0} ms ({} connections failed)",
+                    self.service_death_recovery_ms, self.service_death_failed_connections
+                ),
+            ),
+            row(
+                "failed while the agent of one of its nodes was killed",
+                format!(
+                    "{} of {} connections",
+                    self.service_restart_failed_connections, self.service_restart_connections
+                ),
             ),
             row(
                 "recovery from a cut uplink",
@@ -197,7 +247,7 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     }
     if faults.is_empty() {
         say("All promises are kept: every pair, every route in both spines, no packet lost in \
-             either restart, every pod reached while a link had failed.");
+             either restart, the service address reached, every pod reached while a link had failed.");
     } else {
         say(&format!("NOT all promises are kept: {}", faults.join("; ")));
     }
@@ -233,6 +283,7 @@ pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary>
         tour.all_pairs()?;
         tour.restart()?;
         tour.kill()?;
+        tour.service()?;
         tour.cut_uplink()?;
         tour.silent_tor()?;
         tour.link_faults()?;
@@ -604,6 +655,9 @@ mod tests {
             spine_pod_routes_expected: 48,
             restart_sent_packets: 9000,
             kill_sent_packets: 9000,
+            service_spine_routes: 4,
+            service_spine_routes_expected: 4,
+            service_restart_connections: 1000,
             link_faults: vec![FaultImpact::default(); LINK_FAULTS],
             ..Summary::default()
         }
@@ -622,6 +676,9 @@ mod tests {
             "uplink_cut_recovery_ms",
             "silent_tor_recovery_ms",
             "withdraw_ms",
+            "service_spine_routes",
+            "service_death_recovery_ms",
+            "service_restart_failed_connections",
             "attach_p50_ms",
             "attach_p99_ms",
             "wall_s",
@@ -635,7 +692,7 @@ mod tests {
     #[test]
     fn every_broken_promise_is_a_fault() {
         assert!(good().faults().is_empty());
-        let spoil: [fn(&mut Summary); 8] = [
+        let spoil: [fn(&mut Summary); 11] = [
             |s| s.pairs_ok -= 1,
             |s| s.spine_pod_routes -= 1,
             |s| s.restart_lost_packets = 1,
@@ -644,6 +701,9 @@ mod tests {
             // Without requests, no promise is shown.
             |s| s.restart_sent_packets = 0,
             |s| s.pairs_total = 0,
+            |s| s.service_spine_routes = 3,
+            |s| s.service_restart_failed_connections = 1,
+            |s| s.service_restart_lost_routes = 1,
             |s| drop(s.link_faults.pop()),
         ];
         for (i, spoil) in spoil.into_iter().enumerate() {

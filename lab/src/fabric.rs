@@ -6,7 +6,7 @@
 //! `target/lab/failures/`. The namespaces are `tl-<topology>-<node>` for nodes and
 //! `tl-<topology>-<node>-<pod>` for pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -55,15 +55,16 @@ impl Place {
         Ok(Self { topologies: manifest.join("topologies"), repository, state, tag })
     }
 
+    /// The file of a topology, of the repository or generated.
     pub(crate) fn topology_file(&self, name: &str) -> Result<PathBuf> {
-        let file = self.topologies.join(format!("{name}.clab.yml"));
-        if !file.exists() {
-            let known: Vec<String> = self.topology_names();
-            bail!("there is no topology {name:?}; there are: {}", known.join(", "));
-        }
-        Ok(file)
+        let file = format!("{name}.clab.yml");
+        let known = [self.topologies.join(&file), self.generated().join(&file)];
+        known.into_iter().find(|file| file.exists()).with_context(|| {
+            format!("there is no topology {name:?}; there are: {}", self.topology_names().join(", "))
+        })
     }
 
+    /// The names of the repository's topologies.
     pub(crate) fn topology_names(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(&self.topologies) else { return Vec::new() };
         let mut names: Vec<String> = entries
@@ -72,6 +73,19 @@ impl Place {
             .collect();
         names.sort();
         names
+    }
+
+    /// Folder of the topologies that a cluster generates: their size is an argument.
+    pub(crate) fn generated(&self) -> PathBuf {
+        self.folder("topologies")
+    }
+
+    /// The command that removes a topology.
+    fn removal(&self, name: &str) -> String {
+        if self.generated().join(format!("{name}.clab.yml")).exists() {
+            return "cargo lab kube down".to_owned();
+        }
+        format!("cargo lab down {name}")
     }
 
     /// The folder of one lab, with the name of a topology or with another unused name.
@@ -96,6 +110,9 @@ impl Place {
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     nodes: BTreeMap<String, u32>,
+    /// Nodes whose process has more namespaces: see [`Host::contained`].
+    #[serde(default)]
+    contained: BTreeSet<String>,
     product: PathBuf,
     /// The process that will remove the lab; none if the lab was left running.
     owner: Option<u32>,
@@ -144,9 +161,10 @@ impl Fabric {
         let orphaned = Self::is_orphaned(place, name);
         if let Some(running) = Self::open(place, name).ok().filter(|_| !orphaned) {
             bail!(
-                "{name} is up already (since {} in {}); `cargo lab down {name}` removes it",
+                "{name} is up already (since {} in {}); `{}` removes it",
                 since(&running.folder.join("state.json")),
-                running.folder.display()
+                running.folder.display(),
+                place.removal(name)
             );
         }
         let left = Self::namespaces(place, &topology);
@@ -157,9 +175,10 @@ impl Fabric {
             if let Some(used) = used.filter(|_| !folder.join("files").exists()) {
                 bail!(
                     "processes run in namespace {}, which no lab of this working tree created; if \
-                     nobody uses it, `cargo lab down {name}` removes it; --tag gives this lab \
+                     nobody uses it, `{}` removes it; --tag gives this lab \
                      other names",
-                    used.name()
+                    used.name(),
+                    place.removal(name)
                 );
             }
             Self::remove(place, &topology);
@@ -198,6 +217,13 @@ impl Fabric {
         self.write_state(Path::new(""))
     }
 
+    /// Replaces nodes by the same nodes with more namespaces.
+    pub(crate) fn replace(&mut self, nodes: Vec<Host>) -> Result<()> {
+        let Some(product) = nodes.first().map(|node| node.product.clone()) else { return Ok(()) };
+        self.hosts.extend(nodes.into_iter().map(|node| (node.name.clone(), node)));
+        self.write_state(&product)
+    }
+
     /// Whether the process that created a lab was killed before it could remove the lab.
     pub(crate) fn is_orphaned(place: &Place, name: &str) -> bool {
         State::read(&place.folder(name).join("state.json")).is_ok_and(|state| state.is_orphaned())
@@ -227,6 +253,7 @@ impl Fabric {
     fn write_state(&self, product: &Path) -> Result<()> {
         let state = State {
             nodes: self.hosts.values().map(|h| (h.name.clone(), h.pause)).collect(),
+            contained: self.hosts.values().filter(|h| h.contained).map(|h| h.name.clone()).collect(),
             product: product.to_owned(),
             owner: Some(std::process::id()),
         };
@@ -259,7 +286,7 @@ impl Fabric {
                 name: node.clone(),
                 pause,
                 product: state.product.clone(),
-                contained: false,
+                contained: state.contained.contains(&node),
             };
             if !host.is_up() {
                 bail!(not_up());
@@ -283,6 +310,15 @@ impl Fabric {
 
     /// Removes a lab by its names. Any process may have created it.
     pub(crate) fn down(place: &Place, name: &str) -> Result<usize> {
+        let removal = place.removal(name);
+        if removal != format!("cargo lab down {name}") {
+            bail!("{name} is a cluster; `{removal}` removes it");
+        }
+        Self::remove_named(place, name)
+    }
+
+    /// Like [`Fabric::down`], also for the fabric of a cluster.
+    pub(crate) fn remove_named(place: &Place, name: &str) -> Result<usize> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let there = Self::namespaces(place, &topology).len();
         Self::remove(place, &topology);

@@ -57,8 +57,8 @@ pub(crate) struct Host {
     pub pause: u32,
     /// Folder with the product's binaries, first in PATH.
     pub product: PathBuf,
-    /// Whether the node is a container (`containerlab/`). Then its files exist only in the
-    /// container, and its processes have their own numbers.
+    /// Whether the node is a container (`containerlab/`), or a cluster's node (`cluster/`). Then its
+    /// files exist only in its mount namespace, and its processes have their own numbers.
     pub contained: bool,
 }
 
@@ -151,7 +151,9 @@ impl Host {
         let mut command = cmd("nsenter", [format!("--net={}", self.ns.path().display())]);
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.pause));
         if self.contained {
-            command.arg(format!("--pid=/proc/{}/ns/pid", self.pause));
+            for kind in ["pid", "uts"] {
+                command.arg(format!("--{kind}=/proc/{}/ns/{kind}", self.pause));
+            }
         }
         command.args(["--", program]).args(args);
         command.env("PATH", self.path_variable());

@@ -16,10 +16,11 @@
 //!   └─ containerlab   the same with containerlab and Docker: builds images, deploys, returns a Fabric
 //!        ├─ demo      the tour on two-racks, with times and lost packets
 //!        ├─ tests     from formatting to labs, one function each
-//!        └─ bench     attach, codec, fib, l2, memory and speakers, each with its reference in one run
+//!        └─ bench     attach, codec, fib, l2, memory, services and speakers, each with its reference in one run
 //! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents in a cluster
+//! cluster: a real cluster of nodes with kubelets, with upstream's end-to-end tests
 //! uml:  a user-mode kernel for some tests, on machines whose kernel lacks VLAN and IPVLAN devices
-//! instruments: pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the
+//! instruments: pinger, capture (tcpdump), greeter and connections (TCP), routes (a route monitor), cni (a runtime's side of the
 //!       plugin), client (`trunkline … -o json`)
 //! ```
 
@@ -27,11 +28,13 @@ mod capture;
 mod cli;
 mod client;
 mod cni;
+mod connections;
 mod containerlab;
 mod daemons;
 mod demo;
 mod evidence;
 mod fabric;
+mod greeter;
 mod host;
 mod interrupt;
 mod link_faults;
@@ -51,6 +54,10 @@ mod topology;
 mod bench;
 #[cfg(feature = "suite")]
 mod browser;
+#[cfg(feature = "suite")]
+mod cache;
+#[cfg(feature = "suite")]
+mod cluster;
 #[cfg(feature = "suite")]
 mod crds;
 #[cfg(feature = "suite")]

@@ -121,6 +121,29 @@ impl Namespace {
     }
 }
 
+/// A network namespace without a link; a drop deletes it.
+#[cfg(feature = "suite")]
+pub(crate) struct Temporary {
+    pub ns: Namespace,
+    _on_stop: crate::interrupt::Registered,
+}
+
+#[cfg(feature = "suite")]
+impl Temporary {
+    pub(crate) fn create(name: &str) -> Result<Self> {
+        let at_stop = Namespace::named(name);
+        let on_stop = crate::interrupt::on_stop(move || drop(at_stop.delete()));
+        Ok(Self { ns: Namespace::create(name)?, _on_stop: on_stop })
+    }
+}
+
+#[cfg(feature = "suite")]
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _reported_by_the_next_lab = self.ns.delete();
+    }
+}
+
 /// Whether a process has ended with all its threads, and so has released its files and locks. The
 /// first thread may be a zombie while others are still running.
 pub(crate) fn has_ended(pid: i32) -> bool {

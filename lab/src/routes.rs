@@ -19,6 +19,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::netns::Namespace;
 
+/// Changes of which each time is kept; more only count.
+const RECORDED: usize = 10_000;
+
 const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV6_ROUTE: u32 = 11;
 const RTM_NEWROUTE: u16 = 24;
@@ -38,6 +41,8 @@ struct Seen {
     /// The last change of each prefix, and the time at which it was read.
     last: HashMap<IpNet, (Instant, bool)>,
     ever_removed: HashSet<IpNet>,
+    /// The first [`RECORDED`] changes.
+    first: Vec<(Instant, IpNet)>,
     added: u64,
     removed: u64,
     /// The time at which the newest change was read.
@@ -153,6 +158,12 @@ impl RouteMonitor {
         let seen = self.seen();
         prefixes.iter().filter(|p| seen.ever_removed.contains(*p)).copied().collect()
     }
+
+    /// The times at which a prefix was added, changed or removed, among the first 10,000 changes.
+    pub(crate) fn times(&self, prefix: &IpNet) -> Vec<Instant> {
+        let seen = self.seen();
+        seen.first.iter().filter(|(_, changed)| changed == prefix).map(|(at, _)| *at).collect()
+    }
 }
 
 impl Drop for RouteMonitor {
@@ -195,6 +206,9 @@ fn listen(socket: &Socket, shared: &(Mutex<Seen>, Condvar), stop: &AtomicBool) {
             let now = Instant::now();
             let mut seen = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
             for change in changes(&buffer[..length]) {
+                if seen.first.len() < RECORDED {
+                    seen.first.push((now, change.prefix));
+                }
                 seen.last.insert(change.prefix, (now, change.added));
                 seen.newest = Some(now);
                 if change.added {

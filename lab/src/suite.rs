@@ -1,5 +1,5 @@
 //! The commands of the suite, that is of the lab with the feature `suite`: tests, benchmarks,
-//! fuzzing, generated files, the API server, the user-mode kernel.
+//! fuzzing, generated files, the API server and clusters, the user-mode kernel.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use crate::cli::{Bench, Inside, Kube, Suite};
+use crate::cluster::Settings;
+use crate::cluster::layout::Layout;
 use crate::fabric::Place;
 use crate::progress::say;
 use crate::tests::soak::Until;
-use crate::{bench, crds, deb, docs, fuzz, kube, tests, uml};
+use crate::{bench, cluster, crds, deb, docs, fuzz, kube, tests, uml};
 
 pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
     match command {
@@ -25,6 +27,7 @@ pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
                 Bench::L2 => bench::l2::bench(place, json)?,
                 Bench::Memory => bench::memory::bench(place, json)?,
                 Bench::Scrape => bench::scrape::bench(place, json)?,
+                Bench::Services => bench::services::bench(place, json)?,
                 Bench::Speakers => bench::speakers::bench(place, json, &speakers)?,
             };
             return Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -53,7 +56,18 @@ pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
         Suite::Docs { check } => {
             return Ok(if docs::run(place, check)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Suite::Kube { action: Kube::Up } => kube::up(place)?,
+        Suite::Kube { action: Kube::Up { nodes: None, .. } } => kube::up(place)?,
+        Suite::Kube { action: Kube::Up { nodes: Some(nodes), racks, proxy, family } } => {
+            let layout = Layout::new(nodes, racks, family)?;
+            cluster::up(place, Settings { layout, proxy: proxy.into() })?;
+        }
+        Suite::Kube { action: Kube::Down } => cluster::down(place)?,
+        Suite::Kube { action: Kube::Build } => cluster::build(place)?,
+        Suite::E2e(of) => {
+            let good = cluster::e2e::command(place, &of)?;
+            return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Suite::Forward(of) => cluster::forward::run(&of)?,
         Suite::Uml { bound, command } => {
             let command: Vec<&str> = command.iter().map(String::as_str).collect();
             let ended = uml::run(place, "command", &command, Duration::from_secs(bound))?;

@@ -33,6 +33,20 @@ impl Observer {
         // A change during the reads causes another answer.
         let number = *changes.borrow_and_update();
         let data = self.scrape_data().await?;
-        Ok(Snapshot { run: this, number, agent: data.agent, peers: data.peers, pods: self.pods().await? })
+        let mut services = match &self.services {
+            Some(services) => services.view(None).await,
+            None => Vec::new(),
+        };
+        let service_count = services.len();
+        services.truncate(Snapshot::SERVICES);
+        Ok(Snapshot {
+            run: this,
+            number,
+            agent: data.agent,
+            peers: data.peers,
+            pods: self.pods().await?,
+            services,
+            service_count,
+        })
     }
 }

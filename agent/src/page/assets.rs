@@ -36,6 +36,7 @@ const ASSETS: &[Asset] = &[
     Asset { path: "/page/peers.js", kind: SCRIPT, text: include_str!("assets/peers.js") },
     Asset { path: "/page/routes.js", kind: SCRIPT, text: include_str!("assets/routes.js") },
     Asset { path: "/page/pods.js", kind: SCRIPT, text: include_str!("assets/pods.js") },
+    Asset { path: "/page/services.js", kind: SCRIPT, text: include_str!("assets/services.js") },
     Asset { path: "/page/events.js", kind: SCRIPT, text: include_str!("assets/events.js") },
 ];
 

@@ -4,7 +4,7 @@
 //!   GET /, /page/*.js, …      files in the program                    `assets`
 //!   GET /page/live            server-sent events: a document whenever something changed    `live`, `state`, `trend`
 //!   GET /page/routes?q=…      a search of the tables                  `search`
-//!   GET /page/{explain,peer,pods,events}   requested from their owners when they are shown
+//!   GET /page/{explain,peer,pods,services,events}   requested from their owners when they are shown
 //! ```
 //!
 //! The page is read-only: it answers only GET. It needs no password. So by default it is served
@@ -15,14 +15,15 @@
 //! allows no inline code, so even a mistake there would run no code.
 //!
 //! **Limits**: [`trunkline_daemon::http`] limits connections, `live::STREAMS` streams, and
-//! `QUESTIONS` simultaneous requests of bounded size. The list of pods is built once per change,
-//! whatever the number of requests. No code here runs in a task that a session needs: each request
+//! `QUESTIONS` simultaneous requests of bounded size. The lists of pods and of service addresses are
+//! built once per change, whatever the number of requests. No code here runs in a task that a session needs: each request
 //! to the speaker takes less than a millisecond.
 
 mod assets;
 mod live;
 mod search;
 mod served;
+mod services;
 mod state;
 mod trend;
 
@@ -72,6 +73,7 @@ pub struct Page {
     clients: Arc<LiveClients>,
     changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
+    services: Mutex<Option<(u64, Bytes)>>,
     permits: Semaphore,
     waiting: Semaphore,
 }
@@ -89,6 +91,7 @@ impl Page {
             clients,
             changes: notifier.subscribe(),
             pods: Mutex::new(None),
+            services: Mutex::new(None),
             permits: Semaphore::new(QUESTIONS),
             waiting: Semaphore::new(QUESTIONS + WAITING),
         }
@@ -120,6 +123,7 @@ impl Page {
         let answer = match head.uri.path() {
             "/page/live" => return self.live(head),
             "/page/pods" => self.pods().await,
+            "/page/services" => self.services().await,
             "/page/events" => match self.permit().await {
                 Ok(_permit) => {
                     json(Ok(self.observer.history.since(given("after").parse().unwrap_or_default())))
@@ -218,6 +222,20 @@ impl Page {
         let count = pods.len();
         pods.truncate(PODS);
         let body = json(Ok(serde_json::json!({ "pods": pods, "count": count })))?;
+        *kept = Some((now, body.clone()));
+        Ok(body)
+    }
+
+    /// The service addresses. Simultaneous requests for the same state share one list.
+    async fn services(&self) -> Result<Bytes, Failure> {
+        let mut kept = self.services.lock().await;
+        let now = *self.changes.borrow();
+        if let Some((when, body)) = kept.as_ref()
+            && *when == now
+        {
+            return Ok(body.clone());
+        }
+        let body = json(Ok(services::document(self.observer.services.as_ref()).await))?;
         *kept = Some((now, body.clone()));
         Ok(body)
     }

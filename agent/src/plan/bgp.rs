@@ -18,8 +18,8 @@ use trunkline_datapath::plan::{DROP_TABLE, RouteKey, RouteTarget, Rule, Sysctl};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, alternate, default_route, peers,
-    policy, probes,
+    BgpPlan, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, alternate, anycast, default_route,
+    peers, policy, probes, services,
 };
 use crate::family::ip_family;
 
@@ -61,7 +61,12 @@ pub(super) fn plan(
     let routers = peers.iter().flat_map(peers::Peer::routers);
     plan.routers.extend(routers.map(|(family, hop)| (ip_family(family), hop)));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
-    let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
+    let policies = peers::Policies {
+        sets: &sets,
+        exports: &services::exports(intent),
+        anycast: &anycast::exports(intent, &plan.anycast),
+    };
+    let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &policies, &mut errors);
     plan.bgp = Some(BgpPlan {
         local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
         router_id: peers::router_id(intent, &peers, host),

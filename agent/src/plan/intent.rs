@@ -7,7 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use trunkline_api::resources::{Network, NodeInfo, Subnet};
+use trunkline_api::resources::{
+    AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
+};
+
+use super::ServiceTags;
 
 /// A consistent wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,8 +27,29 @@ pub struct Snapshot {
     /// The addresses of the overlay's pods on other nodes, if all are known. `None`: the nodes have
     /// blocks, and NodeInfos contain them.
     pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Pools and advertisements of service addresses, and anycast addresses.
+    pub services: ServiceObjects,
     /// Files outside the folder that the source read for it.
     pub files: Vec<PathBuf>,
+}
+
+/// Objects for service addresses, and anycast addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceObjects {
+    /// Whether pools and advertisements were listed since the start. A missing kind counts as an
+    /// empty list.
+    pub complete: bool,
+    /// The pools by name.
+    pub pools: Vec<ServicePool>,
+    /// The advertisements by name.
+    pub advertisements: Vec<ServiceAdvertisement>,
+    /// Whether the cluster has further advertisements, which have faults.
+    pub faulty_advertisements: bool,
+    /// Whether the anycast addresses are known: the server has listed them since the start, or they
+    /// are from the cache of the last run.
+    pub anycast_known: bool,
+    /// The anycast addresses by name.
+    pub anycast: Vec<AnycastAddress>,
 }
 
 /// Addresses of the overlay's pods, by their node.
@@ -56,6 +81,10 @@ pub struct Intent {
     pub nodes: Vec<NodeInfo>,
     /// The addresses of the overlay's pods on other nodes. `None`: NodeInfos contain blocks.
     pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Pools and advertisements of service addresses, and anycast addresses.
+    pub services: ServiceObjects,
+    /// The tags of the advertisements.
+    pub service_tags: ServiceTags,
     /// Settings of tunnels from the node's configuration.
     pub tunnels: Tunnels,
     /// Settings of the guard from the node's configuration.

@@ -172,7 +172,8 @@ pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
     // Services.
     let own =
         host.kernel.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
-    let own: BTreeSet<IpNet> = own.filter(is_reachable).map(IpNet::from).collect();
+    let anycast = plan.kernel.addresses.iter().flatten().copied();
+    let own: BTreeSet<IpNet> = own.filter(is_reachable).chain(anycast).map(IpNet::from).collect();
     let served: Vec<(String, IpNet)> = plan
         .networks
         .iter()

@@ -21,6 +21,8 @@
 //! | 1090 | packets from the host itself, if its address is in a pods' subnet | the main table |
 //! | 1100 | packets from a local subnet | T ≥ 10000: routes out of the node, one table per BGP network, VLAN subnet or overlay |
 //!
+//! Table 39998 also has a blackhole for each block of service addresses ([`services`]).
+//!
 //! The blackhole applies only to packets from the fabric. The fabric routes the subnet to this
 //! node, so a packet that the node sends back would loop. A local pod's packet to a pod of the same
 //! subnet on another node must leave the node.
@@ -40,6 +42,7 @@ use trunkline_datapath::plan::{
 };
 
 mod alternate;
+mod anycast;
 mod bgp;
 mod default_route;
 mod guard;
@@ -50,6 +53,7 @@ mod peers;
 mod policy;
 mod probes;
 pub mod selection;
+pub mod services;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -62,6 +66,7 @@ mod vxlan;
 pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
+pub use services::ServiceTags;
 pub use types::*;
 
 /// Everything that this node should have. Errors are about facts that validation cannot check,
@@ -79,7 +84,9 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         let planned = plan_network(network, underlay, intent);
         plan.networks.insert(network.name().to_owned(), planned);
     }
+    anycast::plan(intent, host, &mut plan);
     if plan.networks.values().all(|network| network.refused.is_some()) {
+        services::plan(intent, &mut plan);
         return Ok(plan);
     }
     let mut tables = tables::Tables::of(host);
@@ -97,6 +104,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
     unassigned::plan(&mut plan, host);
+    services::plan(intent, &mut plan);
     Ok(plan)
 }
 

@@ -15,7 +15,9 @@ use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 use trunkline_datapath::plan::{Hop, Link};
 
+use super::anycast::AnycastExports;
 use super::policy::Sets;
+use super::services::{Exports, PeerName};
 use super::{Host, Intent, PeerDefaultRoutes, PlanError, RefusedRange, Session, Unnumbered, policy};
 
 /// One peer and its state on the host.
@@ -54,6 +56,18 @@ impl Peer<'_> {
     /// Whether the manifest configures this peer itself.
     pub(super) fn is_configured(&self) -> bool {
         matches!(self.origin, Origin::Numbered | Origin::Unnumbered)
+    }
+
+    /// Whether a ServiceAdvertisement with this name means this peer.
+    fn is_named(&self, name: &PeerName) -> bool {
+        match (self.origin, name) {
+            (Origin::Numbered, PeerName::Address(address, interface)) => {
+                self.address == Some(*address) && self.interface == *interface
+            }
+            (Origin::Unnumbered, PeerName::Interface(interface)) => self.interface == Some(*interface),
+            (Origin::Range(prefix), PeerName::Prefix(named)) => prefix == *named,
+            _ => false,
+        }
     }
 
     /// The key in the speaker; none for a prefix and for a peer that is not discovered yet.
@@ -288,12 +302,22 @@ fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
         .map(|(_, link)| link)
 }
 
+/// The inputs of the peers' policies.
+pub(super) struct Policies<'a> {
+    /// The network's prefix sets.
+    pub(super) sets: &'a Sets<'a>,
+    /// The rules for service addresses.
+    pub(super) exports: &'a Exports,
+    /// The rules for anycast addresses.
+    pub(super) anycast: &'a AnycastExports,
+}
+
 /// The speaker's peers and prefixes. `graceful_shutdown` applies to the whole node and overrides
 /// the peers' settings.
 pub(super) fn plan(
     peers: &[Peer<'_>],
     graceful_shutdown: bool,
-    sets: &Sets<'_>,
+    policies: &Policies<'_>,
     errors: &mut Vec<PlanError>,
 ) -> (BTreeMap<PeerKey, PeerConfig>, BTreeMap<IpNet, PeerRange>) {
     let some_import = peers.iter().any(Peer::imports);
@@ -301,7 +325,7 @@ pub(super) fn plan(
     let (mut planned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
     for peer in peers.iter().filter(|peer| peer.origin != Origin::Came) {
         // Fields of undiscovered peers are checked too.
-        let mut config = config(peer, some_import, reflects, sets, errors);
+        let mut config = config(peer, some_import, reflects, policies, errors);
         config.paths.graceful_shutdown |= graceful_shutdown;
         if let Origin::Range(prefix) = peer.origin {
             let limit = peer.spec.limit.unwrap_or(BgpPeer::DEFAULT_LIMIT);
@@ -317,7 +341,7 @@ fn config(
     peer: &Peer<'_>,
     some_import: bool,
     reflects: bool,
-    sets: &Sets<'_>,
+    Policies { sets, exports, anycast }: &Policies<'_>,
     errors: &mut Vec<PlanError>,
 ) -> PeerConfig {
     let spec = peer.spec;
@@ -406,6 +430,9 @@ fn config(
             Policy::reject_all()
         });
     }
+    let of_services = exports.rules(|name| peer.is_named(name));
+    let of_anycast = anycast.rules(|name| peer.is_named(name));
+    config.export.rules.splice(0..0, of_services.into_iter().chain(of_anycast));
     // In the family that the session does not use, this node's next hop is its address on the same
     // link.
     match address {

@@ -88,6 +88,7 @@ fn rule(rule: &written::Rule, sets: &Sets<'_>) -> Result<Rule, ValueError> {
             as_path: as_path(&rule.as_path),
             origins: rule.origins.iter().copied().map(origin).collect(),
             originated: rule.originated,
+            tags: Members::default(),
         },
         set: Actions {
             local_pref: set.local_preference,
@@ -170,15 +171,15 @@ fn edit<T>(
     Ok(Edit { replace: replace.as_deref().map(read).transpose()?, remove: read(remove)?, add: read(add)? })
 }
 
-fn communities(texts: &[String]) -> Result<Vec<Community>, ValueError> {
+pub(super) fn communities(texts: &[String]) -> Result<Vec<Community>, ValueError> {
     texts.iter().map(|text| parse_community(text).map(Community)).collect()
 }
 
-fn extended_communities(texts: &[String]) -> Result<Vec<ExtendedCommunity>, ValueError> {
+pub(super) fn extended_communities(texts: &[String]) -> Result<Vec<ExtendedCommunity>, ValueError> {
     texts.iter().map(|text| parse_extended_community(text).map(ExtendedCommunity)).collect()
 }
 
-fn large_communities(texts: &[String]) -> Result<Vec<LargeCommunity>, ValueError> {
+pub(super) fn large_communities(texts: &[String]) -> Result<Vec<LargeCommunity>, ValueError> {
     texts
         .iter()
         .map(|text| {
@@ -204,7 +205,9 @@ mod tests {
             "rt:65536:7",
             "soo:4294967295:65535",
             "rt:65000L:7",
-            "0x4004fde849742400",
+            "lb:65000:125000000",
+            "lb-non-transitive:0:0",
+            "0x4004fde800000007",
         ];
         let shown: Vec<String> = extended_communities(&written.map(str::to_owned))
             .unwrap()

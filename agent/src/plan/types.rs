@@ -12,11 +12,13 @@ use trunkline_api::resources::{AttachmentKind, ParsedRange, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::{Origination, RouteChange};
-use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
+use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Tag};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::plan::{Hop, KernelHost, KernelPlan, LearnedHop, LearnedRoute, PodPlan};
 
 use super::selection::{DefaultRouteSelection, PeerDefaultRoutes};
+use crate::services::ServicesPlan;
+use crate::services::anycast::AnycastPlan;
 
 /// The actual host: the planner's second input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,6 +34,8 @@ pub struct Host {
     pub neighbours: Neighbours,
     /// Peers that receive no traffic while other peers can receive it.
     pub left_out: BTreeSet<PeerKey>,
+    /// Advertised anycast addresses.
+    pub anycast: BTreeSet<IpAddr>,
 }
 
 /// One BGP session, as far as forwarding needs it.
@@ -70,6 +74,12 @@ pub struct Plan {
     pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
     /// Routers and targets of probes.
     pub probes: ProbePlan,
+    /// Pools and advertisements of service addresses.
+    pub services: ServicesPlan,
+    /// Anycast addresses.
+    pub anycast: AnycastPlan,
+    /// Tags of service addresses with rules in the peers' export policies.
+    pub service_tags: BTreeSet<Tag>,
 }
 
 impl Plan {

@@ -188,8 +188,8 @@ impl AppliedBgp {
         }
         let changes = prefix_changes(&self.prefixes, &prefixes);
         self.history.withdrawn(changes.withdraw.iter().copied());
-        for prefix in changes.withdraw {
-            self.handle.withdraw(prefix).await?;
+        if !changes.withdraw.is_empty() {
+            self.handle.withdraw_all(changes.withdraw).await?;
         }
         self.history.originated(changes.originate.iter().map(|(prefix, _)| *prefix));
         if !changes.originate.is_empty() {
@@ -222,10 +222,10 @@ impl AppliedBgp {
         let gone: Vec<IpNet> =
             prefixes.iter().filter(|prefix| self.prefixes.remove(*prefix).is_some()).copied().collect();
         self.history.withdrawn(gone.iter().copied());
-        for prefix in gone {
-            self.handle.withdraw(prefix).await?;
+        if gone.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.handle.withdraw_all(gone).await
     }
 }
 

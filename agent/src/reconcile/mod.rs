@@ -4,7 +4,8 @@
 //!  source task ──Snapshot──►┌──────────────────┐──KernelPlan, PodPlan──► kernel thread
 //!  attach flow ──Pod───────►│ reconcile task   │──peers, prefixes──────► speaker task
 //!  kernel ──HostChanged────►│ intent, plan,    │──pools────────────────► ipam thread
-//!  speaker ──Event─────────►│ pods, sessions   │──release, relearn──┐
+//!  services ──prefixes─────►│ pods, services,  │──pods, plan, stage────► services task
+//!  speaker ──Event─────────►│ sessions         │──release, relearn──┐
 //!  pump ──next hops────────►└──────────────────┘                    ▼
 //!                       speaker ──RouteChange──► [`pump`] ──batches──► kernel thread
 //! ```
@@ -16,7 +17,8 @@
 //! **Slow path**: after a change of the manifests, the host's links or a session, [`plan`] runs
 //! again, and only the differences go to kernel and speaker. A plan is refused as a whole if it has
 //! errors, or if it has no place for an existing pod. **Fast path**: an added or removed pod only
-//! reads the current plan, and causes one message to each. **Learned routes** bypass this task: the
+//! reads the current plan, and causes one message to each. Prefixes of service addresses are a fast
+//! path too: they go to the speaker as they arrive. **Learned routes** bypass this task: the
 //! [`pump`] transfers them, and delays only itself.
 //!
 //! [`plan`]: crate::plan::plan
@@ -27,6 +29,7 @@ mod listening;
 pub mod pump;
 mod received_defaults;
 mod search;
+mod services;
 mod stage;
 mod task;
 
@@ -48,8 +51,11 @@ use crate::plan::{
     AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, NetworkPlan, Plan, PlanError, Pod,
     RefusedRange, join,
 };
+use crate::services::{AppliedPrefixes, ServicePrefixes};
 
 pub use listening::ListenAddress;
+pub use services::ServiceFactReceivers;
+pub(crate) use services::host_addresses;
 pub use stage::DrainStage;
 pub use task::{ReconcileDependencies, spawn};
 
@@ -242,6 +248,8 @@ enum Request {
     Leave(DrainStage, Answer<DrainInput>),
     Advertised(Answer<Advertised>),
     LeaveOut(BTreeSet<PeerKey>),
+    Services(ServicePrefixes, Answer<AppliedPrefixes>),
+    Anycast(ServicePrefixes, Answer<AppliedPrefixes>),
     Stop(Answer<()>),
 }
 
@@ -251,6 +259,7 @@ pub struct Reconcile {
     requests: mpsc::Sender<Request>,
     in_force: watch::Receiver<Option<Arc<Plan>>>,
     sessions: watch::Receiver<u64>,
+    services: ServiceFactReceivers,
 }
 
 impl Reconcile {
@@ -320,6 +329,22 @@ impl Reconcile {
     /// Excludes these peers from traffic as long as there are others.
     pub async fn leave_out(&self, peers: BTreeSet<PeerKey>) {
         let _ = self.requests.send(Request::LeaveOut(peers)).await;
+    }
+
+    /// Originates and withdraws prefixes of service addresses. On return the speaker has them, but
+    /// the peers may not have received them yet. `None` if the task has ended.
+    pub async fn services(&self, prefixes: ServicePrefixes) -> Option<AppliedPrefixes> {
+        self.request(|answer| Request::Services(prefixes, answer)).await
+    }
+
+    /// Originates and withdraws anycast addresses, as [`Self::services`] does.
+    pub async fn anycast(&self, prefixes: ServicePrefixes) -> Option<AppliedPrefixes> {
+        self.request(|answer| Request::Anycast(prefixes, answer)).await
+    }
+
+    /// The facts for service addresses.
+    pub fn service_facts(&self) -> ServiceFactReceivers {
+        self.services.clone()
     }
 
     /// Stops the speaker silently and ends the task. The kernel stays as it is.

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use trunkline_api::resources::ServiceAdvertisement;
 use trunkline_bgp::bfd::HostLink;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::config::SpeakerConfig;
@@ -18,12 +19,13 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use trunkline_datapath::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 
-use super::bgp::{AppliedBgp, host_links};
+use super::bgp::{AppliedBgp, Prefixes, host_links};
 use super::defaults::LostDefaultRoutes;
 use super::listening::ListenAddresses;
 use super::pump::{PumpCommand, PumpEvent};
 use super::received_defaults::ReceivedDefaultRoutes;
 use super::search::Search;
+use super::services::{ServiceFacts, ServiceOriginations};
 use super::{
     DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus, UnrecordedPod,
 };
@@ -38,6 +40,7 @@ use crate::plan::{
     PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
 
+mod services;
 mod speaker;
 mod unrecorded;
 
@@ -89,6 +92,13 @@ pub struct ReconcileDependencies {
     pub unrecorded: Vec<UnrecordedPod>,
     /// Attached pods with missing devices, by the host interface.
     pub broken: BTreeSet<String>,
+    /// The host's addresses.
+    pub host_addresses: BTreeSet<IpAddr>,
+    /// Whether the first advertisements wait for the first prefixes of service addresses, at most
+    /// for the Selection_Deferral_Timer.
+    pub waits_for_services: bool,
+    /// Whether they wait for the first prefixes of anycast addresses, for the same time.
+    pub waits_for_anycast: bool,
     /// Duration metrics of the reactions to a lost peer.
     pub metrics: Metrics,
     /// Notified when the output of [`ReconcileStatus`] or of the speaker changes.
@@ -158,6 +168,12 @@ struct Task {
     planned: BTreeMap<String, PlannedPod>,
     unrecorded: BTreeMap<String, UnrecordedPod>,
     broken: BTreeSet<String>,
+    services: ServiceOriginations,
+    /// The end of the wait for the first prefixes of service addresses; none if nothing waits.
+    services_until: Option<Instant>,
+    /// The end of the wait for the first prefixes of anycast addresses; none if nothing waits.
+    anycast_until: Option<Instant>,
+    service_facts: ServiceFacts,
     stage: DrainStage,
     running: Option<RunningSpeaker>,
     search: Search,
@@ -220,10 +236,23 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         pods,
         unrecorded,
         broken,
+        host_addresses,
+        waits_for_services,
+        waits_for_anycast,
         metrics,
         notifier,
         stage,
     } = start;
+    let former = pods
+        .iter()
+        .filter(|pod| !broken.contains(&pod.host_ifname))
+        .map(|pod| (&pod.addresses, &pod.host_ifname))
+        .chain(unrecorded.iter().map(|pod| (&pod.addresses, &pod.host_ifname)))
+        .flat_map(|(addresses, ifname)| addresses.iter().map(|address| (*address, ifname.clone())))
+        .collect();
+    let services_until = waits_for_services.then(|| Instant::now() + speaker.selection_deferral);
+    let anycast_until = waits_for_anycast.then(|| Instant::now() + speaker.selection_deferral);
+    let (service_facts, services) = ServiceFacts::new(former, &host_addresses, &stage);
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
     let task = Task {
         node,
@@ -247,6 +276,10 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         planned: BTreeMap::new(),
         unrecorded: unrecorded.into_iter().map(|pod| (pod.host_ifname.clone(), pod)).collect(),
         broken,
+        services: ServiceOriginations::default(),
+        services_until,
+        anycast_until,
+        service_facts,
         stage,
         running: None,
         search: Search::new(),
@@ -272,7 +305,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         metrics,
     };
     let handle = tokio::spawn(task.run(inbox, kernel_events));
-    (Reconcile { requests, in_force: reader, sessions }, handle)
+    (Reconcile { requests, in_force: reader, sessions, services }, handle)
 }
 
 /// The next input of the speaker; pending forever without a speaker.
@@ -342,6 +375,14 @@ impl Task {
                     self.search.give_up();
                     self.drive_speaker().await;
                 }
+                () = overdue(self.services_until) => {
+                    tracing::warn!("service addresses are not known in time: the other prefixes are advertised");
+                    self.services_ready().await;
+                }
+                () = overdue(self.anycast_until) => {
+                    tracing::warn!("anycast addresses are not known in time: the other prefixes are advertised");
+                    self.anycast_ready().await;
+                }
                 () = overdue(restart_at) => self.drive_speaker().await,
                 () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
                     self.apply(plan).await;
@@ -399,6 +440,12 @@ impl Task {
             Request::Leave(stage, answer) => {
                 let _ = answer.send(self.leave(stage).await);
             }
+            Request::Services(prefixes, answer) => {
+                let _ = answer.send(self.apply_services(prefixes).await);
+            }
+            Request::Anycast(prefixes, answer) => {
+                let _ = answer.send(self.apply_anycast(prefixes).await);
+            }
             Request::LeaveOut(peers) => {
                 self.left_out = peers;
                 self.stale = true;
@@ -445,6 +492,7 @@ impl Task {
         let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
         let mut kernel = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&kernel);
+        self.service_facts.set_host(&kernel);
         kernel.former = self.received_defaults.former(kernel.former);
         let sessions = self
             .sessions
@@ -464,13 +512,18 @@ impl Task {
             converged: Family::ALL.into_iter().all(|family| self.converged.contains(family)),
             neighbours: self.search.found(),
             left_out: self.left_out.clone(),
+            anycast: self.services.anycast(),
         };
+        let advertisements = &snapshot.services.advertisements;
+        self.services.tags.name(advertisements.iter().map(ServiceAdvertisement::name));
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
             overlay_pods: snapshot.overlay_pods.clone(),
+            services: snapshot.services.clone(),
+            service_tags: self.services.tags.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
@@ -567,6 +620,7 @@ impl Task {
             }
         }
         self.planned = planned;
+        self.service_facts.set_pods(&self.planned);
         self.history.set_imports(plan.learned.is_some());
         for change in self.defaults.change(self.plan.as_deref(), &plan) {
             self.history.record(change.kind, change.peer, Some(change.prefix), change.text);
@@ -575,6 +629,11 @@ impl Task {
         self.plan = Some(plan);
         self.drive_speaker().await;
         self.in_force.send_replace(self.plan.clone());
+        // The services task sends prefixes with the tags of this plan, so the policies come first.
+        if let Some(plan) = &self.plan {
+            self.service_facts.set_plan(&plan.services);
+            self.service_facts.set_anycast(&plan.anycast);
+        }
         if first && self.plan.as_ref().is_none_or(|plan| plan.bgp.is_none()) {
             // No speaker will converge. (If the speaker cannot start now, it converges later, and
             // the existing routes stay until then.)
@@ -663,6 +722,7 @@ impl Task {
         }
         self.broken.remove(&pod.host_ifname);
         self.unrecorded.remove(&pod.host_ifname);
+        self.service_facts.add_pod(&pod.host_ifname, &pod_plan.kernel);
         self.planned.insert(pod.host_ifname.clone(), pod_plan);
         self.pods.insert(pod.host_ifname.clone(), pod);
         Ok(ReadinessGate {
@@ -725,11 +785,18 @@ impl Task {
 
     async fn withdraw(&mut self, host_ifname: &str) {
         let Some(pod_plan) = self.planned.remove(host_ifname) else { return };
-        let prefixes = pod_plan.originate.into_keys().collect();
-        if let Some(running) = &mut self.running
-            && running.applied.remove(&prefixes).await.is_err()
-        {
-            self.speaker_fault = Some("the BGP speaker has ended".to_owned());
+        self.service_facts.remove_pod(host_ifname, &pod_plan.kernel);
+        let mut prefixes: BTreeSet<IpNet> = pod_plan.originate.into_keys().collect();
+        let returning = match &self.plan {
+            Some(plan) if !self.stage.withdraws() => self.services.returning(&prefixes, &plan.service_tags),
+            _ => Prefixes::new(),
+        };
+        prefixes.retain(|prefix| !returning.contains_key(prefix));
+        if let Some(running) = &mut self.running {
+            let applied = &mut running.applied;
+            if applied.remove(&prefixes).await.is_err() || applied.add(&returning).await.is_err() {
+                self.speaker_fault = Some("the BGP speaker has ended".to_owned());
+            }
         }
     }
 

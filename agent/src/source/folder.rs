@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{BgpPeer, Secret};
-use trunkline_api::validate::{self, NeighbourOverlap};
+use trunkline_api::validate::{self, NeighbourOverlap, ObjectSource};
 
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
@@ -58,6 +58,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                         Resource::Network(network) => ("Network", network.name().to_owned()),
                         Resource::Subnet(subnet) => ("Subnet", subnet.name().to_owned()),
                         Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
+                        Resource::AnycastAddress(anycast) => ("AnycastAddress", anycast.name().to_owned()),
                     };
                     match origin.get(&key) {
                         // The fault is reported here, because only this function knows the files.
@@ -74,6 +75,9 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                                 Resource::Network(network) => snapshot.networks.push(*network),
                                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
                                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
+                                Resource::AnycastAddress(anycast) => {
+                                    snapshot.services.anycast.push(*anycast);
+                                }
                             }
                         }
                     }
@@ -95,6 +99,9 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
         let mut found = validate::validate_for_node(new.0, new.1, &context.labels).err().unwrap_or_default();
         found.extend(validate::validate_nodes(&snapshot.nodes, new.0, new.1).err().unwrap_or_default());
         found.extend(validate::neighbour_overlaps(new.0, new.1).iter().map(NeighbourOverlap::network_fault));
+        for anycast in &snapshot.services.anycast {
+            found.extend(validate::validate_anycast(anycast, ObjectSource::File).err().unwrap_or_default());
+        }
         if let Some(running) = &context.running {
             let change = validate::validate_change((&running.networks, &running.subnets), new);
             found.extend(change.err().unwrap_or_default());
@@ -126,6 +133,10 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
     snapshot.networks.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.subnets.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.nodes.sort_by(|a, b| a.name().cmp(b.name()));
+    snapshot.services.anycast.sort_by(|a, b| a.name().cmp(b.name()));
+    // Files have no other objects for service addresses.
+    snapshot.services.complete = true;
+    snapshot.services.anycast_known = true;
     Ok(snapshot)
 }
 
@@ -299,6 +310,22 @@ mod tests {
     }
 
     #[test]
+    fn anycast_addresses_are_read_and_checked() {
+        let anycast = |spec: &str| {
+            let text = format!(
+                "apiVersion: trunkline.io/v1alpha1\nkind: AnycastAddress\nmetadata: {{name: api}}\n\
+                 spec: {{{spec}}}\n"
+            );
+            Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &text)]).read()
+        };
+        let snapshot = anycast("addresses: [203.0.113.1], check: {command: [/bin/true]}").unwrap();
+        assert_eq!(snapshot.services.anycast[0].spec.addresses, ["203.0.113.1"]);
+        assert!(snapshot.services.complete);
+        let error = anycast("addresses: [203.0.113.0/24]").unwrap_err();
+        assert!(error.contains("b.yaml: AnycastAddress api: spec.addresses[0]"), "{error}");
+    }
+
+    #[test]
     fn changes_of_immutable_fields_are_refused() {
         let folder = Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &subnet("s", "10.1.1.0/24"))]);
         let running = Some(Arc::new(folder.read().unwrap()));
@@ -319,6 +346,9 @@ mod tests {
                     Resource::Network(network) => networks.push(*network),
                     Resource::Subnet(subnet) => subnets.push(*subnet),
                     Resource::NodeInfo(node) => nodes.push(*node),
+                    Resource::AnycastAddress(anycast) => {
+                        validate::validate_anycast(&anycast, ObjectSource::File).unwrap();
+                    }
                 }
             }
         }

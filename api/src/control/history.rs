@@ -107,13 +107,32 @@ names! {
         DuplicateIdentifier = "duplicateIdentifier",
         /// A BGP identifier belongs to one router only again.
         IdentifierUnique = "identifierUnique",
+        /// This node advertises a service address.
+        ServiceAdvertised = "serviceAdvertised",
+        /// This node no longer advertises a service address, or will withdraw it.
+        ServiceWithheld = "serviceWithheld",
+        /// The service proxy does not answer, or is unhealthy.
+        ProxyAway = "proxyAway",
+        /// The service proxy is healthy again.
+        ProxyBack = "proxyBack",
+        /// The health check of an anycast address passes.
+        AnycastHealthy = "anycastHealthy",
+        /// The health check of an anycast address fails, or its effect changed.
+        AnycastUnhealthy = "anycastUnhealthy",
     }
 }
 
 impl EventKind {
     /// Whether the event concerns routes (there may be very many such events) or sessions.
     pub fn is_of_routes(self) -> bool {
-        matches!(self, EventKind::Originated | EventKind::Withdrawn | EventKind::Learned)
+        matches!(
+            self,
+            EventKind::Originated
+                | EventKind::Withdrawn
+                | EventKind::Learned
+                | EventKind::ServiceAdvertised
+                | EventKind::ServiceWithheld
+        )
     }
 
     /// Whether the event needs attention.
@@ -131,7 +150,9 @@ impl EventKind {
             | EventKind::DefaultLost
             | EventKind::NextHopOut
             | EventKind::ProbeFailing
-            | EventKind::DuplicateIdentifier => Severity::Warning,
+            | EventKind::DuplicateIdentifier
+            | EventKind::AnycastUnhealthy
+            | EventKind::ProxyAway => Severity::Warning,
             _ => Severity::Info,
         }
     }
@@ -188,6 +209,12 @@ mod tests {
                 "probeGood",
                 "duplicateIdentifier",
                 "identifierUnique",
+                "serviceAdvertised",
+                "serviceWithheld",
+                "proxyAway",
+                "proxyBack",
+                "anycastHealthy",
+                "anycastUnhealthy",
             ]
         );
         for kind in EventKind::ALL {

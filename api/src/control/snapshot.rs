@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgentStatus, Peer, PodStatus};
+use super::{AgentStatus, Peer, PodStatus, ServiceView};
 
 /// State of the agent at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,9 +20,17 @@ pub struct Snapshot {
     pub peers: Vec<Peer>,
     /// The attached pods.
     pub pods: Vec<PodStatus>,
+    /// The first service addresses; see [`Snapshot::SERVICES`].
+    #[serde(default)]
+    pub services: Vec<ServiceView>,
+    /// The number of all service addresses.
+    #[serde(default)]
+    pub service_count: usize,
 }
 
 impl Snapshot {
     /// Time after which the agent answers although nothing has changed.
     pub const SILENCE: Duration = Duration::from_secs(15);
+    /// Maximum number of service addresses in a snapshot.
+    pub const SERVICES: usize = 2000;
 }

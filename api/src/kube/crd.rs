@@ -19,11 +19,13 @@ use serde_json::{Map, Value, json};
 
 use super::object::Kind;
 use super::rules::{bounds, rules};
-use crate::names::GROUP;
 use crate::policy::Members;
-use crate::resources::{IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, Secret, SubnetSpec};
+use crate::resources::{
+    AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, NodeServicesSpec, Secret,
+    ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+};
 
-/// The definitions of Network, Subnet, IPInstance and NodeInfo.
+/// The definitions of hybridnet's kinds, and then of the own kinds.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let integer = "integer";
     vec![
@@ -87,6 +89,67 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
                 ("STATES", "string", ".status.peers[*].state"),
             ],
         ),
+        crd::<ServicePoolSpec>(
+            "Cluster",
+            "Addresses for Services of type LoadBalancer.",
+            &["tpool"],
+            &[
+                ("Addresses", "string", ".spec.addresses"),
+                ("AutoAssign", "boolean", ".spec.autoAssign"),
+                ("Priority", integer, ".spec.priority"),
+                ("Total", integer, ".status.total"),
+                ("Allocated", integer, ".status.allocated"),
+                ("Available", integer, ".status.available"),
+                ("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+            ],
+        ),
+        crd::<ServiceAddressSpec>(
+            "Cluster",
+            "One address that is allocated to a Service, or to Services that share it. The controller \
+             writes it.",
+            &["tvip"],
+            &[
+                ("Address", "string", ".spec.address"),
+                ("Pool", "string", ".spec.pool"),
+                ("Services", "string", ".spec.services[*].name"),
+                ("Nodes", integer, ".status.nodes"),
+            ],
+        ),
+        crd::<ServiceAdvertisementSpec>(
+            "Cluster",
+            "The Services whose addresses are advertised by BGP, from which nodes, to which peers. \
+             Without any ServiceAdvertisement in the cluster, all nodes advertise the LoadBalancer \
+             addresses of the ServicePools to all peers.",
+            &["tadv"],
+            &[
+                ("Addresses", "string", ".spec.addresses"),
+                ("Peers", "string", ".spec.peers"),
+                ("Weights", "string", ".spec.weights"),
+                ("Age", "date", ".metadata.creationTimestamp"),
+            ],
+        ),
+        crd::<AnycastAddressSpec>(
+            "Cluster",
+            "Addresses on the loopback interface of several nodes. A node advertises them by BGP while \
+             its health check passes.",
+            &["tany"],
+            &[
+                ("Addresses", "string", ".spec.addresses"),
+                ("KeepLast", "boolean", ".spec.keepLast"),
+                ("Age", "date", ".metadata.creationTimestamp"),
+            ],
+        ),
+        crd::<NodeServicesSpec>(
+            "Cluster",
+            "The service addresses that a node advertises. The node's agent writes it.",
+            &["tns"],
+            &[
+                ("Proxy", "string", ".status.proxy.state"),
+                ("Rules", "string", ".status.proxy.rules"),
+                ("Anycast", "string", ".status.anycast[*].name"),
+                ("Age", "date", ".metadata.creationTimestamp"),
+            ],
+        ),
     ]
 }
 
@@ -102,17 +165,23 @@ where
     let mut root = json!({
         "type": "object",
         "description": description,
-        "properties": {"spec": schema::<S>(), "status": schema::<S::Status>()},
+        "properties": {"spec": schema::<S>()},
     });
-    // hybridnet does not require a spec, but only a NodeInfo makes sense without one.
-    if S::KIND != NodeInfoSpec::KIND {
+    let status = schema::<S::Status>();
+    let has_status = status["properties"].is_object();
+    if has_status {
+        root["properties"]["status"] = status;
+    }
+    // hybridnet does not require a spec, but only the objects that agents write about their nodes
+    // make sense without one.
+    if ![NodeInfoSpec::KIND, NodeServicesSpec::KIND].contains(&S::KIND) {
         root["required"] = json!(["spec"]);
     }
     for (_, path, keywords) in bounds().into_iter().filter(|(kind, ..)| *kind == S::KIND) {
-        merge(at(&mut root, path), keywords);
+        merge(at(&mut root, &path), keywords);
     }
     for rule in rules().into_iter().filter(|rule| rule.kind == S::KIND) {
-        let list = at(&mut root, rule.path)
+        let list = at(&mut root, &rule.path)
             .as_object_mut()
             .map(|schema| schema.entry("x-kubernetes-validations").or_insert_with(|| json!([])));
         if let Some(Value::Array(list)) = list {
@@ -128,9 +197,9 @@ where
         ..CustomResourceColumnDefinition::default()
     });
     CustomResourceDefinition {
-        metadata: ObjectMeta { name: Some(format!("{}.{GROUP}", S::PLURAL)), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(format!("{}.{}", S::PLURAL, S::GROUP)), ..ObjectMeta::default() },
         spec: CustomResourceDefinitionSpec {
-            group: GROUP.to_owned(),
+            group: S::GROUP.to_owned(),
             names: CustomResourceDefinitionNames {
                 kind: S::KIND.to_owned(),
                 list_kind: Some(format!("{}List", S::KIND)),
@@ -141,12 +210,12 @@ where
             },
             scope: scope.to_owned(),
             versions: vec![CustomResourceDefinitionVersion {
-                name: "v1".to_owned(),
+                name: S::VERSION.to_owned(),
                 served: true,
                 storage: true,
                 schema: Some(CustomResourceValidation { open_api_v3_schema: Some(root) }),
                 additional_printer_columns: Some(columns.collect()),
-                subresources: Some(CustomResourceSubresources {
+                subresources: has_status.then(|| CustomResourceSubresources {
                     status: Some(CustomResourceSubresourceStatus(json!({}))),
                     scale: None,
                 }),
@@ -182,7 +251,7 @@ fn merge(schema: &mut Value, keywords: Value) {
 /// Name and text of each file in `deploy/crds`.
 pub fn manifests() -> Vec<(String, String)> {
     let file = |crd: CustomResourceDefinition| {
-        let name = format!("{GROUP}_{}.yaml", crd.spec.names.plural);
+        let name = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
         #[expect(
             clippy::expect_used,
             reason = "the input is types alone, and a test compares \

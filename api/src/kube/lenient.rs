@@ -174,8 +174,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube::{IPInstanceObject, NetworkObject};
-    use crate::resources::{IPInstance, IPInstanceSpec, Network, NetworkSpec, SubnetSpec};
+    use crate::kube::{
+        AnycastAddressObject, IPInstanceObject, NetworkObject, NodeServicesObject, ServicePoolObject,
+    };
+    use crate::resources::{
+        AnycastAddress, IPInstance, IPInstanceSpec, Network, NetworkSpec, ServiceAdvertisementSpec,
+        ServicePool, ServicePoolSpec, SubnetSpec,
+    };
 
     fn network(spec: Value, status: Value) -> Value {
         json!({
@@ -260,5 +265,32 @@ mod tests {
         assert_eq!((&json["kind"], &json["metadata"]["namespace"]), (&json!("IPInstance"), &json!("web")));
         assert_eq!(serde_json::from_value::<IPInstanceObject>(json).unwrap(), object);
         assert_eq!(IPInstance::from(object).metadata.namespace.as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn own_kinds_have_their_own_group() {
+        let spec: ServicePoolSpec = serde_json::from_value(json!({"addresses": ["192.0.2.0/24"]})).unwrap();
+        let pool = ServicePool::from(ServicePoolObject::new("public", spec));
+        assert_eq!((pool.api_version.as_str(), pool.kind.as_str()), ("trunkline.io/v1alpha1", "ServicePool"));
+        let json = serde_json::to_value(ServicePoolObject::from(pool)).unwrap();
+        assert_eq!(json["apiVersion"], "trunkline.io/v1alpha1");
+        assert_eq!(
+            (ServicePoolObject::group(&()), ServicePoolObject::version(&())),
+            ("trunkline.io".into(), "v1alpha1".into())
+        );
+        let url = ServicePoolObject::url_path(&(), None);
+        assert_eq!(url, "/apis/trunkline.io/v1alpha1/servicepools");
+
+        let anycast = json!({"metadata": {"name": "dns"}, "spec": {"addresses": ["10.0.0.53"], "newer": 1}});
+        let anycast: AnycastAddressObject = serde_json::from_value(anycast).unwrap();
+        assert_eq!(anycast.ignored[0].field, "spec.newer");
+        assert_eq!(AnycastAddress::from(anycast).spec.addresses, ["10.0.0.53"]);
+        // A NodeServices has a status only, and all fields of a ServiceAdvertisement have a default.
+        let node = json!({"metadata": {"name": "n1"}, "status": {"services": [{"address": "192.0.2.7", "state": "later"}]}});
+        let node: NodeServicesObject = serde_json::from_value(node).unwrap();
+        assert_eq!(node.status.unwrap().services[0].state.name(), "unknown");
+        let advertisement: Lenient<ServiceAdvertisementSpec> =
+            serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        assert_eq!(advertisement.faults(), []);
     }
 }

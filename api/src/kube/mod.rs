@@ -31,10 +31,13 @@ mod rules;
 pub use crd::{crds, manifests};
 pub use lenient::{Lenient, Unreadable};
 pub use node::node_addresses;
-pub use object::{Kind, Object};
+pub use object::{Kind, NoStatus, Object};
 pub use rules::{Rule, rules};
 
-use crate::resources::{IPInstanceSpec, NetworkSpec, NodeInfoSpec, SubnetSpec};
+use crate::resources::{
+    AnycastAddressSpec, IPInstanceSpec, NetworkSpec, NodeInfoSpec, NodeServicesSpec, ServiceAddressSpec,
+    ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+};
 
 /// A Network in the API server: cluster-scoped.
 pub type NetworkObject = Object<NetworkSpec>;
@@ -44,3 +47,13 @@ pub type SubnetObject = Object<SubnetSpec>;
 pub type IPInstanceObject = Object<IPInstanceSpec>;
 /// A NodeInfo in the API server: cluster-scoped, with the name of the node.
 pub type NodeInfoObject = Object<NodeInfoSpec>;
+/// A ServicePool in the API server: cluster-scoped.
+pub type ServicePoolObject = Object<ServicePoolSpec>;
+/// A ServiceAddress (a claim) in the API server: cluster-scoped, named after the address.
+pub type ServiceAddressObject = Object<ServiceAddressSpec>;
+/// A ServiceAdvertisement in the API server: cluster-scoped.
+pub type ServiceAdvertisementObject = Object<ServiceAdvertisementSpec>;
+/// An AnycastAddress in the API server: cluster-scoped.
+pub type AnycastAddressObject = Object<AnycastAddressSpec>;
+/// A NodeServices in the API server: cluster-scoped, with the name of the node.
+pub type NodeServicesObject = Object<NodeServicesSpec>;

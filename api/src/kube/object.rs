@@ -11,10 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lenient::{self, Raw};
 use crate::fault::Fault;
-use crate::names::{API_VERSION, GROUP};
+use crate::names::{GROUP, OWN_GROUP, OWN_VERSION};
 use crate::resources::{
-    self, IPInstance, IPInstanceSpec, IPInstanceStatus, Network, NetworkSpec, NetworkStatus, NodeInfo,
-    NodeInfoSpec, NodeInfoStatus, Subnet, SubnetSpec, SubnetStatus,
+    self, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, IPInstanceStatus, Network,
+    NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus, NodeServices, NodeServicesSpec,
+    NodeServicesStatus, ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceAdvertisement,
+    ServiceAdvertisementSpec, ServiceAdvertisementStatus, ServicePool, ServicePoolSpec, ServicePoolStatus,
+    Subnet, SubnetSpec, SubnetStatus,
 };
 
 /// The properties of a kind. The implementor is the spec.
@@ -27,6 +30,15 @@ pub trait Kind: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send 
     const KIND: &'static str;
     /// `networks`; hybridnet's plural of NodeInfo is `nodeinfoes`.
     const PLURAL: &'static str;
+    /// The API group; by default hybridnet's.
+    const GROUP: &'static str = GROUP;
+    /// The version in the group.
+    const VERSION: &'static str = "v1";
+
+    /// `apiVersion` of an object: `networking.alibaba.com/v1`.
+    fn api_version() -> String {
+        format!("{}/{}", Self::GROUP, Self::VERSION)
+    }
 
     /// The default for an object without a spec, if a spec is optional.
     fn missing() -> Option<Self> {
@@ -70,6 +82,64 @@ impl Kind for NodeInfoSpec {
     }
 }
 
+impl Kind for ServicePoolSpec {
+    type Status = ServicePoolStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "ServicePool";
+    const PLURAL: &'static str = "servicepools";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+}
+
+impl Kind for ServiceAddressSpec {
+    type Status = ServiceAddressStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "ServiceAddress";
+    const PLURAL: &'static str = "serviceaddresses";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+}
+
+impl Kind for ServiceAdvertisementSpec {
+    type Status = ServiceAdvertisementStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "ServiceAdvertisement";
+    const PLURAL: &'static str = "serviceadvertisements";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+
+    fn missing() -> Option<Self> {
+        Some(ServiceAdvertisementSpec::default())
+    }
+}
+
+impl Kind for AnycastAddressSpec {
+    /// NodeServices has the state of each node.
+    type Status = NoStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "AnycastAddress";
+    const PLURAL: &'static str = "anycastaddresses";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+}
+
+impl Kind for NodeServicesSpec {
+    type Status = NodeServicesStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "NodeServices";
+    const PLURAL: &'static str = "nodeservices";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+
+    fn missing() -> Option<Self> {
+        Some(NodeServicesSpec::default())
+    }
+}
+
+/// The status of a kind that has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct NoStatus {}
+
 /// An object of the API server, deserialized tolerantly: see [the module](super).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object<S: Kind> {
@@ -105,11 +175,11 @@ impl<S: Kind> kube::Resource for Object<S> {
     }
 
     fn group((): &()) -> Cow<'_, str> {
-        GROUP.into()
+        S::GROUP.into()
     }
 
     fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
+        S::VERSION.into()
     }
 
     fn plural((): &()) -> Cow<'_, str> {
@@ -128,7 +198,7 @@ impl<S: Kind> kube::Resource for Object<S> {
 impl<S: Kind> Serialize for Object<S> {
     fn serialize<Z: Serializer>(&self, serializer: Z) -> Result<Z::Ok, Z::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("apiVersion", API_VERSION)?;
+        map.serialize_entry("apiVersion", &S::api_version())?;
         map.serialize_entry("kind", S::KIND)?;
         map.serialize_entry("metadata", &self.metadata)?;
         map.serialize_entry("spec", &self.spec)?;
@@ -152,7 +222,7 @@ macro_rules! conversions {
         impl From<Object<$Spec>> for $Resource {
             fn from(object: Object<$Spec>) -> Self {
                 $Resource {
-                    api_version: API_VERSION.to_owned(),
+                    api_version: $Spec::api_version(),
                     kind: $Spec::KIND.to_owned(),
                     metadata: from_server(object.metadata),
                     spec: object.spec,
@@ -174,7 +244,38 @@ macro_rules! conversions {
     )*};
 }
 
-conversions!(Network: NetworkSpec, Subnet: SubnetSpec, IPInstance: IPInstanceSpec, NodeInfo: NodeInfoSpec);
+conversions!(
+    Network: NetworkSpec,
+    Subnet: SubnetSpec,
+    IPInstance: IPInstanceSpec,
+    NodeInfo: NodeInfoSpec,
+    ServicePool: ServicePoolSpec,
+    ServiceAddress: ServiceAddressSpec,
+    ServiceAdvertisement: ServiceAdvertisementSpec,
+    NodeServices: NodeServicesSpec
+);
+
+impl From<Object<AnycastAddressSpec>> for AnycastAddress {
+    fn from(object: Object<AnycastAddressSpec>) -> Self {
+        AnycastAddress {
+            api_version: AnycastAddressSpec::api_version(),
+            kind: AnycastAddressSpec::KIND.to_owned(),
+            metadata: from_server(object.metadata),
+            spec: object.spec,
+        }
+    }
+}
+
+impl From<AnycastAddress> for Object<AnycastAddressSpec> {
+    fn from(resource: AnycastAddress) -> Self {
+        Object {
+            metadata: to_server(resource.metadata),
+            spec: resource.spec,
+            status: None,
+            ignored: Vec::new(),
+        }
+    }
+}
 
 fn from_server(metadata: ObjectMeta) -> resources::ObjectMeta {
     resources::ObjectMeta {

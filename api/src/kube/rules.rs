@@ -12,18 +12,19 @@
 //! hybridnet's Go structs write an unset text as `""`, so a rule tests for `""` too: `has` is not
 //! enough.
 //!
-//! `type` is the only default that the rules need: the server sets it in stored objects before it
-//! evaluates the rules, so `self.type` always exists.
+//! `type` of a Network, and `mode` and `weights` of the own kinds, are the only defaults that the
+//! rules need: the server sets them in stored objects before it evaluates the rules, so `self.type`
+//! always exists. Other fields of the own kinds have a default for the reader.
 
 use serde_json::{Value, json};
 
 /// A rule in CEL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// `Network`, `Subnet`, `IPInstance` or `NodeInfo`.
+    /// The kind, such as `Network`.
     pub kind: &'static str,
     /// The path of `self`: `spec`, `spec.config.bgpPeers[]`.
-    pub path: &'static str,
+    pub path: String,
     /// The condition. With `oldSelf` it only applies to updates.
     pub cel: String,
     /// The requirement, and a value that meets it.
@@ -34,7 +35,25 @@ const NETWORK: &str = "Network";
 const SUBNET: &str = "Subnet";
 const IP_INSTANCE: &str = "IPInstance";
 const NODE_INFO: &str = "NodeInfo";
+const SERVICE_POOL: &str = "ServicePool";
+const SERVICE_ADDRESS: &str = "ServiceAddress";
+const SERVICE_ADVERTISEMENT: &str = "ServiceAdvertisement";
+const ANYCAST_ADDRESS: &str = "AnycastAddress";
 const PEER: &str = "spec.config.bgpPeers[]";
+
+/// Every label selector of the own kinds.
+const SELECTORS: [(&str, &str); 6] = [
+    (SERVICE_POOL, "spec.serviceSelectors[]"),
+    (SERVICE_POOL, "spec.namespaceSelectors[]"),
+    (SERVICE_ADVERTISEMENT, "spec.serviceSelector"),
+    (SERVICE_ADVERTISEMENT, "spec.namespaceSelector"),
+    (SERVICE_ADVERTISEMENT, "spec.nodeSelector"),
+    (ANYCAST_ADDRESS, "spec.nodeSelector"),
+];
+
+/// Prefixes that no fabric routes to a pod or a Service, as in `validate::subnet`.
+const NOT_ROUTED: &str =
+    "['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/127', 'fe80::/10', 'ff00::/8']";
 
 /// Every rule, in the order of the CRDs.
 pub fn rules() -> Vec<Rule> {
@@ -49,8 +68,29 @@ pub fn rules() -> Vec<Rule> {
         (IP_INSTANCE, "spec", ip_instance()),
         (NODE_INFO, "spec.vtepInfo", vtep()),
         (NODE_INFO, "spec.config", node_config()),
+        (SERVICE_POOL, "spec", service_pool()),
+        (SERVICE_ADDRESS, "spec", service_address()),
+        (SERVICE_ADVERTISEMENT, "spec", service_advertisement()),
+        (ANYCAST_ADDRESS, "spec", anycast_address()),
+        (ANYCAST_ADDRESS, "spec.check", health_check()),
+        (ANYCAST_ADDRESS, "spec.check.http", http_check(false)),
+        (ANYCAST_ADDRESS, "spec.check.https", http_check(true)),
     ] {
-        rules.extend(table.into_iter().map(|(cel, message)| Rule { kind, path, cel, message }));
+        rules.extend(table.into_iter().map(|(cel, message)| Rule {
+            kind,
+            path: path.to_owned(),
+            cel,
+            message,
+        }));
+    }
+    for (kind, selector) in SELECTORS {
+        let path = format!("{selector}.matchExpressions[]");
+        rules.extend(requirement().into_iter().map(|(cel, message)| Rule {
+            kind,
+            path: path.clone(),
+            cel,
+            message,
+        }));
     }
     rules
 }
@@ -367,8 +407,7 @@ fn range() -> Vec<Row> {
         ),
         (
             format!(
-                "!{is_prefix} || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/127', 'fe80::/10', 'ff00::/8']\
-                 .all(p, !cidr(p).containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR(p))"
+                "!{is_prefix} || {NOT_ROUTED}.all(p, !cidr(p).containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR(p))"
             ),
             "cidr overlaps a prefix that no fabric routes to a pod (loopback, link-local, \
              multicast, reserved): write another prefix",
@@ -433,8 +472,265 @@ fn node_config() -> Vec<Row> {
     )]
 }
 
+/// Whether the text `block` is a block of addresses. The server cannot order the addresses of a
+/// range.
+fn is_block(block: &str) -> String {
+    let part = |index: u8| format!("{block}.split('-')[{index}]");
+    let (first, last) = (part(0), part(1));
+    format!(
+        "isIP({block}) || (isCIDR({block}) && cidr({block}).masked() == cidr({block})) || ({block}.split('-').size() == 2 && \
+         isIP({first}) && isIP({last}) && ip({first}).family() == ip({last}).family())"
+    )
+}
+
+/// Whether the prefix `block`, or each end of the range `block`, is routed. The server knows no bound
+/// for a part of a text, so the arguments of the comparisons are parsed before.
+fn is_routed(block: &str) -> String {
+    format!(
+        "{NOT_ROUTED}.all(r, isCIDR({block}) ? !cidr(r).containsCIDR(cidr({block})) && !cidr({block}).containsCIDR(cidr(r)) : \
+         {block}.split('-').all(e, !isIP(e) || !cidr(r).containsIP(ip(e))))"
+    )
+}
+
+/// A condition on every text `t` of an optional list.
+fn each(list: &str, condition: &str) -> String {
+    format!("!has(self.{list}) || self.{list}.all(t, {condition})")
+}
+
+fn requirement() -> Vec<Row> {
+    vec![(
+        "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0"
+            .to_owned(),
+        "matchExpressions[].values: In and NotIn need at least one value, and Exists and DoesNotExist \
+         have none: write values, or leave them out",
+    )]
+}
+
+fn service_pool() -> Vec<Row> {
+    vec![
+        (
+            "self.mode == oldSelf.mode".to_owned(),
+            "mode cannot change: put it back, or make a new ServicePool",
+        ),
+        (
+            "size(self.addresses) > 0".to_owned(),
+            "addresses is empty: write at least one prefix, range or address",
+        ),
+        (
+            each("addresses", &is_block("t")),
+            "addresses: an entry is not a block of addresses: write prefixes without host bits, ranges of one \
+             family or addresses, such as 10.0.0.0/24, 10.0.0.5-10.0.0.9 or 10.0.0.5",
+        ),
+        (
+            each("addresses", &is_routed("t")),
+            "addresses: an entry overlaps a prefix that no fabric routes to a Service (loopback, link-local, \
+             multicast, reserved): write other addresses",
+        ),
+        (
+            each("exclude", &is_block("t")),
+            "exclude: an entry is not a block of addresses: write prefixes without host bits, ranges of one \
+             family or addresses, such as 10.0.0.0/30, 10.0.0.5-10.0.0.9 or 10.0.0.5",
+        ),
+        (
+            "self.mode != 'L2' || has(self.l2)".to_owned(),
+            "l2 is missing: mode L2 needs the Network of the addresses: write l2.network, or leave the mode out",
+        ),
+        (
+            "self.mode == 'L2' || !has(self.l2)".to_owned(),
+            "l2: the mode is BGP: write mode: L2, or leave l2 out",
+        ),
+    ]
+}
+
+fn service_address() -> Vec<Row> {
+    vec![
+        (
+            "self.address == oldSelf.address".to_owned(),
+            "address cannot change: delete the ServiceAddress, and its Services get other addresses",
+        ),
+        (
+            "isIP(self.address)".to_owned(),
+            "address is not an address: write one, such as 10.0.0.7 or fd00::7",
+        ),
+        (
+            "size(self.services) > 0".to_owned(),
+            "services is empty: write the Service of the address, or delete the ServiceAddress",
+        ),
+        (
+            format!("size(self.services) <= 1 || {}", is_set("self.sharingKey")),
+            "sharingKey is missing: an address of several Services needs their key: write it",
+        ),
+    ]
+}
+
+/// Whether the text is a BGP peer: an address, an interface, or a prefix of dynamic neighbours.
+const IS_PEER: &str = "t.contains('/') ? isCIDR(t) && cidr(t).masked() == cidr(t) : \
+     t.contains('%') ? t.matches('^[^%]+%[^%/: ]{1,15}$') && isIP(t.split('%')[0]) && ip(t.split('%')[0]).family() == 6 && \
+     ip(t.split('%')[0]).isLinkLocalUnicast() : \
+     isIP(t) ? ip(t).isGlobalUnicast() || ip(t).isLoopback() || (ip(t).family() == 4 && ip(t).isLinkLocalUnicast()) : \
+     t.matches('^[^/: ]{1,15}$') && t != '.' && t != '..'";
+
+/// The rules for attributes that several kinds have.
+fn attributes() -> Vec<Row> {
+    vec![
+        (
+            each("peers", IS_PEER),
+            "peers: an entry is not a peer: write an address, an interface or a prefix of dynamic neighbours, as \
+             in bgpPeers of the Network",
+        ),
+        (
+            each(
+                "communities",
+                "t in ['graceful-shutdown', 'llgr-stale', 'no-llgr', 'blackhole', 'no-export', 'no-advertise', \
+                 'no-export-subconfed', 'no-peer'] || (t.matches('^[0-9]+:[0-9]+$') && t.split(':').all(n, int(n) <= 65535))",
+            ),
+            "communities: an entry is not a community: write values such as 65000:100 or no-export",
+        ),
+        (
+            each(
+                "largeCommunities",
+                "t.matches('^[0-9]+:[0-9]+:[0-9]+$') && t.split(':').all(n, int(n) <= 4294967295)",
+            ),
+            "largeCommunities: an entry is not a large community: write values such as 65000:1:2",
+        ),
+    ]
+}
+
+fn service_advertisement() -> Vec<Row> {
+    let external = "(has(self.addresses) && 'External' in self.addresses)";
+    let prefixes = "(has(self.externalCIDRs) && size(self.externalCIDRs) > 0)";
+    let mut rows = vec![
+        (
+            each("addresses", "self.addresses.exists_one(o, o == t)"),
+            "addresses: a kind occurs twice: delete one of the two",
+        ),
+        (
+            format!("!{external} || {prefixes}"),
+            "externalCIDRs is missing: External addresses need the prefixes that hold them: write these, or \
+             leave External out of addresses",
+        ),
+        (
+            format!("{external} || !{prefixes}"),
+            "externalCIDRs: addresses does not list External: write External there, or leave the prefixes out",
+        ),
+        (
+            each("externalCIDRs", "isCIDR(t) && cidr(t).masked() == cidr(t)"),
+            "externalCIDRs: an entry is not a prefix, or has host bits: write prefixes such as 192.0.2.0/24",
+        ),
+        (
+            each("externalCIDRs", &is_routed("t")),
+            "externalCIDRs: an entry overlaps a prefix that no fabric routes to a Service (loopback, \
+             link-local, multicast, reserved): write other prefixes",
+        ),
+        (
+            "self.weights == 'None' || !has(self.aggregationLength) || \
+             ((!has(self.aggregationLength.ipv4) || self.aggregationLength.ipv4 == 32) && \
+             (!has(self.aggregationLength.ipv6) || self.aggregationLength.ipv6 == 128))"
+                .to_owned(),
+            "weights: the endpoints of one Service are no weight of a prefix with several addresses: write None, \
+             or leave aggregationLength out",
+        ),
+    ];
+    rows.extend(attributes());
+    rows.push((
+        each(
+            "extendedCommunities",
+            "t.matches('^(0x[0-9a-fA-F]{16}|(rt|soo):[0-9.]+L?:[0-9]+|lb(-non-transitive)?:[0-9]+:[0-9]+)$')",
+        ),
+        "extendedCommunities: an entry is not an extended community: write values such as rt:65000:100, or 0x \
+         with 16 digits",
+    ));
+    rows
+}
+
+fn anycast_address() -> Vec<Row> {
+    let mut rows = vec![
+        ("size(self.addresses) > 0".to_owned(), "addresses is empty: write at least one address"),
+        (
+            each("addresses", "isIP(t)"),
+            "addresses: an entry is not an address: write addresses such as 10.0.0.7 or fd00::7, without a length",
+        ),
+        (
+            each("addresses", &format!("!isIP(t) || {NOT_ROUTED}.all(r, !cidr(r).containsIP(ip(t)))")),
+            "addresses: no fabric routes to one of the addresses (loopback, link-local, multicast, reserved): \
+             write others",
+        ),
+        (
+            each("addresses", "!isIP(t) || self.addresses.exists_one(o, isIP(o) && ip(o) == ip(t))"),
+            "addresses: an address occurs twice: delete one of the two",
+        ),
+    ];
+    rows.extend(attributes());
+    rows
+}
+
+fn health_check() -> Vec<Row> {
+    let command = "(has(self.command) && size(self.command) > 0)";
+    vec![
+        (
+            format!("!{command}"),
+            "command: the agent runs it as root, so only a file on the node may have it: write http, https, tcp or \
+             grpc",
+        ),
+        (
+            format!(
+                "{command} || [has(self.http), has(self.https), has(self.tcp), has(self.grpc)].exists_one(given, given)"
+            ),
+            "http: write exactly one of `http`, `https`, `tcp` and `grpc`",
+        ),
+        (
+            format!("!{} || isIP(self.connectTo)", is_set("self.connectTo")),
+            "connectTo is not an address: write one, such as 127.0.0.1, or leave it out",
+        ),
+        (
+            "!has(self.timeoutMilliseconds) || \
+             self.timeoutMilliseconds <= (has(self.intervalMilliseconds) ? self.intervalMilliseconds : 1000)"
+                .to_owned(),
+            "timeoutMilliseconds is above the interval: write less, or leave it out",
+        ),
+    ]
+}
+
+fn http_check(is_https: bool) -> Vec<Row> {
+    let (ca, insecure) = (is_set("self.caFile"), on("self.insecureSkipVerify"));
+    let mut rows = vec![
+        (
+            format!("!{} || self.path.matches('^/[!-~]*$')", is_set("self.path")),
+            "path: the value is not the path of a request: write one that begins with /, without spaces",
+        ),
+        (
+            format!("!{} || self.host.matches('^[A-Za-z0-9.:_-]*$')", is_set("self.host")),
+            "host: the value is not a name: write one, such as api.example.com",
+        ),
+        (
+            format!(
+                "!{} || (self.expectedStatus.matches('^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$') && \
+                 int(self.expectedStatus.substring(0, 3)) <= int(self.expectedStatus.substring(size(self.expectedStatus) - 3)))",
+                is_set("self.expectedStatus")
+            ),
+            "expectedStatus is not a status code or a range of them: write one, such as 200 or 200-399",
+        ),
+    ];
+    if is_https {
+        rows.push((
+            format!("!{ca} || self.caFile.startsWith('/')"),
+            "caFile is not an absolute path: write a path that begins with /",
+        ));
+        rows.push((
+            format!("!{ca} || !{insecure}"),
+            "insecureSkipVerify: no certificate is checked against caFile: leave out one of the two",
+        ));
+    } else {
+        rows.push((
+            format!("!{ca} && !{insecure}"),
+            "`caFile` and `insecureSkipVerify`: HTTP has no certificates: write https, or leave them out",
+        ));
+    }
+    rows
+}
+
 /// Keywords in a field's schema: kind, path, keywords.
-pub(super) type Bound = (&'static str, &'static str, Value);
+pub(super) type Bound = (&'static str, String, Value);
 
 /// Keywords that fields' schemas have in addition to their types.
 pub(super) fn bounds() -> Vec<Bound> {
@@ -493,10 +789,98 @@ pub(super) fn bounds() -> Vec<Bound> {
         ("spec.vtepInfo.localIPs", list(4096, 45)),
         ("spec.config.podCIDRs", list(65536, 49)),
     ];
-    let of = |kind: &'static str| move |(path, keywords)| (kind, path, keywords);
-    let mut bounds: Vec<Bound> = network.into_iter().chain(peer).map(of(NETWORK)).collect();
-    bounds.extend(subnet.into_iter().map(of(SUBNET)));
-    bounds.extend(ip_instance.into_iter().map(of(IP_INSTANCE)));
-    bounds.extend(node_info.into_iter().map(of(NODE_INFO)));
+    let list_of = |most: u32, each: Value| json!({"maxItems": most, "items": each});
+    let blocks = |most: u32| list(most, 91);
+    let service_pool = [
+        ("spec.addresses", blocks(64)),
+        ("spec.exclude", blocks(1024)),
+        ("spec.autoAssign", json!({"default": true})),
+        ("spec.priority", json!({"maximum": 1000, "default": 100})),
+        ("spec.serviceSelectors", json!({"maxItems": 16})),
+        ("spec.namespaceSelectors", json!({"maxItems": 16})),
+        ("spec.mode", json!({"default": "BGP"})),
+        ("spec.l2.network", name()),
+    ];
+    let service_address = [
+        ("spec.address", address()),
+        ("spec.pool", name()),
+        ("spec.sharingKey", text(1024)),
+        ("spec.services", json!({"maxItems": 64})),
+        ("spec.services[].namespace", json!({"minLength": 1, "maxLength": 63})),
+        ("spec.services[].name", name()),
+        ("spec.services[].uid", json!({"minLength": 1, "maxLength": 63})),
+    ];
+    let service_advertisement = [
+        ("spec.pools", list_of(64, name())),
+        ("spec.addresses", json!({"maxItems": 3, "default": ["LoadBalancer"]})),
+        ("spec.externalCIDRs", list(64, 49)),
+        ("spec.cordonedNodes", json!({"default": "Advertise"})),
+        ("spec.excludedNodes", json!({"default": "Withdraw"})),
+        ("spec.peers", list(64, 64)),
+        ("spec.communities", list(32, 20)),
+        ("spec.largeCommunities", list(32, 32)),
+        ("spec.extendedCommunities", list(32, 64)),
+        ("spec.prepend", to(16)),
+        ("spec.aggregationLength.ipv4", span(8, 32)),
+        ("spec.aggregationLength.ipv6", span(16, 128)),
+        ("spec.weights", json!({"default": "None"})),
+        ("spec.gracefulShutdownSeconds", json!({"maximum": 3600, "default": 5})),
+    ];
+    let anycast_address = [
+        ("spec.addresses", list(16, 45)),
+        ("spec.peers", list(64, 64)),
+        ("spec.communities", list(32, 20)),
+        ("spec.largeCommunities", list(32, 32)),
+        ("spec.prepend", to(16)),
+        ("spec.gracefulShutdownSeconds", json!({"maximum": 3600, "default": 5})),
+        ("spec.check.command", list(64, 4096)),
+        ("spec.check.connectTo", address()),
+        ("spec.check.intervalMilliseconds", json!({"minimum": 50, "maximum": 60000, "default": 1000})),
+        ("spec.check.timeoutMilliseconds", span(1, 60000)),
+        ("spec.check.rise", json!({"minimum": 1, "maximum": 100, "default": 2})),
+        ("spec.check.fall", json!({"minimum": 1, "maximum": 100, "default": 3})),
+        ("spec.check.tcp.port", from(1)),
+        ("spec.check.grpc.port", from(1)),
+        ("spec.check.grpc.service", text(253)),
+    ];
+    let http_check = [
+        ("port", from(1)),
+        ("path", text(1024)),
+        ("host", text(253)),
+        ("expectedStatus", text(7)),
+        ("caFile", text(4096)),
+    ];
+    let selector = [
+        ("matchExpressions", json!({"maxItems": 16})),
+        ("matchExpressions[].key", json!({"minLength": 1, "maxLength": 317})),
+        ("matchExpressions[].values", list(64, 63)),
+    ];
+    fn of<const N: usize>(
+        kind: &'static str,
+        fields: [(&'static str, Value); N],
+    ) -> impl Iterator<Item = Bound> {
+        fields.into_iter().map(move |(path, keywords)| (kind, path.to_owned(), keywords))
+    }
+    fn below<'a>(
+        kind: &'static str,
+        parent: &'a str,
+        fields: &'a [(&'static str, Value)],
+    ) -> impl Iterator<Item = Bound> + 'a {
+        fields.iter().map(move |(path, keywords)| (kind, format!("{parent}.{path}"), keywords.clone()))
+    }
+    let mut bounds: Vec<Bound> = of(NETWORK, network).chain(of(NETWORK, peer)).collect();
+    bounds.extend(of(SUBNET, subnet));
+    bounds.extend(of(IP_INSTANCE, ip_instance));
+    bounds.extend(of(NODE_INFO, node_info));
+    bounds.extend(of(SERVICE_POOL, service_pool));
+    bounds.extend(of(SERVICE_ADDRESS, service_address));
+    bounds.extend(of(SERVICE_ADVERTISEMENT, service_advertisement));
+    bounds.extend(of(ANYCAST_ADDRESS, anycast_address));
+    for parent in ["spec.check.http", "spec.check.https"] {
+        bounds.extend(below(ANYCAST_ADDRESS, parent, &http_check));
+    }
+    for (kind, parent) in SELECTORS {
+        bounds.extend(below(kind, parent, &selector));
+    }
     bounds
 }

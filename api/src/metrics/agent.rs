@@ -46,7 +46,8 @@ catalogue! {
         CLUSTER_UNWRITTEN = Gauge, Count, "trunkline_cluster_unwritten" [], "statuses that this node still has to write";
         CLUSTER_REQUESTS = Histogram(WAITS), Seconds, "trunkline_cluster_request_duration_seconds" ["what", "outcome"],
             "the API server's answers to this node's writes: `ipinstance` (the user of an \
-             address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status)";
+             address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status), \
+             `services` (this node's NodeServices)";
         CLUSTER_REQUEST_FAILURES = Counter, Count, "trunkline_cluster_request_failures_total" ["what", "reason"],
             "writes that failed; `reason` is `refused` (by the API server), `no_answer` (in time), `failed` (not sent, or an answer that cannot be read)";
         CLUSTER_ADDRESS_WAIT = Histogram(WAITS), Seconds, "trunkline_cluster_address_wait_seconds" ["outcome"],
@@ -75,6 +76,13 @@ catalogue! {
             "the readiness gate: the part of an attach that waits until the addresses are advertised to an established peer";
         WIRE_CHECK = Histogram(WAITS), Seconds, "trunkline_wire_check_seconds" ["family", "outcome"],
             "the link check: the part of an attach to a VLAN that probes for the gateway and for another host with the address: `ok`, `no_answer` (of the gateway), `in_use`, or `error` (the probe could not be sent)";
+    }
+
+    "Anycast addresses", "[AnycastAddresses](anycast.md) that select this node; `name` is the object's." {
+        ANYCAST_HEALTHY = Gauge, Bool, "trunkline_anycast_healthy" ["name"],
+            "1 while the health checks of all its addresses pass, 0 while one fails or the object is not in force here (`trunkline status` has the reason)";
+        ANYCAST_ADDRESSES = Gauge, Count, "trunkline_anycast_addresses" ["name", "state"],
+            "its addresses on this node: `advertised`, `shuttingDown` (advertised with GRACEFUL_SHUTDOWN), `retained` (advertised since before a restart, not confirmed yet), `withheld`";
     }
 
     "Convergence", "" {
@@ -120,6 +128,23 @@ catalogue! {
             "packets that the guard dropped: `source` (not the pod's address), `arp_sender`, `router_advertisement`, `icmp_redirect`, `dhcp_server`, `bgp`, `bfd` and `vxlan_from_pod` (from a pod to the node), `vtep` (VXLAN from a host that is no node)";
         GUARD_REPAIRS = Counter, Count, "trunkline_guard_repairs_total" [],
             "how often another program changed the guard's tables and the agent repaired them; also in `trunkline_kernel_repairs_total`";
+    }
+
+    "Service addresses", "Addresses of Services on this node; [services.md](services.md#when-a-node-advertises-an-address) has the rules. `trunkline services` shows each address." {
+        SERVICE_ADDRESSES = Gauge, Count, "trunkline_service_addresses" ["state", "family"],
+            "addresses by state: `withheld`, `advertised`, `shuttingDown` (with GRACEFUL_SHUTDOWN), `retained` (since before a restart)";
+        SERVICES_WITHHELD = Gauge, Count, "trunkline_services_withheld" ["reason"],
+            "withheld addresses by reason; a reason has a series once it has occurred";
+        SERVICE_KNOWN = Gauge, Bool, "trunkline_service_known" [],
+            "1 once Services, EndpointSlices, pools and advertisements are known";
+        SERVICE_TO_FABRIC = Histogram(WAITS), Seconds, "trunkline_service_to_fabric_seconds" [],
+            "from an event (an endpoint is ready, or the service proxy has rules) until the new prefix was written to a peer; one of the prefixes that change together";
+        SERVICE_PROXY_UP = Gauge, Bool, "trunkline_service_proxy_up" [],
+            "1 while the service proxy of this node is healthy, or if the configuration has none";
+        SERVICE_PROXY_VISIBLE = Gauge, Bool, "trunkline_service_proxy_rules_visible" [],
+            "1 if the agent can read the rules of the service proxy";
+        SERVICE_PROXY_LAG = Gauge, Seconds, "trunkline_service_proxy_lag_seconds" [],
+            "time for which rules of the service proxy differ from the endpoints; 0 if none differs, or if the rules cannot be seen";
     }
 
     "BGP", "`peer` is the peer's address; a link-local one has its interface (`fe80::1%eth0`). \

@@ -36,6 +36,17 @@ catalogue! {
              (`dualstack`) only `available`";
     }
 
+    "The controller's service addresses", "`pool` is the name of a ServicePool." {
+        SERVICE_ADDRESSES = Gauge, Count, "trunkline_controller_service_addresses" ["pool", "family", "state"],
+            "leader: addresses of a pool: `total`, `allocated`, `available` (free for Services without a request)";
+        SERVICES = Gauge, Count, "trunkline_controller_services" ["state"],
+            "leader: Services of type LoadBalancer and of Trunkline's class: `allocated` (with an address), `waiting` (without, or not with the addresses that they request; each has an event with the reason), `unadvertised` (an endpoint is ready, and no node advertises the address), `without_endpoint` (no endpoint is ready in the family of the address); the last two once agents have written a NodeServices";
+        SERVICE_CONFLICTS = Gauge, Count, "trunkline_controller_service_conflicts" [],
+            "leader: Services with an address in their status that a ServiceAddress gives to others; any value but 0 for more than a moment is a fault";
+        SERVICE_ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_service_allocation_failures_total" ["reason"],
+            "attempts that did not give a Service the addresses that it requests; `reason` is that of the condition trunkline.io/AddressAllocated, such as `Exhausted`, `NoPool`, `NotInPool`, `Taken` or `PortTaken`";
+    }
+
     "The controller's listeners", "`listener` is `metrics`, `probes` or `webhook`." {
         CONNECTIONS = Gauge, Count, "trunkline_controller_connections" ["listener"], "open connections";
         CONNECTIONS_DROPPED = Counter, Count, "trunkline_controller_connections_dropped_total" ["listener", "reason"],

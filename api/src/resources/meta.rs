@@ -72,6 +72,40 @@ pub struct Count {
     pub available: i64,
 }
 
+/// A condition of an object, as Kubernetes has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Condition {
+    /// The type, unique in the object.
+    #[serde(rename = "type")]
+    pub condition_type: String,
+    /// Whether it is true.
+    pub status: ConditionStatus,
+    /// The reason, one word.
+    pub reason: String,
+    /// The reason as text, with the fix.
+    #[serde(default, deserialize_with = "null_default")]
+    pub message: String,
+    /// Time of the last change of `status`, RFC 3339.
+    pub last_transition_time: String,
+    /// The generation of the spec that the condition describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Whether a [`Condition`] is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+pub enum ConditionStatus {
+    /// It is.
+    True,
+    /// It is not.
+    False,
+    /// The program cannot decide.
+    Unknown,
+}
+
 /// A field of Kubernetes' metadata that is accepted and ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored;

@@ -1,5 +1,14 @@
 //! Network, Subnet, NodeInfo and IPInstance as hybridnet v0.8.9 writes them, with Trunkline's
-//! additions (mostly to a BGP peer).
+//! additions (mostly to a BGP peer), and Trunkline's own kinds.
+//!
+//! The own kinds (group `trunkline.io`) are about addresses outside of the pods' Subnets:
+//!
+//! ```text
+//! Service ── request ──► ServicePool ── allocation ──► ServiceAddress (the claim)
+//!    │                                                       │
+//!    └────────── ServiceAdvertisement: prefixes, nodes, peers, attributes ──────► NodeServices
+//! AnycastAddress: addresses of nodes themselves, with a health check ───────────► NodeServices
+//! ```
 //!
 //! A manifest that hybridnet's API server accepts, or returns (`kubectl get -o yaml`), loads
 //! unchanged. Names and defaults are the same; `null` and `""` mean "unset" wherever its Go structs
@@ -12,20 +21,43 @@
 //! Differences from hybridnet: AS numbers are unsigned 32-bit, and secrets are neither printed nor
 //! serialized.
 
+mod addresses;
+mod anycast;
 mod ipinstance;
 mod meta;
 mod network;
+mod node_services;
 mod nodeinfo;
+mod selector;
+mod service_address;
+mod service_advertisement;
+mod service_pool;
 mod subnet;
 
+pub use crate::service::AddressKind;
 pub use crate::value::{LongLivedStale, Secret, ValueError, parse_address, parse_mac};
+pub use addresses::{AddressBlock, AddressBlockError};
+pub use anycast::{
+    AnycastAddress, AnycastAddressSpec, CheckMethod, GrpcCheck, HealthCheck, HttpCheck, TcpCheck,
+};
 pub use ipinstance::{
     Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
 };
-pub use meta::{Count, Ignored, ObjectMeta};
+pub use meta::{Condition, ConditionStatus, Count, Ignored, ObjectMeta};
 pub use network::{
     AddPath, AttachmentKind, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig,
     NetworkMode, NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role, SecretKeyRef,
 };
+pub use node_services::{
+    NodeAnycastAddress, NodeServiceAddress, NodeServiceProxy, NodeServices, NodeServicesSpec,
+    NodeServicesStatus,
+};
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
+pub use selector::{LabelSelector, Operator, Requirement};
+pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
+pub use service_advertisement::{
+    AggregationLength, NodeAction, ServiceAdvertisement, ServiceAdvertisementSpec,
+    ServiceAdvertisementStatus, Weights,
+};
+pub use service_pool::{L2Settings, PoolMode, ServicePool, ServicePoolSpec, ServicePoolStatus};
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};

@@ -485,6 +485,50 @@ fn has_all(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
+impl<'a> Endpoint<'a> {
+    /// Parses the location of a peer from one text: an address, an interface or a prefix. Equal to
+    /// [`BgpPeer::endpoint`] of the peer that is meant.
+    ///
+    /// # Errors
+    /// The text is none of them.
+    pub fn parse(text: &'a str) -> Result<Endpoint<'a>, ValueError> {
+        if text.contains('/') {
+            Endpoint::in_prefix(text)
+        } else if text.contains([':', '%']) || text.parse::<IpAddr>().is_ok() {
+            Endpoint::at_address(text)
+        } else {
+            Ok(Endpoint::Interface(text))
+        }
+    }
+
+    fn in_prefix(text: &str) -> Result<Endpoint<'a>, ValueError> {
+        match text.parse::<IpNet>() {
+            Ok(prefix) => Ok(Endpoint::Prefix(prefix.trunc())),
+            Err(_) => Err(ValueError {
+                value: text.to_owned(),
+                expected: "a prefix, such as 10.1.0.0/24 or 2001:db8:1::/64",
+            }),
+        }
+    }
+
+    fn at_address(text: &'a str) -> Result<Endpoint<'a>, ValueError> {
+        let (address, interface) = match text.split_once('%') {
+            Some((address, interface)) => (address, Some(interface)),
+            None => (text, None),
+        };
+        if interface == Some("") {
+            return Err(ValueError {
+                value: text.to_owned(),
+                expected: "an address with an interface after `%`, such as fe80::1%eth1",
+            });
+        }
+        match parse_address(address) {
+            Ok(address) => Ok(Endpoint::Address(address, interface)),
+            Err(error) => Err(ValueError { value: text.to_owned(), ..error }),
+        }
+    }
+}
+
 impl BgpPeer {
     /// Restart Time if `gracefulRestartSeconds` is 0 or missing.
     pub const DEFAULT_GRACEFUL_RESTART: u16 = 300;
@@ -501,30 +545,10 @@ impl BgpPeer {
     /// Its location: `interface` or `prefix` if there is no `address`.
     pub fn endpoint(&self) -> Result<Endpoint<'_>, ValueError> {
         match (&self.interface, &self.prefix) {
-            _ if !self.address.is_empty() => {}
-            (Some(interface), _) => return Ok(Endpoint::Interface(interface)),
-            (None, Some(prefix)) => {
-                let prefix = prefix.parse::<IpNet>().map_err(|_| ValueError {
-                    value: prefix.clone(),
-                    expected: "a prefix, such as 10.1.0.0/24 or 2001:db8:1::/64",
-                })?;
-                return Ok(Endpoint::Prefix(prefix.trunc()));
-            }
-            (None, None) => {}
-        }
-        let (address, interface) = match self.address.split_once('%') {
-            Some((address, interface)) => (address, Some(interface)),
-            None => (self.address.as_str(), None),
-        };
-        if interface == Some("") {
-            return Err(ValueError {
-                value: self.address.clone(),
-                expected: "an address with an interface after `%`, such as fe80::1%eth1",
-            });
-        }
-        match parse_address(address) {
-            Ok(address) => Ok(Endpoint::Address(address, interface)),
-            Err(error) => Err(ValueError { value: self.address.clone(), ..error }),
+            _ if !self.address.is_empty() => Endpoint::at_address(&self.address),
+            (Some(interface), _) => Ok(Endpoint::Interface(interface)),
+            (None, Some(prefix)) => Endpoint::in_prefix(prefix),
+            (None, None) => Endpoint::at_address(&self.address),
         }
     }
 

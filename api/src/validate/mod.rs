@@ -1,36 +1,45 @@
-//! The rules for Networks, Subnets and NodeInfos: pure functions from resources to [`Fault`]s.
+//! The rules for resources: pure functions from resources to [`Fault`]s.
 //!
 //! They are hybridnet's admission rules, the rules for Trunkline's own fields, and rules for faults
 //! that otherwise appear only in a session or a kernel table. All faults are reported at once, each
 //! with resource, field, value and fix. A valid field that is not supported yet is no fault
 //! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name.
 //!
-//! There are seven checks. Three are for a set of resources: alone ([`validate`]), on a node with
+//! There are seven checks of hybridnet's kinds. Three are for a set of resources: alone ([`validate`]), on a node with
 //! given labels ([`validate_for_node`]), and on all nodes of a cluster ([`validate_memberships`]).
 //! The others are for NodeInfos ([`validate_nodes`]), for prefixes of dynamic neighbours that
 //! overlap a Subnet ([`neighbour_overlaps`]), for the replacement of an old set by a new one
 //! ([`validate_change`]), and for unsupported fields.
+//!
+//! Each object of the own kinds is checked alone, so a fault in one affects no other:
+//! [`validate_service_pool`], [`validate_service_advertisement`], [`validate_anycast`]. Rules about a
+//! second object belong to the webhook.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever it describes the
 //! actual behaviour (hybridnet's documentation has it, its webhook refuses it). `true` is allowed
 //! for BGP and GlobalBGP, where nftables implements it. Peers of a network that is not in mode BGP
 //! are a fault, where hybridnet ignores them: usually `mode: BGP` was forgotten.
 
+mod anycast;
+mod attributes;
 mod neighbours;
 mod network;
 mod node;
 mod peer;
 mod policy;
+mod service_advertisement;
+mod service_pool;
 mod subnet;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use anycast::ObjectSource;
 pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 
 pub use crate::fault::Fault;
 use crate::fault::Faults;
-use crate::resources::{Network, NodeInfo, Subnet};
+use crate::resources::{AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet};
 
 /// Checks a set of resources, independent of a node.
 pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Fault>> {
@@ -97,6 +106,39 @@ pub fn validate_change(old: (&[Network], &[Subnet]), new: (&[Network], &[Subnet]
             subnet::check_change(old, subnet, new.0, &mut found);
         }
     }
+    or_faults(found)
+}
+
+/// Checks a ServicePool.
+pub fn validate_service_pool(pool: &ServicePool) -> Result<(), Vec<Fault>> {
+    alone("ServicePool", pool.name(), |faults| service_pool::check(&pool.spec, faults))
+}
+
+/// Checks whether a ServicePool may replace the old one of the same name.
+pub fn validate_service_pool_change(old: &ServicePool, new: &ServicePool) -> Result<(), Vec<Fault>> {
+    let mut found = Vec::new();
+    let faults = &mut Faults { kind: "ServicePool", name: new.name(), found: &mut found };
+    service_pool::check_change(&old.spec, &new.spec, faults);
+    or_faults(found)
+}
+
+/// Checks a ServiceAdvertisement.
+pub fn validate_service_advertisement(advertisement: &ServiceAdvertisement) -> Result<(), Vec<Fault>> {
+    alone("ServiceAdvertisement", advertisement.name(), |faults| {
+        service_advertisement::check(&advertisement.spec, faults);
+    })
+}
+
+/// Checks an AnycastAddress.
+pub fn validate_anycast(anycast: &AnycastAddress, source: ObjectSource) -> Result<(), Vec<Fault>> {
+    alone("AnycastAddress", anycast.name(), |faults| anycast::check(&anycast.spec, source, faults))
+}
+
+/// Checks the name of one resource, and the rest by a function.
+fn alone(kind: &'static str, name: &str, check: impl FnOnce(&mut Faults<'_>)) -> Result<(), Vec<Fault>> {
+    let mut found = Vec::new();
+    names(kind, std::iter::once(name), &mut found);
+    check(&mut Faults { kind, name, found: &mut found });
     or_faults(found)
 }
 

@@ -506,12 +506,12 @@ fn is_signed(peer: &BgpPeer) -> bool {
     peer.password().is_some() || peer.password_file.is_some() || peer.password_secret_ref.is_some()
 }
 
-fn is_link_local_v6(address: IpAddr) -> bool {
+pub(super) fn is_link_local_v6(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Whether the kernel accepts an interface name.
-fn is_interface_name(name: &str) -> bool {
+pub(super) fn is_interface_name(name: &str) -> bool {
     let forbidden = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte == 0;
     !name.is_empty() && name.len() <= 15 && name != "." && name != ".." && !name.bytes().any(forbidden)
 }

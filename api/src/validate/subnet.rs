@@ -14,7 +14,7 @@ const MAX_CAPACITY: u128 = 1 << 16;
 
 /// Prefixes that no fabric routes to a pod. 169.254.1.1 and a link-local address are the pods'
 /// gateways.
-const NOT_ROUTED: [(&str, &str); 8] = [
+pub(super) const NOT_ROUTED: [(&str, &str); 8] = [
     ("0.0.0.0/8", "\"this network\" (RFC 1122)"),
     ("127.0.0.0/8", "loopback"),
     ("169.254.0.0/16", "link-local, where the pods' gateway is"),

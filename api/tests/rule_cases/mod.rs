@@ -7,8 +7,14 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use trunkline_api::resources::{Network, NodeInfo, Subnet};
-use trunkline_api::validate::{Fault, validate, validate_change, validate_nodes};
+use trunkline_api::names::{GROUP, OWN_GROUP, OWN_VERSION};
+use trunkline_api::resources::{
+    AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
+};
+use trunkline_api::validate::{
+    Fault, ObjectSource, validate, validate_anycast, validate_change, validate_nodes,
+    validate_service_advertisement, validate_service_pool, validate_service_pool_change,
+};
 
 /// Edits: the path (a JSON pointer in the spec, whose last step may be new), and the value. The
 /// value null removes a field.
@@ -26,6 +32,25 @@ pub(crate) struct Base {
     pub(crate) bad: &'static [(Edits, &'static str)],
     /// Changes that are refused, with words of the refusal.
     pub(crate) changes: &'static [(Edits, &'static str)],
+}
+
+impl Base {
+    /// API group and version.
+    pub(crate) fn group_and_version(&self) -> (&'static str, &'static str) {
+        group_and_version(self.kind)
+    }
+
+    /// Whether there are Rust rules: only the controller writes the other kinds.
+    pub(crate) fn has_rust_rules(&self) -> bool {
+        !["IPInstance", "ServiceAddress"].contains(&self.kind)
+    }
+}
+
+fn group_and_version(kind: &str) -> (&'static str, &'static str) {
+    match kind {
+        "Network" | "Subnet" | "IPInstance" | "NodeInfo" => (GROUP, "v1"),
+        _ => (OWN_GROUP, OWN_VERSION),
+    }
 }
 
 /// The spec with the edits; `None` if one does not fit.
@@ -52,6 +77,9 @@ const WEBHOOKS_ALONE: &[(&str, &str)] = &[
     ("spec.netID", "missing here and in Network rack1"),
     ("spec.vtepInfo.localIPs", "is not an address that other nodes can reach"),
     ("spec.vtepInfo.ip", "`` is not an IP address"),
+    ("spec.addresses", "has more than 1048576 addresses"),
+    ("spec.addresses", "of the same pool"),
+    ("spec.addresses", "is after"),
 ];
 
 /// The faults that the Rust rules find in an object of the base with this spec, or in its change
@@ -61,6 +89,12 @@ pub(crate) fn faults(base: &Base, spec: &Value, old: Option<&Value>) -> Vec<Stri
         "Network" => of_network(base, spec, old),
         "Subnet" => of_subnet(base, spec, old),
         "NodeInfo" => of_node(base, spec),
+        "ServicePool" => of_pool(base, spec, old),
+        "ServiceAdvertisement" => read(base.kind, base.name, spec)
+            .map(|it: ServiceAdvertisement| validate_service_advertisement(&it).err().unwrap_or_default()),
+        "AnycastAddress" => read(base.kind, base.name, spec).map(|it: AnycastAddress| {
+            validate_anycast(&it, ObjectSource::ApiServer).err().unwrap_or_default()
+        }),
         other => panic!("there are no Rust rules for {other}"),
     };
     match found {
@@ -80,8 +114,9 @@ pub(crate) fn faults(base: &Base, spec: &Value, old: Option<&Value>) -> Vec<Stri
 }
 
 fn read<T: DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> serde_json::Result<T> {
+    let (group, version) = group_and_version(kind);
     serde_json::from_value(json!({
-        "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+        "apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": {"name": name}, "spec": spec,
     }))
 }
 
@@ -116,8 +151,24 @@ fn of_node(base: &Base, spec: &Value) -> serde_json::Result<Vec<Fault>> {
     Ok(validate_nodes(&[node], &[network], &[subnet]).err().unwrap_or_default())
 }
 
+fn of_pool(base: &Base, spec: &Value, old: Option<&Value>) -> serde_json::Result<Vec<Fault>> {
+    let pool: ServicePool = read(base.kind, base.name, spec)?;
+    let mut found = validate_service_pool(&pool).err().unwrap_or_default();
+    if let Some(old) = old {
+        let old: ServicePool = read(base.kind, base.name, old)?;
+        found.extend(validate_service_pool_change(&old, &pool).err().unwrap_or_default());
+    }
+    Ok(found)
+}
+
 /// Every base.
 pub(crate) fn bases() -> Vec<Base> {
+    let mut bases = of_hybridnet();
+    bases.extend(own());
+    bases
+}
+
+fn of_hybridnet() -> Vec<Base> {
     vec![
         Base {
             kind: "Network",
@@ -287,6 +338,270 @@ pub(crate) fn bases() -> Vec<Base> {
         },
     ]
 }
+
+fn own() -> Vec<Base> {
+    vec![
+        Base {
+            kind: "ServicePool",
+            plural: "servicepools",
+            namespace: None,
+            name: "public",
+            spec: json!({"addresses": ["192.0.2.0/25", "192.0.2.128-192.0.2.200", "2001:db8:5::/112"]}),
+            good: POOL_GOOD,
+            bad: POOL_BAD,
+            changes: &[(&[("/mode", "\"L2\""), ("/l2", r#"{"network": "vlan1"}"#)], "mode cannot change")],
+        },
+        Base {
+            kind: "ServicePool",
+            plural: "servicepools",
+            namespace: None,
+            name: "vlan",
+            spec: json!({"addresses": ["10.14.0.240/28"], "mode": "L2", "l2": {"network": "vlan1"}}),
+            good: &[&[("/autoAssign", "false")]],
+            bad: &[
+                (&[("/l2", "null")], "l2 is missing"),
+                (&[("/l2/network", "\"\"")], "spec.l2.network"),
+                (&[("/mode", "\"BGP\"")], "l2: the mode is BGP"),
+                (&[("/mode", "null")], "l2: the mode is BGP"),
+            ],
+            changes: &[(&[("/mode", "null"), ("/l2", "null")], "mode cannot change")],
+        },
+        Base {
+            kind: "ServiceAddress",
+            plural: "serviceaddresses",
+            namespace: None,
+            name: "192-0-2-7",
+            spec: json!({"address": "192.0.2.7", "pool": "public", "services": [{"namespace": "default", "name": "web", "uid": "u1"}]}),
+            good: &[
+                &[("/address", "\"2001:db8:5::7\"")],
+                &[
+                    ("/sharingKey", "\"web\""),
+                    ("/services/-", r#"{"namespace": "default", "name": "api", "uid": "u2"}"#),
+                ],
+            ],
+            bad: &[
+                (&[("/address", "\"192.0.2.7/32\"")], "address is not an address"),
+                (&[("/pool", "\"\"")], "spec.pool"),
+                (&[("/services", "[]")], "services is empty"),
+                (
+                    &[("/services/-", r#"{"namespace": "default", "name": "api", "uid": "u2"}"#)],
+                    "sharingKey is missing",
+                ),
+                (&[("/services/-", r#"{"namespace": "default", "name": "api"}"#)], "services[1].uid"),
+            ],
+            changes: &[(&[("/address", "\"192.0.2.8\"")], "address cannot change")],
+        },
+        Base {
+            kind: "ServiceAdvertisement",
+            plural: "serviceadvertisements",
+            namespace: None,
+            name: "external",
+            spec: json!({"addresses": ["LoadBalancer", "External"], "externalCIDRs": ["198.51.100.0/24"], "peers": ["10.0.0.1"]}),
+            good: ADVERTISEMENT_GOOD,
+            bad: ADVERTISEMENT_BAD,
+            changes: &[],
+        },
+        Base {
+            kind: "AnycastAddress",
+            plural: "anycastaddresses",
+            namespace: None,
+            name: "dns",
+            spec: json!({"addresses": ["10.0.0.53", "fd00::53"], "check": {"tcp": {"port": 53}}}),
+            good: ANYCAST_GOOD,
+            bad: ANYCAST_BAD,
+            changes: &[],
+        },
+    ]
+}
+
+const POOL_GOOD: &[Edits] = &[
+    &[("/addresses", r#"["192.0.2.7"]"#)],
+    &[("/addresses/-", "\"203.0.113.1-203.0.113.1\"")],
+    &[("/addresses/-", "\"2001:db8::/32\"")],
+    &[("/exclude", r#"["192.0.2.1", "192.0.2.4-192.0.2.6", "192.0.2.16/28", "198.51.100.0/24"]"#)],
+    &[("/excludeZeroAnd255", "true"), ("/autoAssign", "false"), ("/priority", "0")],
+    &[("/priority", "1000"), ("/mode", "\"BGP\"")],
+    &[("/serviceSelectors", r#"[{}, {"matchLabels": {"tier": "gold"}}]"#)],
+    &[(
+        "/namespaceSelectors",
+        r#"[{"matchExpressions": [{"key": "a.example.com/b", "operator": "NotIn", "values": ["c", ""]}, {"key": "d", "operator": "Exists"}]}]"#,
+    )],
+];
+
+const POOL_BAD: &[(Edits, &str)] = &[
+    (&[("/addresses", "null")], "spec.addresses"),
+    (&[("/addresses", "[]")], "addresses is empty"),
+    (&[("/addresses/-", "\"192.0.2.1/25\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"192.0.2.300\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"192.0.2.1-\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"192.0.2.1-192.0.2.2-192.0.2.3\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"192.0.2.1-2001:db8::1\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"::ffff:192.0.2.1\"")], "addresses: an entry is not a block"),
+    (&[("/addresses/-", "\"127.0.0.0/24\"")], "addresses: an entry overlaps"),
+    (&[("/addresses/-", "\"::/0\"")], "addresses: an entry overlaps"),
+    (&[("/addresses/-", "\"169.254.1.1\"")], "addresses: an entry overlaps"),
+    (&[("/addresses/-", "\"223.255.255.250-224.0.0.1\"")], "addresses: an entry overlaps"),
+    (&[("/exclude", r#"["192.0.2.1/25"]"#)], "exclude: an entry is not a block"),
+    (&[("/exclude", r#"["web"]"#)], "exclude: an entry is not a block"),
+    (&[("/priority", "1001")], "spec.priority"),
+    (&[("/priority", "-1")], "spec.priority"),
+    (&[("/mode", "\"ARP\"")], "spec.mode"),
+    (&[("/mode", "\"L2\"")], "l2 is missing"),
+    (&[("/l2", r#"{"network": "vlan1"}"#)], "l2: the mode is BGP"),
+    (
+        &[("/serviceSelectors", r#"[{"matchExpressions": [{"key": "a", "operator": "In"}]}]"#)],
+        "In and NotIn need at least one value",
+    ),
+    (
+        &[(
+            "/namespaceSelectors",
+            r#"[{}, {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}]"#,
+        )],
+        "Exists and DoesNotExist",
+    ),
+    (
+        &[("/serviceSelectors", r#"[{"matchExpressions": [{"key": "", "operator": "Exists"}]}]"#)],
+        "matchExpressions[0].key",
+    ),
+];
+
+const ADVERTISEMENT_GOOD: &[Edits] = &[
+    &[("/addresses", "null"), ("/externalCIDRs", "null")],
+    &[("/addresses", "[]"), ("/externalCIDRs", "[]")],
+    &[("/addresses", r#"["External", "Cluster", "LoadBalancer"]"#)],
+    &[("/serviceSelector", r#"{"matchLabels": {"a": "b"}}"#), ("/namespaceSelector", "{}")],
+    &[("/nodeSelector", r#"{"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}"#)],
+    &[("/pools", r#"["public"]"#), ("/cordonedNodes", "\"Withdraw\""), ("/excludedNodes", "\"Advertise\"")],
+    &[("/peers/-", "\"fe80::1%eth1\""), ("/peers/-", "\"eth2\""), ("/peers/-", "\"10.1.0.0/24\"")],
+    &[("/communities", r#"["65000:100", "0:0", "65535:65535", "no-export", "no-export-subconfed"]"#)],
+    &[("/largeCommunities", r#"["4294967295:0:7"]"#), ("/localPreference", "200"), ("/prepend", "16")],
+    &[("/extendedCommunities", r#"["rt:65000:100", "soo:10.0.0.1:7", "rt:65000L:1", "0x4004fde849742400"]"#)],
+    &[("/aggregationLength", r#"{"ipv4": 8, "ipv6": 16}"#)],
+    &[("/aggregationLength", r#"{"ipv4": 32, "ipv6": 128}"#), ("/weights", "\"LocalEndpoints\"")],
+    &[("/gracefulShutdownSeconds", "0")],
+    &[("/gracefulShutdownSeconds", "3600")],
+];
+
+const ADVERTISEMENT_BAD: &[(Edits, &str)] = &[
+    (&[("/addresses/-", "\"External\"")], "addresses: a kind occurs twice"),
+    (&[("/addresses/-", "\"NodePort\"")], "spec.addresses[2]"),
+    (&[("/externalCIDRs", "null")], "externalCIDRs is missing"),
+    (&[("/externalCIDRs", "[]")], "externalCIDRs is missing"),
+    (&[("/addresses", "null")], "externalCIDRs: addresses does not list External"),
+    (&[("/addresses", r#"["Cluster"]"#)], "externalCIDRs: addresses does not list External"),
+    (&[("/externalCIDRs/-", "\"192.0.2.1/24\"")], "externalCIDRs: an entry is not a prefix"),
+    (&[("/externalCIDRs/-", "\"192.0.2.1\"")], "externalCIDRs: an entry is not a prefix"),
+    (&[("/externalCIDRs/-", "\"0.0.0.0/0\"")], "externalCIDRs: an entry overlaps"),
+    (&[("/externalCIDRs/-", "\"fe80::/64\"")], "externalCIDRs: an entry overlaps"),
+    (&[("/pools", r#"[""]"#)], "spec.pools[0]"),
+    (&[("/peers/-", "\"\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"fe80::1\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"10.0.0.1%eth1\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"224.0.0.5\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"10.1.0.1/24\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"an-interface-name\"")], "peers: an entry is not a peer"),
+    (&[("/peers/-", "\"a:b\"")], "peers: an entry is not a peer"),
+    (&[("/communities", r#"["65536:1"]"#)], "communities: an entry is not a community"),
+    (&[("/communities", r#"["No-Export"]"#)], "communities: an entry is not a community"),
+    (&[("/communities", r#"["1:2:3"]"#)], "communities: an entry is not a community"),
+    (&[("/largeCommunities", r#"["1:2"]"#)], "largeCommunities: an entry is not a large"),
+    (&[("/largeCommunities", r#"["1:2:4294967296"]"#)], "largeCommunities: an entry is not a large"),
+    (&[("/extendedCommunities", r#"["target:1:2"]"#)], "extendedCommunities: an entry is not an extended"),
+    (&[("/extendedCommunities", r#"["0x40"]"#)], "extendedCommunities: an entry is not an extended"),
+    (&[("/localPreference", "4294967296")], "spec.localPreference"),
+    (&[("/prepend", "17")], "spec.prepend"),
+    (&[("/aggregationLength", r#"{"ipv4": 7}"#)], "spec.aggregationLength.ipv4"),
+    (&[("/aggregationLength", r#"{"ipv6": 129}"#)], "spec.aggregationLength.ipv6"),
+    (
+        &[("/aggregationLength", r#"{"ipv4": 24}"#), ("/weights", "\"LocalEndpoints\"")],
+        "weights: the endpoints",
+    ),
+    (&[("/weights", "\"All\"")], "spec.weights"),
+    (&[("/cordonedNodes", "\"Ignore\"")], "spec.cordonedNodes"),
+    (&[("/gracefulShutdownSeconds", "3601")], "spec.gracefulShutdownSeconds"),
+    (
+        &[("/serviceSelector", r#"{"matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]}"#)],
+        "In and NotIn need at least one value",
+    ),
+    (
+        &[("/namespaceSelector", r#"{"matchExpressions": [{"key": "a", "operator": "In"}]}"#)],
+        "In and NotIn need at least one value",
+    ),
+    (
+        &[(
+            "/nodeSelector",
+            r#"{"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}"#,
+        )],
+        "Exists and DoesNotExist",
+    ),
+];
+
+const ANYCAST_GOOD: &[Edits] = &[
+    &[("/check", "null")],
+    &[("/addresses", r#"["10.0.0.53"]"#), ("/keepLast", "true")],
+    &[("/nodeSelector", r#"{"matchLabels": {"a": "b"}}"#), ("/peers", r#"["eth1"]"#)],
+    &[("/communities", r#"["65000:100"]"#), ("/largeCommunities", r#"["1:2:3"]"#), ("/prepend", "1")],
+    &[("/check", r#"{"http": {"port": 80}}"#)],
+    &[(
+        "/check",
+        r#"{"http": {"port": 65535, "path": "/healthz?a=b", "host": "dns.example.com", "expectedStatus": "204"}}"#,
+    )],
+    &[(
+        "/check",
+        r#"{"https": {"port": 443, "caFile": "/etc/ca.pem", "expectedStatus": "200-299"}, "connectTo": "127.0.0.1"}"#,
+    )],
+    &[("/check", r#"{"https": {"port": 443, "insecureSkipVerify": true}}"#)],
+    &[("/check", r#"{"grpc": {"port": 8080, "service": "dns"}, "rise": 1, "fall": 100}"#)],
+    &[("/check/intervalMilliseconds", "50"), ("/check/timeoutMilliseconds", "50")],
+    &[("/check/timeoutMilliseconds", "1000")],
+    &[("/check/intervalMilliseconds", "60000"), ("/check/timeoutMilliseconds", "60000")],
+];
+
+const ANYCAST_BAD: &[(Edits, &str)] = &[
+    (&[("/addresses", "[]")], "addresses is empty"),
+    (&[("/addresses/-", "\"10.0.0.0/24\"")], "addresses: an entry is not an address"),
+    (&[("/addresses/-", "\"dns\"")], "addresses: an entry is not an address"),
+    (&[("/addresses/-", "\"127.0.0.53\"")], "addresses: no fabric routes"),
+    (&[("/addresses/-", "\"ff02::1\"")], "addresses: no fabric routes"),
+    (&[("/addresses/-", "\"FD00::53\"")], "addresses: an address occurs twice"),
+    (&[("/peers", r#"["10.1.0.1/24"]"#)], "peers: an entry is not a peer"),
+    (&[("/communities", r#"["1"]"#)], "communities: an entry is not a community"),
+    (&[("/largeCommunities", r#"["1:2"]"#)], "largeCommunities: an entry is not a large"),
+    (&[("/prepend", "17")], "spec.prepend"),
+    (&[("/gracefulShutdownSeconds", "3601")], "spec.gracefulShutdownSeconds"),
+    (
+        &[("/nodeSelector", r#"{"matchExpressions": [{"key": "a", "operator": "In"}]}"#)],
+        "In and NotIn need at least one value",
+    ),
+    (&[("/check", "{}")], "http: write exactly one of"),
+    (&[("/check/http", r#"{"port": 80}"#)], "http: write exactly one of"),
+    (&[("/check", r#"{"command": ["/bin/true"]}"#)], "command: the agent runs it as root"),
+    (&[("/check/tcp/port", "0")], "spec.check.tcp.port"),
+    (&[("/check/tcp/port", "65536")], "spec.check.tcp.port"),
+    (&[("/check", r#"{"grpc": {"port": 0}}"#)], "spec.check.grpc.port"),
+    (&[("/check/connectTo", "\"localhost\"")], "connectTo is not an address"),
+    (&[("/check/intervalMilliseconds", "49")], "spec.check.intervalMilliseconds"),
+    (&[("/check/timeoutMilliseconds", "1001")], "timeoutMilliseconds is above the interval"),
+    (
+        &[("/check/intervalMilliseconds", "100"), ("/check/timeoutMilliseconds", "101")],
+        "timeoutMilliseconds is above the interval",
+    ),
+    (&[("/check/rise", "0")], "spec.check.rise"),
+    (&[("/check/fall", "101")], "spec.check.fall"),
+    (&[("/check", r#"{"http": {"port": 80, "path": "healthz"}}"#)], "path: the value is not the path"),
+    (&[("/check", r#"{"https": {"port": 80, "path": "/a b"}}"#)], "path: the value is not the path"),
+    (&[("/check", r#"{"http": {"port": 80, "host": "a b"}}"#)], "host: the value is not a name"),
+    (&[("/check", r#"{"https": {"port": 80, "host": "a/b"}}"#)], "host: the value is not a name"),
+    (&[("/check", r#"{"http": {"port": 80, "expectedStatus": "2xx"}}"#)], "expectedStatus is not"),
+    (&[("/check", r#"{"https": {"port": 80, "expectedStatus": "299-200"}}"#)], "expectedStatus is not"),
+    (&[("/check", r#"{"http": {"port": 80, "caFile": "/etc/ca.pem"}}"#)], "HTTP has no certificates"),
+    (&[("/check", r#"{"http": {"port": 80, "insecureSkipVerify": true}}"#)], "HTTP has no certificates"),
+    (&[("/check", r#"{"https": {"port": 443, "caFile": "ca.pem"}}"#)], "caFile is not an absolute path"),
+    (
+        &[("/check", r#"{"https": {"port": 443, "caFile": "/etc/ca.pem", "insecureSkipVerify": true}}"#)],
+        "insecureSkipVerify: no certificate is checked",
+    ),
+];
 
 const BGP_GOOD: &[Edits] = &[
     &[("/netID", "4294967295")],

@@ -95,9 +95,20 @@ impl SpeakerHandle {
         .await
     }
 
-    /// Ends the origination of a prefix.
+    /// Ends the origination of a prefix. A prefix that is not originated is ignored.
     pub async fn withdraw(&self, prefix: IpNet) -> Result<(), Stopped> {
         self.call(move |owner, now| owner.speaker.withdraw(prefix, now)).await
+    }
+
+    /// Ends the origination of many prefixes in one command. Prefixes that are not originated are
+    /// ignored.
+    pub async fn withdraw_all(&self, prefixes: Vec<IpNet>) -> Result<(), Stopped> {
+        self.call(move |owner, now| {
+            for prefix in prefixes {
+                owner.speaker.withdraw(prefix, now);
+            }
+        })
+        .await
     }
 
     /// Declares that all initial peers and prefixes are added. No UPDATE and no End-of-RIB is sent

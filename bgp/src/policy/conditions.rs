@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use super::prefix_set::PrefixSet;
-use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop};
+use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop, Tag, Tags};
 use crate::wire::{AsPath, Origin, PathAttributes};
 
 /// A condition on a list attribute. The default matches every path.
@@ -100,6 +100,11 @@ pub struct Conditions {
     pub origins: Vec<Origin>,
     /// Only originated paths (`Some(true)`), only received ones (`Some(false)`), or both.
     pub originated: Option<bool>,
+    /// The tags of an originated path ([`Origination::tags`]). Received paths have none: they
+    /// satisfy `none_of`.
+    ///
+    /// [`Origination::tags`]: crate::rib::Origination::tags
+    pub tags: Members<Tag>,
 }
 
 impl Conditions {
@@ -114,8 +119,10 @@ impl Conditions {
         attributes: &PathAttributes,
         next_hop: Option<NextHop>,
         originated: bool,
+        tags: &Tags,
     ) -> bool {
         self.originated.is_none_or(|wanted| wanted == originated)
+            && self.tags.matches(tags.as_slice())
             && (self.origins.is_empty() || self.origins.contains(&attributes.origin))
             && self.communities.matches(&attributes.communities)
             && self.large_communities.matches(&attributes.large_communities)

@@ -28,7 +28,7 @@ pub use actions::{Actions, Edit};
 pub use conditions::{AsPathMatch, Conditions, Members};
 pub use prefix_set::{PrefixMatch, PrefixSet};
 
-use crate::types::{Asn, NextHop};
+use crate::types::{Asn, NextHop, Tags};
 use crate::wire::PathAttributes;
 
 /// Ordered rules, with a default for paths that no rule decides.
@@ -133,17 +133,17 @@ impl Policy {
     }
 
     /// Runs the rules of `mask` on a path's attributes and changes them. `originated`: this speaker
-    /// originates the path. `prepended`: the AS for [`Actions::prepend`].
+    /// originates the path, with these tags. `prepended`: the AS for [`Actions::prepend`].
     pub(crate) fn apply(
         &self,
         mask: &RuleMask,
         attributes: &mut PathAttributes,
         next_hop: Option<NextHop>,
-        originated: bool,
+        (originated, tags): (bool, &Tags),
         prepended: Asn,
     ) -> PolicyDecision {
         for (place, rule) in self.rules.iter().enumerate() {
-            if mask.contains(place) && rule.when.match_attributes(attributes, next_hop, originated) {
+            if mask.contains(place) && rule.when.match_attributes(attributes, next_hop, originated, tags) {
                 rule.set.apply(attributes, prepended);
                 if let Some(verdict) = rule.verdict {
                     return PolicyDecision { verdict, rule: Some(place) };

@@ -7,6 +7,10 @@
 //! values are parsed from the bytes when a policy or an operator needs it. A set takes its bytes
 //! and 48 octets.
 //!
+//! An originated set has no next hop. Its origination tags take that place, so the result of an
+//! export policy that matches tags is cached by the number of the set, like any other. The set that
+//! a peer receives is interned without tags: only [`AttributeTable::tags`] reads them.
+//!
 //! References are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the
 //! table has one owner, and a number of 4 octets is half a pointer. A set without references stays
 //! readable until [`AttributeTable::collect`], so no number changes its meaning within an
@@ -20,7 +24,7 @@ use std::num::NonZeroU32;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
-use crate::types::{Asn, Community, NextHop};
+use crate::types::{Asn, Community, NextHop, Tag, Tags};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{as_path, table as codes};
 
@@ -216,7 +220,8 @@ pub(super) fn values(mut block: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 
 #[derive(Debug)]
 struct Entry {
-    /// The next hop's length (0: this speaker itself), the next hop, the attributes.
+    /// The header's length, the header, the attributes. The header is the next hop (no octets: this
+    /// speaker itself) or, if its length is odd, a zero and the origination tags.
     bytes: Box<[u8]>,
     /// The reference count in the low 31 bits, [`Entry::DYING`] above.
     references: u32,
@@ -284,9 +289,19 @@ impl AttributeTable {
     /// Interns a set and adds a reference, which the caller releases. No next hop means this
     /// speaker itself.
     pub(super) fn intern(&mut self, next_hop: Option<&NextHop>, attributes: &[u8]) -> AttrId {
+        self.intern_with(|out| put_next_hop(next_hop, out), attributes)
+    }
+
+    /// Interns the set of an originated prefix with its tags, and counts one reference for the
+    /// caller.
+    pub(super) fn intern_own(&mut self, tags: &Tags, attributes: &[u8]) -> AttrId {
+        self.intern_with(|out| put_tags(tags, out), attributes)
+    }
+
+    fn intern_with(&mut self, put_header: impl FnOnce(&mut Vec<u8>), attributes: &[u8]) -> AttrId {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        put_next_hop(next_hop, &mut scratch);
+        put_header(&mut scratch);
         scratch.extend_from_slice(attributes);
         let hash = hash(&scratch);
         let same = |number: &u32| {
@@ -385,24 +400,31 @@ impl AttributeTable {
         &self.entries[id.index()].digest
     }
 
-    /// The canonical block, without the next hop.
+    /// The canonical block, without the next hop and the tags.
     pub(super) fn block(&self, id: AttrId) -> &[u8] {
         let bytes = &self.entries[id.index()].bytes;
         &bytes[1 + usize::from(bytes[0])..]
     }
 
+    fn header(&self, id: AttrId) -> &[u8] {
+        let bytes = &self.entries[id.index()].bytes;
+        &bytes[1..1 + usize::from(bytes[0])]
+    }
+
     /// The next hop; none if it is this speaker itself.
     pub(super) fn next_hop(&self, id: AttrId) -> Option<NextHop> {
-        get_next_hop(&self.entries[id.index()].bytes)
+        get_next_hop(self.header(id))
+    }
+
+    /// The origination tags; none if a peer advertised the set or receives it.
+    pub(super) fn tags(&self, id: AttrId) -> Tags {
+        get_tags(self.header(id))
     }
 
     /// Whether two sets have the same next hop.
     pub(super) fn same_next_hop(&self, one: AttrId, other: AttrId) -> bool {
-        let bytes = |id: AttrId| {
-            let bytes = &self.entries[id.index()].bytes;
-            &bytes[..1 + usize::from(bytes[0])]
-        };
-        one == other || bytes(one) == bytes(other)
+        let next_hop = |id| Some(self.header(id)).filter(|header| !has_tags(header)).unwrap_or_default();
+        one == other || next_hop(one) == next_hop(other)
     }
 
     /// Whether a cluster is in CLUSTER_LIST.
@@ -470,18 +492,42 @@ fn put_next_hop(next_hop: Option<&NextHop>, out: &mut Vec<u8>) {
     }
 }
 
-fn get_next_hop(bytes: &[u8]) -> Option<NextHop> {
-    let (length, rest) = bytes.split_first()?;
+fn get_next_hop(header: &[u8]) -> Option<NextHop> {
     let v6 = |octets: &[u8; 16]| Ipv6Addr::from(*octets);
-    match length {
-        4 => rest.first_chunk::<4>().map(|octets| NextHop::V4(Ipv4Addr::from(*octets))),
-        16 => rest.first_chunk().map(|octets| NextHop::V6(v6(octets))),
+    match header.len() {
+        4 => header.first_chunk::<4>().map(|octets| NextHop::V4(Ipv4Addr::from(*octets))),
+        16 => header.first_chunk().map(|octets| NextHop::V6(v6(octets))),
         32 => {
-            let (global, rest) = rest.split_first_chunk()?;
+            let (global, rest) = header.split_first_chunk()?;
             Some(NextHop::V6WithLinkLocal(v6(global), v6(rest.first_chunk()?)))
         }
         _ => None,
     }
+}
+
+// The length of the header has one octet.
+const _: () = assert!(2 * Tags::MAX < u8::MAX as usize);
+
+/// No tags have the header of a set without next hop.
+fn put_tags(tags: &Tags, out: &mut Vec<u8>) {
+    let tags = tags.as_slice();
+    if tags.is_empty() {
+        return out.push(0);
+    }
+    out.extend_from_slice(&[1 + 2 * tags.len() as u8, 0]);
+    out.extend(tags.iter().flat_map(|tag| tag.0.to_be_bytes()));
+}
+
+/// The lengths of next hops are even.
+fn has_tags(header: &[u8]) -> bool {
+    !header.len().is_multiple_of(2)
+}
+
+fn get_tags(header: &[u8]) -> Tags {
+    let octets = header.get(1..).filter(|_| has_tags(header)).unwrap_or_default();
+    let tags = octets.as_chunks::<2>().0.iter().map(|octets| Tag(u16::from_be_bytes(*octets)));
+    // The number of tags was checked when they were put here.
+    Tags::new(tags).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -512,6 +558,25 @@ mod tests {
         }
         table.collect();
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn equal_tags_have_one_number_and_are_in_no_block() {
+        let mut table = AttributeTable::new(Asn(1));
+        let lists = [vec![], vec![7], vec![7, 65535], (0..Tags::MAX as u16).collect()];
+        let lists = lists.map(|list: Vec<u16>| Tags::new(list.into_iter().map(Tag)).unwrap());
+        let ids = lists.each_ref().map(|tags| table.intern_own(tags, ORIGIN_EGP));
+        assert_eq!(table.len(), 4);
+        assert_eq!(table.intern(None, ORIGIN_EGP), ids[0], "no tags");
+        let hop = NextHop::V4(Ipv4Addr::new(10, 0, 0, 1));
+        let received = table.intern(Some(&hop), ORIGIN_EGP);
+        assert_eq!(table.tags(received), Tags::default());
+        for (id, tags) in ids.into_iter().zip(&lists) {
+            assert_eq!(table.intern_own(tags, ORIGIN_EGP), id);
+            assert_eq!((table.tags(id), table.next_hop(id)), (tags.clone(), None));
+            assert_eq!((table.block(id), table.digest(id).origin), (ORIGIN_EGP, 1));
+            assert!(table.same_next_hop(id, ids[0]) && !table.same_next_hop(id, received));
+        }
     }
 
     #[test]

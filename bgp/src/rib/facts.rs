@@ -4,7 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::config::PathRules;
 use crate::policy::Policy;
-use crate::types::{Asn, Community, Family, FamilySet, LargeCommunity, NextHop, PeerKey};
+use crate::types::{
+    Asn, Community, ExtendedCommunity, Family, FamilySet, LargeCommunity, LinkBandwidth, NextHop, PeerKey,
+    Tags,
+};
 
 /// Settings of the whole RIB.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,8 +83,20 @@ pub struct Origination {
     pub communities: Vec<Community>,
     /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
+    /// Extended communities. External peers receive the transitive ones (RFC 4360 §6). A
+    /// non-transitive Link Bandwidth counts as [`Self::link_bandwidth`].
+    pub extended_communities: Vec<ExtendedCommunity>,
+    /// The Link Bandwidth extended community (RFC 10005), with the speaker's AS. External peers
+    /// receive the transitive form, internal peers the non-transitive one. For another form, leave
+    /// this empty and add the community by the peer's export policy, whose changes stay as they
+    /// are. Every change causes an UPDATE: limit the rate (RFC 10005 §7.2).
+    pub link_bandwidth: Option<LinkBandwidth>,
     /// MULTI_EXIT_DISC, sent to internal and to external peers.
     pub med: Option<u32>,
+    /// Tags for conditions of export policy ([`Conditions::tags`]). They are never sent.
+    ///
+    /// [`Conditions::tags`]: crate::policy::Conditions::tags
+    pub tags: Tags,
 }
 
 /// Numbers of paths and prefixes of one peer in one family, kept up to date with each change.

@@ -27,6 +27,7 @@
 //! - stale paths and deferral (RFC 4724), long-lived stale paths (RFC 9494)
 //! - route reflection (RFC 4456), ONLY_TO_CUSTOMER (RFC 9234), ADD-PATH in both directions (RFC
 //!   7911), local-as (RFC 7705)
+//! - Link Bandwidth of originated prefixes (RFC 10005); that of received paths is passed on
 //!
 //! Not supported: confederations.
 //!
@@ -65,7 +66,9 @@ use table::Table;
 
 use crate::config::PathRules;
 use crate::policy::Policy;
-use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId, PeerKey};
+use crate::types::{
+    AddressFamily, ExtendedCommunity, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId, PeerKey,
+};
 use crate::wire::{Nlri, PathAttributes, Prefixes, Update};
 
 /// The highest number of rows that one call of [`Rib::write_updates`] examines. Without a limit, a
@@ -205,17 +208,21 @@ impl Rib {
         swept
     }
 
-    /// Originates a prefix, or changes its attributes.
+    /// Originates a prefix, or changes its attributes or tags. Peers receive an UPDATE only if
+    /// their attributes change.
     pub fn originate(&mut self, prefix: IpNet, origination: &Origination) {
+        let own_as = self.shared.config.local_as;
+        let bandwidth = origination.link_bandwidth.map(|it| ExtendedCommunity::link_bandwidth(own_as, it));
         let attributes = PathAttributes {
             med: origination.med,
             communities: origination.communities.clone(),
             large_communities: origination.large_communities.clone(),
+            extended_communities: origination.extended_communities.iter().copied().chain(bandwidth).collect(),
             ..PathAttributes::default()
         };
         let mut block = Vec::new();
         attributes.encode(&mut block);
-        let id = self.shared.attributes.intern(None, &block);
+        let id = self.shared.attributes.intern_own(&origination.tags, &block);
         match prefix {
             IpNet::V4(prefix) => {
                 announce(&mut self.v4, &mut self.shared, PeerId::LOCAL, (None, prefix.trunc()), id, None)

@@ -287,10 +287,17 @@ impl Transform {
             // MED is for the neighbouring AS and is not passed on to a third one (RFC 4271 §5.1.4).
             // It is removed before the policy runs, because the policy may set one.
             attributes.med = learned_med.filter(|_| originated);
+            if originated {
+                // The speaker chooses the form of its own link bandwidth (RFC 10005 §3.1).
+                for community in &mut attributes.extended_communities {
+                    *community = community.with_transitive_link_bandwidth();
+                }
+            }
             // Non-transitive communities do not leave the AS either (RFC 4360 §6).
             attributes.extended_communities.retain(ExtendedCommunity::is_transitive);
         }
-        *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
+        let source = (originated, &table.tags(input));
+        *decision = self.policy.apply(mask, &mut attributes, next_hop, source, prepended);
         if decision.verdict == PolicyResult::Reject {
             return None;
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_bgp::mrt::TableDump;
 use trunkline_bgp::speaker::Origination;
-use trunkline_bgp::types::NextHop;
+use trunkline_bgp::types::{NextHop, Tag, Tags};
 use trunkline_bgp::wire::PathAttributes;
 
 use crate::net::{Net, ip, net, secs};
@@ -135,6 +135,9 @@ fn a_dump_has_every_accepted_path_whatever_the_piece_size() {
         let prefix = net(&format!("172.16.{number}.0/24"));
         all.nodes.get_mut(&2).unwrap().originated.insert(prefix, origination);
     }
+    let tags = Tags::new([Tag(1), Tag(2)]).unwrap(); // they are not in the dump
+    let tagged = Origination { tags, communities: communities.clone(), ..Origination::default() };
+    all.nodes.get_mut(&1).unwrap().originated.insert(net("172.17.0.0/24"), tagged);
     all.boot_all();
     all.run(secs(20));
     let (octets, progress) = dump(&all, 1, usize::MAX);

@@ -77,10 +77,9 @@ fn show_links(links: &Links) -> String {
 fn addresses(connection: &mut Connection, links: &Links) -> anyhow::Result<String> {
     let mut text = String::new();
     for family in IpFamily::ALL {
-        for (index, address) in
-            connection.list(|batch| batch.dump_addresses(family), objects::read_address)?
-        {
-            let _ = writeln!(text, "{} {address}", name(links, index));
+        for address in connection.list(|batch| batch.dump_addresses(family), objects::read_address)? {
+            let own = if address.protocol == PROTOCOL { " # trunkline's" } else { "" };
+            let _ = writeln!(text, "{} {}{own}", name(links, address.ifindex), address.prefix);
         }
     }
     Ok(text)

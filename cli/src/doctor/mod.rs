@@ -18,11 +18,13 @@
 //! everything was checked and is healthy.
 
 mod about;
+mod anycast;
 mod cni;
 mod files;
 mod firewall;
 mod host;
 mod probes;
+mod services;
 mod stopped;
 mod ways_out;
 
@@ -34,7 +36,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use trunkline_agent::config::Config;
 use trunkline_api::attach::DEFAULT_SOCKET;
-use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
+use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query, ServiceView};
 
 use crate::arguments::{HostArgs, Output};
 use crate::client;
@@ -89,6 +91,7 @@ struct Agent {
     status: AgentStatus,
     peers: Vec<Peer>,
     pods: Vec<PodStatus>,
+    services: Vec<ServiceView>,
 }
 
 impl HostArgs {
@@ -119,6 +122,7 @@ impl HostArgs {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
+                findings.extend(anycast::check(&agent.status));
                 Some(agent)
             }
             Err(error) => {
@@ -133,6 +137,8 @@ impl HostArgs {
         }
         findings.extend(host::check(peers, agent.as_ref().map(|agent| &agent.status)));
         findings.extend(agent.iter().flat_map(|agent| ways_out::check(&agent.status)));
+        let services = agent.as_ref().map(|agent| agent.services.as_slice()).unwrap_or_default();
+        findings.extend(config.iter().flat_map(|config| services::check(&config.services, services)));
         findings.extend(firewall::check());
         findings.extend(cni::check(&self.place, config.as_ref()));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -145,6 +151,9 @@ fn query_agent(socket: &std::path::Path, timeout: Duration) -> anyhow::Result<Ag
         status: client::query_within(socket, Query::Agent, timeout)?,
         peers: client::query_within(socket, Query::Peers { address: None }, timeout)?,
         pods: client::query_within(socket, Query::Pods, timeout)?,
+        // An agent without service addresses refuses this query.
+        services: client::query_within(socket, Query::Services { name: None, everywhere: false }, timeout)
+            .unwrap_or_default(),
     })
 }
 

@@ -72,6 +72,7 @@ pub(super) fn action(key: &KeyEvent, typing: bool) -> Option<Action> {
             '1' => Action::Go(Tab::Peers),
             '2' => Action::Go(Tab::Pods),
             '3' => Action::Go(Tab::Events),
+            '4' => Action::Go(Tab::Services),
             '/' => Action::Filter,
             '?' => Action::Help,
             'q' => Action::Quit,

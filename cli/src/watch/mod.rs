@@ -1,4 +1,5 @@
-//! `trunkline watch`: a node's sessions, networks, pods and events in a terminal, live.
+//! `trunkline watch`: a node's sessions, networks, pods, events and service addresses in a terminal,
+//! live.
 //!
 //! ```text
 //!  agent's socket ──Watch, Events──► two threads ([`feed`]) ──┐

@@ -11,7 +11,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use trunkline_api::control::{
-    AgentStatus, BfdState, Dated, Events, Peer, PeerState, PodState, PodStatus, Severity, Snapshot,
+    AdvertisementState, AgentStatus, BfdState, Dated, Events, Peer, PeerState, PodState, PodStatus,
+    ServiceView, Severity, Snapshot,
 };
 
 /// Maximum number of stored events, including those of earlier runs of the agent.
@@ -23,10 +24,11 @@ pub(super) enum Tab {
     Peers,
     Pods,
     Events,
+    Services,
 }
 
 impl Tab {
-    pub(super) const ALL: [Tab; 3] = [Tab::Peers, Tab::Pods, Tab::Events];
+    pub(super) const ALL: [Tab; 4] = [Tab::Peers, Tab::Pods, Tab::Events, Tab::Services];
 
     fn after(self, places: usize) -> Tab {
         Tab::ALL[(self as usize + places) % Tab::ALL.len()]
@@ -128,7 +130,7 @@ pub(super) struct Model {
     /// The run of the agent that sent the last events.
     run: Option<u64>,
     /// The name of the selected row of each tab; the first row if none.
-    chosen: [Option<String>; 3],
+    chosen: [Option<String>; 4],
 }
 
 impl Model {
@@ -147,7 +149,7 @@ impl Model {
             entries: VecDeque::new(),
             counted: 0,
             run: None,
-            chosen: [None, None, None],
+            chosen: [None, None, None, None],
         }
     }
 
@@ -268,6 +270,9 @@ impl Model {
             Tab::Peers => self.peers().iter().map(Peer::name).collect(),
             Tab::Pods => self.pods().into_iter().map(name_of).collect(),
             Tab::Events => self.entries().map(|entry| entry.number.to_string()).collect(),
+            Tab::Services => {
+                self.services().iter().map(|view| format!("{} {}", view.title(), view.address)).collect()
+            }
         }
     }
 
@@ -353,6 +358,27 @@ impl Model {
             .collect();
         pods.sort_by_cached_key(|pod| (pod.state == PodState::Attached, pod.title(), pod.ifname.clone()));
         pods
+    }
+
+    /// The number of service addresses.
+    pub(super) fn service_count(&self) -> usize {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.service_count)
+    }
+
+    /// The service addresses that match the filter, with current times; advertised ones last.
+    pub(super) fn services(&self) -> Vec<ServiceView> {
+        let age = self.age();
+        let views = self.snapshot.iter().flat_map(|snapshot| &snapshot.services);
+        let matching = views.filter(|view| {
+            let (address, pool) = (view.address.to_string(), view.pool.as_deref().unwrap_or_default());
+            self.passes(&[&view.title(), &address, pool, view.policy.name(), view.state.name(), &view.text])
+        });
+        let aged =
+            |view: &ServiceView| ServiceView { since_seconds: view.since_seconds + age, ..view.clone() };
+        let mut views: Vec<ServiceView> = matching.map(aged).collect();
+        // The sort is stable, so addresses of equal state keep the agent's order.
+        views.sort_by_key(|view| view.state == AdvertisementState::Advertised);
+        views
     }
 
     /// The number of events.

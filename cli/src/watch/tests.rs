@@ -7,7 +7,7 @@ use ratatui::backend::{CrosstermBackend, TestBackend};
 use ratatui::style::{Color, Modifier};
 use ratatui::{TerminalOptions, Viewport, layout::Rect};
 use serde_json::{Value, json};
-use trunkline_api::control::{Events, PeerState, Snapshot};
+use trunkline_api::control::{Events, PeerState, ServiceView, Snapshot};
 
 use super::model::{Action, AgentUpdate, Model, Popup, Tab};
 use super::view::{self, Palette};
@@ -82,6 +82,19 @@ fn snapshot(peers: Vec<Value>, change: Value) -> Snapshot {
     ];
     serde_json::from_value(json!({ "run": 7, "number": 1, "agent": agent, "peers": peers, "pods": pods }))
         .unwrap()
+}
+
+fn service(name: &str, address: &str, state: &str, text: &str) -> ServiceView {
+    let prefixes = match state {
+        "withheld" => json!([]),
+        _ => {
+            json!([{ "prefix": format!("{address}/32"), "advertisements": ["edge"], "peers": ["10.1.0.1"] }])
+        }
+    };
+    serde_json::from_value(json!({ "namespace": "shop", "name": name, "address": address, "kind": "LoadBalancer",
+        "policy": "Local", "pool": "public", "state": state, "text": text, "prefixes": prefixes, "localReady": 1, "ready": 3,
+        "sinceSeconds": 60 }))
+    .unwrap()
 }
 
 fn update(snapshot: Snapshot) -> AgentUpdate {
@@ -237,6 +250,34 @@ fn pods_and_faults_of_the_agent_are_shown() {
 }
 
 #[test]
+fn service_addresses_are_shown_with_their_reason() {
+    let mut shot = snapshot(vec![peer("10.1.0.1", PeerState::Established, json!({}))], json!({}));
+    shot.services = vec![
+        service("api", "192.0.2.11", "advertised", "advertised"),
+        service("web", "192.0.2.10", "withheld", "withheld: no endpoint on this node is ready"),
+    ];
+    shot.service_count = 2;
+    let mut model = Model::new(String::new());
+    model.handle_update(update(shot));
+    model.pass(Duration::from_secs(5));
+    act(&mut model, &[Action::Go(Tab::Services)]);
+    assert_screen(&model, 100, 12, "services");
+    // The advertised address is the second row.
+    act(&mut model, &[Action::Down, Action::Open]);
+    let detail = screen(&model, 100, 20);
+    for words in [
+        "shop/api 192.0.2.11",
+        "LoadBalancer of ServicePool public",
+        "192.0.2.11/32 by ServiceAdvertisement edge to 10.1.0.1",
+    ] {
+        assert!(detail.contains(words), "{words}: {detail}");
+    }
+    act(&mut model, &[Action::Back]);
+    typed(&mut model, "192.0.2.10");
+    assert_eq!(model.services().len(), 1);
+}
+
+#[test]
 fn small_windows_keep_the_sessions() {
     let small = screen(&night(), 60, 10);
     assert!(small.contains("! 10.2.0.1") && small.contains("1 DOWN"), "{small}");
@@ -246,7 +287,7 @@ fn small_windows_keep_the_sessions() {
     for columns in [1, 2, 39, 40, 41, 79, 200, 500] {
         for rows in [1, 2, 9, 10, 11, 12, 13, 14, 23, 100] {
             let mut model = night();
-            for _ in 0..4 {
+            for _ in 0..5 {
                 screen(&model, columns, rows);
                 act(&mut model, &[Action::Open]);
                 screen(&model, columns, rows);
@@ -425,6 +466,8 @@ fn no_text_of_a_peer_or_a_pod_controls_the_terminal() {
         pod.name = HOSTILE.to_owned();
         pod.network = HOSTILE.to_owned();
     }
+    shot.services = vec![service(HOSTILE, "192.0.2.10", "withheld", HOSTILE)];
+    shot.service_count = 1;
     for network in &mut shot.agent.networks {
         network.name = HOSTILE.to_owned();
         network.refused = Some(HOSTILE.to_owned());

@@ -9,11 +9,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use trunkline_api::control::{
-    AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodState, PodStatus, SubnetStatus,
+    AdvertisementState, AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodState, PodStatus,
+    Snapshot, SubnetStatus,
 };
 
 use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
+use crate::services::reason;
 use crate::show;
 use crate::table::duration;
 
@@ -137,6 +139,7 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
         Popup::Nothing => match model.tab {
             Tab::Peers => peers(model, palette, &mut page),
             Tab::Pods => pods(model, palette, &mut page),
+            Tab::Services => services(model, palette, &mut page),
             Tab::Events => {
                 let rows: Vec<&Entry> = model.entries().collect();
                 let (head, lines) = event_lines(&rows, page.columns());
@@ -234,6 +237,14 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
     }
     let probed = agent.probes.iter().flat_map(|probes| &probes.routers);
     faults.extend(probed.flat_map(|router| &router.faults).map(|fault| format!("probes: {}", fault.text)));
+    for object in &agent.anycast {
+        let refused = object.refused.iter();
+        faults.extend(refused.map(|fault| format!("anycast address {}: NOT IN FORCE: {fault}", object.name)));
+        let unhealthy = object.addresses.iter().filter(|address| address.healthy == Some(false));
+        faults.extend(
+            unhealthy.map(|it| format!("anycast address {} ({}): {}", it.address, object.name, it.check)),
+        );
+    }
     let kernel = &agent.kernel;
     if kernel.routes_installed < kernel.routes_wanted {
         let error = kernel.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
@@ -258,6 +269,7 @@ fn tabs(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         (Tab::Peers, format!(" 1 Peers ({}{down}) ", model.all_peers().len())),
         (Tab::Pods, format!(" 2 Pods ({}) ", model.pod_count())),
         (Tab::Events, format!(" 3 Events ({}) ", model.entry_count())),
+        (Tab::Services, format!(" 4 Services ({}) ", model.service_count())),
     ];
     let y = page.free.y;
     page.line(&"─".repeat(page.columns()), palette.faint);
@@ -525,6 +537,44 @@ fn pods(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let styles =
         shown.iter().map(|pod| if pod.state == PodState::Attached { Style::new() } else { palette.warning });
     table(model, palette, page, &head, lines.into_iter().zip(styles).collect(), "no pod is attached");
+}
+
+fn services(model: &Model, palette: &Palette, page: &mut Page<'_>) {
+    let shown = model.services();
+    let mut grid = Grid::new(&[
+        words(" ", 0),
+        words("SERVICE", 0),
+        words("ADDRESS", 0),
+        words("POLICY", 2),
+        number("ENDPOINTS", 0),
+        words("STATE", 0),
+        number("SINCE", 1),
+        words("REASON", 3),
+    ]);
+    for view in &shown {
+        grid.row([
+            if view.state == AdvertisementState::ShuttingDown { "~" } else { " " }.to_owned(),
+            view.title(),
+            view.address.to_string(),
+            view.policy.to_string(),
+            format!("{}/{}", view.local_ready, view.ready),
+            view.state.to_string(),
+            duration(view.since_seconds),
+            reason(view).to_owned(),
+        ]);
+    }
+    let (head, lines) = grid.lines(page.columns());
+    let style = |state| match state {
+        AdvertisementState::ShuttingDown => palette.warning,
+        AdvertisementState::Withheld => palette.faint,
+        _ => Style::new(),
+    };
+    let lines = lines.into_iter().zip(shown.iter().map(|view| style(view.state))).collect();
+    table(model, palette, page, &head, lines, "no service address");
+    let more = model.service_count().saturating_sub(Snapshot::SERVICES);
+    if more > 0 {
+        page.last_line(&format!("  and {more} more: see `trunkline services`"), palette.faint);
+    }
 }
 
 /// A container's ID is long, and people use its beginning as its name.

@@ -11,7 +11,7 @@ pub mod pod;
 mod row;
 mod table;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -19,7 +19,8 @@ use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
 pub use row::{
-    InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label, version,
+    InstanceRow, Key, NamespaceRow, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label,
+    version,
 };
 pub use table::Table;
 
@@ -31,7 +32,7 @@ pub struct Cluster {
     pub(crate) networks: Table<Arc<str>, Arc<Network>>,
     pub(crate) subnets: Table<Arc<str>, Arc<Subnet>>,
     pub(crate) nodes: Table<Arc<str>, NodeRow>,
-    pub(crate) namespaces: Table<Arc<str>, NetworkingMetadata>,
+    pub(crate) namespaces: Table<Arc<str>, NamespaceRow>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
     /// IPInstances that cannot be read.
@@ -98,7 +99,12 @@ impl Cluster {
 
     /// The networking annotations and labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<&NetworkingMetadata> {
-        self.namespaces.get(name)
+        self.namespaces.get(name).map(|row| &row.networking)
+    }
+
+    /// All labels of a namespace.
+    pub fn namespace_labels(&self, name: &str) -> Option<&BTreeMap<String, String>> {
+        self.namespaces.get(name).map(|row| &row.labels)
     }
 
     /// A pod. Only the leader has pods.

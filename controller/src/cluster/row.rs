@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::kube::{IPInstanceObject, node_addresses};
 use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
@@ -55,6 +55,32 @@ impl NetworkingMetadata {
     /// Extracts them from an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         NetworkingMetadata { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
+    }
+}
+
+/// Row of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceRow {
+    /// Its annotations and labels about networking, for pods.
+    pub networking: NetworkingMetadata,
+    /// All its labels, for the selectors of ServicePools.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl NamespaceRow {
+    /// Row of a namespace from the API server.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        NamespaceRow {
+            networking: NetworkingMetadata::of(metadata),
+            labels: metadata.labels.clone().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl From<NetworkingMetadata> for NamespaceRow {
+    fn from(networking: NetworkingMetadata) -> Self {
+        NamespaceRow { networking, labels: BTreeMap::new() }
     }
 }
 
@@ -252,6 +278,8 @@ pub struct NodeRow {
     pub unavailable: Option<(bool, Box<str>)>,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// Its addresses, which no Service gets.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl NodeRow {
@@ -267,6 +295,7 @@ impl NodeRow {
                 (condition.status == "True", condition.reason.as_deref().unwrap_or_default().into())
             }),
             deleting: node.metadata.deletion_timestamp.is_some(),
+            addresses: node_addresses(node),
         }
     }
 

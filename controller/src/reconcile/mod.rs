@@ -25,6 +25,7 @@ pub mod recover;
 pub mod subnet;
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::time::timeout;
 use trunkline_api::kube::Kind;
-use trunkline_api::names::API_VERSION;
 use trunkline_api::resources::SubnetSpec;
 use trunkline_daemon::errors::chain;
 
@@ -41,6 +41,7 @@ use crate::cluster::Key;
 use crate::events::{Events, reason};
 use crate::leader::Fence;
 use crate::selection::Policy;
+use crate::services::decide::ServiceFault;
 use crate::state::{ParseFault, SharedState};
 
 /// Shared resources of the reconcilers.
@@ -80,6 +81,15 @@ pub enum ReconcileError {
     /// The IPInstance of an allocated address is another pod's.
     #[error("IPInstance {0} exists and belongs to another pod")]
     Foreign(Key),
+    /// A Service does not have the addresses that it requests.
+    #[error("a Service does not have the addresses that it requests")]
+    Service(#[from] ServiceFault),
+    /// The address was released by another Service a moment ago.
+    #[error("{0} was released by another Service a moment ago")]
+    Paused(IpAddr),
+    /// The ServiceAddress of a shared address was not created yet.
+    #[error("the ServiceAddress of {0} was not created yet")]
+    ClaimMissing(IpAddr),
     /// The term has ended.
     #[error("the term of this replica has ended")]
     TermOver,
@@ -90,6 +100,8 @@ impl ReconcileError {
     pub fn reason(&self) -> &'static str {
         match self {
             ReconcileError::Refused(refusal) => refusal.reason(),
+            ReconcileError::Service(_) => "address",
+            ReconcileError::Paused(_) | ReconcileError::ClaimMissing(_) => "paused",
             ReconcileError::Request { source: WriteError::Refused(_), .. } | ReconcileError::Foreign(_) => {
                 "api"
             }
@@ -104,8 +116,12 @@ impl ReconcileError {
 
     fn log(&self) {
         match self {
-            // The pod's event has the reason.
-            ReconcileError::Refused(_) | ReconcileError::TermOver => tracing::debug!("{}", chain(self)),
+            // The event of the pod or Service has the reason.
+            ReconcileError::Refused(_)
+            | ReconcileError::Service(_)
+            | ReconcileError::Paused(_)
+            | ReconcileError::ClaimMissing(_)
+            | ReconcileError::TermOver => tracing::debug!("{}", chain(self)),
             ReconcileError::Request { .. } | ReconcileError::Foreign(_) => tracing::warn!("{}", chain(self)),
         }
     }
@@ -157,14 +173,14 @@ pub enum WriteError {
 
 impl WriteError {
     /// Whether the object may have been written.
-    fn is_unanswered(&self) -> bool {
+    pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self, WriteError::Request(_) | WriteError::TimedOut(_))
     }
 }
 
 /// The result of a write. If the object is gone, nothing is left to do, and the write counts as
 /// done.
-fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> ReconcileResult {
+pub(crate) fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> ReconcileResult {
     match written {
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
@@ -175,7 +191,10 @@ fn written<T>(written: Result<T, WriteError>, what: impl FnOnce() -> String) -> 
 impl Context {
     /// Sends a request within the fence's time limit: a write, or a request on which a write
     /// depends. The error distinguishes a refusal from a missing answer.
-    async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
+    pub(crate) async fn write<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, WriteError> {
         let Some(_under_way) = self.fence.begin_write() else { return Err(WriteError::NotSent) };
         match timeout(self.fence.patience(), request).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -197,18 +216,22 @@ fn record_fault<S: Kind>(context: &Context, name: &Arc<str>) {
         })
     };
     if let Some(ParseFault { uid, text }) = fault {
-        context.events.warning(reference(S::KIND, API_VERSION, None, name, &uid), reason::NOT_SERVED, text);
+        context.events.warning(
+            reference(S::KIND, &S::api_version(), None, name, &uid),
+            reason::NOT_SERVED,
+            text,
+        );
     }
 }
 
 /// Whether a write was refused because the object is gone or was replaced by another of that name:
 /// then nothing is left to do.
-fn is_gone(error: &WriteError) -> bool {
+pub(crate) fn is_gone(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.is_not_found() || status.is_conflict())
 }
 
 /// Reference to the object of an event.
-fn reference(
+pub(crate) fn reference(
     kind: &str,
     api_version: &str,
     namespace: Option<&str>,

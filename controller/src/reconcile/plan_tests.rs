@@ -148,7 +148,7 @@ fn pod_gets_the_selected_network_and_family() {
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
     state.set_namespace(
         &"default".into(),
-        NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
+        NetworkingMetadata { annotations, ..NetworkingMetadata::default() }.into(),
     );
     assert_eq!(assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
     let own = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
@@ -166,7 +166,7 @@ fn extra_prefixes_come_from_the_pod_only() {
     let mut state = state();
     state.set_namespace(
         &"default".into(),
-        NetworkingMetadata { annotations: [EXTRA].map(owned).into(), ..NetworkingMetadata::default() },
+        NetworkingMetadata { annotations: [EXTRA].map(owned).into(), ..NetworkingMetadata::default() }.into(),
     );
     assert!(shown(&assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
     let given = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[EXTRA])));

@@ -8,8 +8,9 @@
 //!
 //! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
-//! node: the controller handles no others. The metadata of NetworkPolicies and Services is also
-//! watched only during a term, for the reports of unsupported features.
+//! node: the controller handles no others. Services, ServicePools, ServiceAddresses, NodeServices and
+//! EndpointSlices are also watched only during a term, and the metadata of NetworkPolicies for the
+//! reports of unsupported features.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -21,11 +22,14 @@
 //! not have arrived yet ([`Relist`]).
 
 pub mod delays;
+mod node_services;
+mod services;
 mod unsupported;
 
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
@@ -42,10 +46,13 @@ use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 use trunkline_daemon::versions;
 
 use crate::cluster::pod::Pod;
-use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
+use crate::cluster::{InstanceRow, Key, NamespaceRow, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
 use crate::unsupported::{Feature, is_virtual_machine};
 use delays::Delays;
+
+/// The interval between two lists of a kind that the API server does not have.
+const MISSING: Duration = Duration::from_secs(30);
 
 /// A watched kind, and the effect of its events on the shared state.
 pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
@@ -116,9 +123,7 @@ pub async fn follow<K: Watched>(
                     asking.set(OptionFuture::from(None));
                     let seen = before.take().unwrap_or(0);
                     tracing::info!(kind = %K::kind(&()), "the API server answers again");
-                    if let Some(term) = &shared.lock().term {
-                        term.queues.retry();
-                    }
+                    shared.lock().retry();
                     if versions::is_behind(current.as_deref(), seen) {
                         tracing::warn!(
                             kind = %K::kind(&()), current, seen,
@@ -157,6 +162,38 @@ pub async fn follow<K: Watched>(
             }
         }
     }
+}
+
+/// Watches a kind like [`follow`]. While the API server does not have the kind, its list counts as
+/// empty; every 30 s the list is tried again.
+pub async fn follow_optional<K: Watched>(
+    api: Api<K>,
+    config: watcher::Config,
+    shared: Arc<SharedState>,
+    relist: Relist,
+) {
+    let mut wanted = relist.wanted.subscribe();
+    let mut reported = false;
+    loop {
+        let serving = *wanted.borrow_and_update();
+        match api.list(&ListParams::default().limit(1)).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            _ => break,
+        }
+        if !reported {
+            reported = true;
+            tracing::info!(kind = %K::kind(&()), "the API server does not have this kind: install the \
+                CustomResourceDefinitions of this version to use it");
+        }
+        take::<K>(Event::Init, &shared);
+        take::<K>(Event::InitDone, &shared);
+        relist.done.send_replace(serving + 1);
+        tokio::select! {
+            () = sleep(MISSING) => {}
+            changed = wanted.changed() => if changed.is_err() { return },
+        }
+    }
+    follow(api, config, shared, relist).await;
 }
 
 /// The API server's current version, from a list of one object; retries until it answers.
@@ -333,7 +370,7 @@ impl Watched for Namespace {
 
     fn apply(self, state: &mut ControllerState) {
         let name = name(&self.metadata, state);
-        state.set_namespace(&name, NetworkingMetadata::of(&self.metadata));
+        state.set_namespace(&name, NamespaceRow::of(&self.metadata));
     }
 
     fn remove(self, state: &mut ControllerState) {

@@ -1,10 +1,11 @@
 //! Webhook configurations: the requests that the API server sends, and its behaviour without an
 //! answer.
 //!
-//! - `resources.…`: every write of Networks and Subnets; writes of IPInstances, except the
-//!   controller's; writes of NodeInfos, unless the agent repeats the addresses that it has there
-//!   already. Without an answer of the webhook they are refused. Otherwise a wrong Network would
-//!   stay in the API server.
+//! - `resources.…`: every write of Networks, Subnets and ServicePools; create and update of
+//!   ServiceAdvertisements and AnycastAddresses; writes of IPInstances, except the controller's;
+//!   writes of NodeInfos, unless the agent repeats the addresses that it has there already. Without
+//!   an answer of the webhook they are refused. Otherwise a wrong Network would stay in the API
+//!   server.
 //! - `pods.…`, `mutate-pods.…`: create of pods. Without an answer of the webhook they are admitted:
 //!   a cluster must be able to start its network components while its network is down.
 //!
@@ -26,7 +27,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::ObjectMeta;
-use trunkline_api::names::{GROUP, label};
+use trunkline_api::names::{GROUP, OWN_GROUP, OWN_VERSION, label};
 
 /// Name of both configurations.
 pub const NAME: &str = "trunkline-webhook";
@@ -87,14 +88,21 @@ pub fn configurations(
         timeout_seconds: Some(TIMEOUT),
         ..ValidatingWebhook::default()
     };
-    let pods = || vec![rule("", &["pods"], &["CREATE"], "Namespaced")];
+    let pods = || vec![rule(("", "v1"), &["pods"], &["CREATE"], "Namespaced")];
     let resources = validating(
         "resources",
         "Fail",
         vec![
-            rule(GROUP, &["networks", "subnets"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
-            rule(GROUP, &["ipinstances"], &["CREATE", "UPDATE"], "Namespaced"),
-            rule(GROUP, &["nodeinfoes"], &["CREATE", "UPDATE"], "Cluster"),
+            rule((GROUP, "v1"), &["networks", "subnets"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
+            rule((GROUP, "v1"), &["ipinstances"], &["CREATE", "UPDATE"], "Namespaced"),
+            rule((GROUP, "v1"), &["nodeinfoes"], &["CREATE", "UPDATE"], "Cluster"),
+            rule((OWN_GROUP, OWN_VERSION), &["servicepools"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
+            rule(
+                (OWN_GROUP, OWN_VERSION),
+                &["serviceadvertisements", "anycastaddresses"],
+                &["CREATE", "UPDATE"],
+                "Cluster",
+            ),
         ],
     );
     let resources = ValidatingWebhook {
@@ -167,11 +175,17 @@ fn unless_ignored() -> LabelSelector {
     }
 }
 
-fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> RuleWithOperations {
+/// A rule for resources of an API group and version.
+fn rule(
+    (group, version): (&str, &str),
+    resources: &[&str],
+    operations: &[&str],
+    scope: &str,
+) -> RuleWithOperations {
     let all = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
     RuleWithOperations {
         api_groups: all(&[group]),
-        api_versions: all(&["v1"]),
+        api_versions: all(&[version]),
         operations: all(operations),
         resources: all(resources),
         scope: Some(scope.to_owned()),

@@ -5,6 +5,8 @@
 //! find the Network yet. Lists of IPInstances stop at the first few of interest. An unreadable
 //! resource is omitted: it is not served, so it cannot contradict another one.
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -12,7 +14,8 @@ use kube::{Client, ResourceExt};
 use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
-    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, SubnetSpec,
+    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, ServiceAddress,
+    ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
 };
 
 use super::rules::{Facts, Node};
@@ -37,9 +40,13 @@ impl ApiReader {
     pub(super) async fn for_network(&self, network: &Network) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         let mut facts = Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() };
-        // The prefixes of dynamic neighbours must be outside all Subnets.
-        if network.peers().iter().any(|peer| peer.prefix.is_some()) {
+        // The prefixes of dynamic neighbours must be outside all Subnets and pools.
+        let has_neighbours = network.peers().iter().any(|peer| peer.prefix.is_some());
+        if has_neighbours {
             facts.subnets = self.all::<SubnetSpec, _>().await?;
+        }
+        if has_neighbours || network.extra_prefixes().next().is_some() {
+            facts.service_pools = self.service_pools().await?;
         }
         Ok(facts)
     }
@@ -72,7 +79,65 @@ impl ApiReader {
     /// Facts for the creation or update of a Subnet.
     pub(super) async fn for_subnet(&self) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
-        Ok(Facts { networks, subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() })
+        let (subnets, service_pools) = (self.all::<SubnetSpec, _>().await?, self.service_pools().await?);
+        Ok(Facts { networks, subnets, service_pools, ..Facts::default() })
+    }
+
+    /// Facts for the creation of a ServicePool, and for objects with addresses of their own: all
+    /// owners of addresses.
+    pub(super) async fn for_owned_addresses(&self) -> Result<Facts, kube::Error> {
+        let mut facts = self.for_subnet().await?;
+        facts.addressed_nodes = self.addressed_nodes().await?;
+        Ok(facts)
+    }
+
+    /// Facts for the update of a ServicePool.
+    pub(super) async fn for_service_pool_update(&self, old: &ServicePool) -> Result<Facts, kube::Error> {
+        let mut facts = self.for_owned_addresses().await?;
+        let blocks = old.spec.blocks().unwrap_or_default();
+        let is_in = |claim: &ServiceAddress| {
+            claim.spec.address().is_ok_and(|address| blocks.iter().any(|block| block.contains(address)))
+        };
+        facts.claims = self.all::<ServiceAddressSpec, ServiceAddress>().await?;
+        facts.claims.retain(is_in);
+        Ok(facts)
+    }
+
+    /// Facts for the deletion of a ServicePool. An unreadable object has no addresses, but its
+    /// claims name it.
+    pub(super) async fn for_service_pool_deletion(&self, old: &ServicePool) -> Result<Facts, kube::Error> {
+        let blocks = old.spec.blocks().unwrap_or_default();
+        let mut claims = self.all::<ServiceAddressSpec, ServiceAddress>().await?;
+        claims.retain(|claim| {
+            let address = claim.spec.address();
+            claim.spec.pool == old.name()
+                || address.is_ok_and(|address| blocks.iter().any(|block| block.contains(address)))
+        });
+        claims.truncate(ENOUGH as usize);
+        Ok(Facts { claims, ..Facts::default() })
+    }
+
+    /// All ServicePools; none in a cluster without Trunkline's own kinds.
+    async fn service_pools(&self) -> Result<Vec<ServicePool>, kube::Error> {
+        match self.all::<ServicePoolSpec, _>().await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            answer => answer,
+        }
+    }
+
+    /// All Nodes with their addresses.
+    async fn addressed_nodes(&self) -> Result<Vec<(String, Vec<IpAddr>)>, kube::Error> {
+        let api: Api<KubeNode> = Api::all(self.client.clone());
+        let mut parameters = ListParams::default().limit(PAGE);
+        let mut nodes = Vec::new();
+        loop {
+            let page = api.list(&parameters).await?;
+            nodes.extend(page.items.iter().map(|node| (node.name_any(), node_addresses(node))));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(nodes),
+            }
+        }
     }
 
     /// Facts for the deletion of a Subnet.

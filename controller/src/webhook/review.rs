@@ -21,9 +21,11 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use trunkline_api::kube::{Kind, Lenient, Object};
-use trunkline_api::names::GROUP;
+use trunkline_api::names::{GROUP, OWN_GROUP};
 use trunkline_api::resources::{
-    IPInstance, IPInstanceSpec, Network, NetworkSpec, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
+    AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, Network, NetworkSpec, NodeInfo,
+    NodeInfoSpec, ServiceAdvertisement, ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet,
+    SubnetSpec,
 };
 use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
@@ -33,7 +35,9 @@ use super::facts::ApiReader;
 use super::log_limit::LogLimit;
 use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
-use super::rules::{RuleResult, ipinstance, network, nodeinfo, pod, subnet};
+use super::rules::{
+    RuleResult, anycast, ipinstance, network, nodeinfo, pod, service_advertisement, service_pool, subnet,
+};
 use crate::cluster::ClusterReader;
 use crate::selection::Policy;
 
@@ -161,15 +165,17 @@ impl<V: ClusterReader> Reviewer<V> {
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
     ) -> Result<ReviewResponse, ReviewError> {
-        let is_ours = request.kind.group == GROUP;
-        match (kind, request.kind.kind.as_str()) {
-            (ReviewKind::Validate, "Network") if is_ours => self.network(request, client).await,
-            (ReviewKind::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
-            (ReviewKind::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
-            (ReviewKind::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
-            (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
-                self.pod(kind, request, client).await
+        match (kind, request.kind.group.as_str(), request.kind.kind.as_str()) {
+            (ReviewKind::Validate, GROUP, "Network") => self.network(request, client).await,
+            (ReviewKind::Validate, GROUP, "Subnet") => self.subnet(request, client).await,
+            (ReviewKind::Validate, GROUP, "IPInstance") => self.ipinstance(request, client).await,
+            (ReviewKind::Validate, GROUP, "NodeInfo") => self.nodeinfo(request, client).await,
+            (ReviewKind::Validate, OWN_GROUP, "ServicePool") => self.service_pool(request, client).await,
+            (ReviewKind::Validate, OWN_GROUP, "ServiceAdvertisement") => {
+                self.service_advertisement(request, client).await
             }
+            (ReviewKind::Validate, OWN_GROUP, "AnycastAddress") => self.anycast(request, client).await,
+            (_, "", "Pod") if request.operation == Operation::Create => self.pod(kind, request, client).await,
             // The request comes from a webhook configuration with additional rules.
             _ => Ok(ReviewResponse::default()),
         }
@@ -244,6 +250,70 @@ impl<V: ClusterReader> Reviewer<V> {
                 Ok(nodeinfo::claim(new, &reader.for_nodeinfo(new.name()).await?))
             }
             Change::Delete(_) => Ok(Ok(())),
+        })
+        .await
+    }
+
+    async fn service_pool(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<ReviewResponse, ReviewError> {
+        judge::<ServicePoolSpec, ServicePool>(request, async |change| {
+            let reader = self.reader(client).await;
+            Ok(match change {
+                Change::Create(new) => service_pool::create(new, &reader.for_owned_addresses().await?),
+                Change::Update(old, new) => {
+                    service_pool::update(old, new, &reader.for_service_pool_update(old).await?)
+                }
+                Change::Delete(old) => {
+                    service_pool::delete(old, &reader.for_service_pool_deletion(old).await?)
+                }
+            })
+        })
+        .await
+    }
+
+    async fn service_advertisement(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<ReviewResponse, ReviewError> {
+        let mut warnings = Vec::new();
+        let mut answer = judge::<ServiceAdvertisementSpec, ServiceAdvertisement>(request, async |change| {
+            let facts = match &change {
+                Change::Delete(_) => return Ok(Ok(())),
+                _ => self.reader(client).await.for_owned_addresses().await?,
+            };
+            if let Change::Create(new) | Change::Update(_, new) = &change {
+                warnings = service_advertisement::warnings(new, &facts);
+            }
+            Ok(match change {
+                Change::Create(new) => service_advertisement::create(new, &facts),
+                Change::Update(old, new) => service_advertisement::update(old, new, &facts),
+                Change::Delete(_) => Ok(()),
+            })
+        })
+        .await?;
+        answer.warnings.append(&mut warnings);
+        Ok(answer)
+    }
+
+    async fn anycast(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<ReviewResponse, ReviewError> {
+        judge::<AnycastAddressSpec, AnycastAddress>(request, async |change| {
+            let facts = match &change {
+                Change::Delete(_) => return Ok(Ok(())),
+                _ => self.reader(client).await.for_owned_addresses().await?,
+            };
+            Ok(match change {
+                Change::Create(new) => anycast::create(new, &facts),
+                Change::Update(old, new) => anycast::update(old, new, &facts),
+                Change::Delete(_) => Ok(()),
+            })
         })
         .await
     }
@@ -408,10 +478,17 @@ fn texts(faults: &[Fault]) -> String {
 
 /// The kind as a metric label. A label must not have arbitrary values from a request.
 fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
-    ["Network", "Subnet", "IPInstance", "NodeInfo", "Pod"]
-        .into_iter()
-        .find(|kind| *kind == request.kind.kind)
-        .unwrap_or("unknown")
+    const KNOWN: [&str; 8] = [
+        "Network",
+        "Subnet",
+        "IPInstance",
+        "NodeInfo",
+        "ServicePool",
+        "ServiceAdvertisement",
+        "AnycastAddress",
+        "Pod",
+    ];
+    KNOWN.into_iter().find(|kind| *kind == request.kind.kind).unwrap_or("unknown")
 }
 
 /// The longest text of a request in a log line, and the longest reason, in characters.

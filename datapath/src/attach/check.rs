@@ -157,7 +157,8 @@ fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceErr
     let mut found = Vec::new();
     for family in IpFamily::ALL {
         let list = |batch: &mut Batch| batch.dump_addresses(family);
-        found.extend(connection.list(list, objects::read_address).step("list the addresses")?);
+        let listed = connection.list(list, objects::read_address).step("list the addresses")?;
+        found.extend(listed.into_iter().map(|address| (address.ifindex, address.prefix)));
     }
     Ok(found)
 }

@@ -12,39 +12,20 @@
 //!   replace a Trunkline route, and default routes, because the default route's link carries the
 //!   VLANs;
 //! - neighbour entries of other programs, except deletions, which may be of a Trunkline entry, and
-//!   FDB entries.
+//!   FDB entries;
+//! - nftables' rules and elements of other programs: kube-proxy in mode iptables rewrites a rule for
+//!   each port of each Service at every change.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
-use netlink_sys::{Socket, SocketAddr};
 use socket2::{SockFilter, SockRef};
-use tokio::io::unix::AsyncFd;
 
 use crate::bpf;
-use crate::netlink::message::{self, Message};
+use crate::netlink::events::{Events, NFTABLES};
 use crate::netlink::objects::PROTOCOL;
-use crate::sockets::{self, OwnsDescriptor};
-
-/// A notification socket.
-pub(super) struct Events {
-    socket: Socket,
-    buffer: Vec<u8>,
-}
-
-/// The result of a read.
-pub(super) enum ReadResult {
-    /// A datagram, in [`Events::messages`].
-    Message,
-    /// No notification is pending.
-    WouldBlock,
-    /// Notifications were lost.
-    Overrun,
-}
-
-/// `NFNLGRP_NFTABLES`: all changes of the nftables ruleset.
-const NFTABLES: u32 = 7;
+use crate::nft;
 
 const GROUPS: [u32; 10] = [
     libc::RTNLGRP_LINK,
@@ -59,62 +40,24 @@ const GROUPS: [u32; 10] = [
     libc::RTNLGRP_IPV4_NETCONF,
 ];
 
+/// Size of the receive buffers in octets.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
 impl Events {
     /// Listens in the calling thread's network namespace. Notifications caused by `own_port` are
     /// dropped.
     pub(super) fn open(own_port: u32) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_ROUTE)?;
         SockRef::from(&socket).attach_filter(&filter(own_port))?;
-        Events::listen(socket, &GROUPS)
+        Events::listen(socket, &GROUPS, RECEIVE_BUFFER)
     }
 
-    /// Listens for changes of the nftables ruleset. Notifications caused by `own_port` are dropped.
+    /// Listens for changes of the agent's nftables tables, and for new chains of all programs.
+    /// Notifications caused by `own_port` are dropped.
     pub(super) fn open_nftables(own_port: u32) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_NETFILTER)?;
-        let filter = [bpf::load_word(12), bpf::equal(own_port.to_be(), 1, 0), bpf::KEEP, bpf::DROP];
-        SockRef::from(&socket).attach_filter(&filter)?;
-        Events::listen(socket, &[NFTABLES])
-    }
-
-    fn listen(mut socket: Socket, groups: &[u32]) -> io::Result<Events> {
-        socket.bind(&SocketAddr::new(0, 0))?;
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
-        for group in groups {
-            socket.add_membership(*group)?;
-        }
-        socket.set_non_blocking(true)?;
-        Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })
-    }
-
-    /// Registers the socket with the current runtime.
-    pub(super) fn register(self) -> io::Result<AsyncFd<Events>> {
-        sockets::register(self)
-    }
-
-    /// Reads one datagram.
-    pub(super) fn read(&mut self) -> io::Result<ReadResult> {
-        self.buffer.clear();
-        match self.socket.recv(&mut self.buffer, 0) {
-            Ok(_) => Ok(ReadResult::Message),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(ReadResult::Overrun),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(ReadResult::WouldBlock),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(ReadResult::WouldBlock),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The messages of the last datagram.
-    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
-        message::messages(&self.buffer)
-    }
-}
-
-// The socket is never replaced, as `OwnsDescriptor` requires.
-impl OwnsDescriptor for Events {}
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        SockRef::from(&socket).attach_filter(&nftables_filter(own_port))?;
+        Events::listen(socket, &[NFTABLES], RECEIVE_BUFFER)
     }
 }
 
@@ -141,4 +84,90 @@ fn filter(own_port: u32) -> [SockFilter; 16] {
         bpf::KEEP,
         bpf::DROP,
     ]
+}
+
+/// The filter for nftables: it keeps a datagram with a message about a table whose name begins like
+/// those of the agent, or about a new chain. A datagram has up to 4 KiB of messages of one
+/// transaction, so the filter follows the messages' lengths. Classic BPF has no loops: the steps
+/// repeat. Offsets are in `nlmsghdr` (length 0, type 4, port 12); after `nfgenmsg`, the first
+/// attribute is the table's name (value at 24).
+fn nftables_filter(own_port: u32) -> Vec<SockFilter> {
+    /// More messages than a datagram has.
+    const MESSAGES: usize = 96;
+    const NAME: [u8; 4] = *b"trun";
+    /// Cells of the scratch memory.
+    const OFFSET: u32 = 0;
+    const LENGTH: u32 = 1;
+    // The lower octets of a length; a datagram is shorter than 64 KiB.
+    let [low, high] = if cfg!(target_endian = "little") { [0, 1] } else { [3, 2] };
+    let new_chain = u32::from(nft::NEW_CHAIN.to_be());
+    let message = || {
+        [
+            bpf::load_half_at_index(4),
+            bpf::equal(new_chain, 2, 0), // jump to KEEP
+            bpf::load_word_at_index(24),
+            bpf::equal(u32::from_be_bytes(NAME), 0, 1),
+            bpf::KEEP,
+            bpf::store_index(OFFSET),
+            bpf::load_octet_at_index(high),
+            bpf::shift_left(8),
+            bpf::store(LENGTH),
+            bpf::load_octet_at_index(low),
+            bpf::restore_index(LENGTH),
+            bpf::OR_INDEX,
+            bpf::add(3),
+            bpf::mask(!3),
+            bpf::restore_index(OFFSET),
+            bpf::ADD_INDEX,
+            bpf::INDEX_IS_VALUE, // the next message; beyond the end, its load drops the datagram
+        ]
+    };
+    let mut filter =
+        vec![bpf::load_word(12), bpf::equal(own_port.to_be(), 0, 1), bpf::DROP, bpf::set_index(0)];
+    (0..MESSAGES).for_each(|_| filter.extend(message()));
+    filter.push(bpf::KEEP);
+    filter
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// A message about a table.
+    fn message(kind: u16, port: u32, table: &str, rest: usize) -> Vec<u8> {
+        let name = [table.as_bytes(), &[0]].concat();
+        let attribute = [&(4 + name.len() as u16).to_ne_bytes()[..], &1_u16.to_ne_bytes(), &name].concat();
+        let mut body = [vec![2, 0, 0, 7], attribute].concat();
+        body.resize(body.len().next_multiple_of(4) + rest, 0);
+        let header = [16 + body.len() as u32, u32::from(kind), 1, port].map(u32::to_ne_bytes).concat();
+        let mut message = [header, body].concat();
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    }
+
+    #[test]
+    fn only_own_tables_and_new_chains_pass_the_nftables_filter() {
+        let (sender, receiver) = UnixDatagram::pair().unwrap();
+        SockRef::from(&receiver).attach_filter(&nftables_filter(7)).unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let passes = |messages: &[Vec<u8>]| {
+            sender.send(&messages.concat()).unwrap();
+            receiver.recv(&mut [0; 8192]).is_ok()
+        };
+        let (rule, chain, generation) = (10 << 8 | 6, nft::NEW_CHAIN, 10 << 8 | 15);
+        let foreign = || message(rule, 9, "nat", 400);
+        let own = message(rule, 9, "trunkline-guard", 100);
+        assert!(passes(std::slice::from_ref(&own)));
+        assert!(!passes(&[foreign()]));
+        assert!(passes(&[foreign(), foreign(), own.clone()]), "the third message");
+        assert!(passes(&[message(rule, 9, "kube-proxy", 3), own]), "lengths are rounded up");
+        assert!(!passes(&[message(rule, 7, "trunkline", 40)]), "own request");
+        assert!(passes(&[message(chain, 9, "nat", 40)]));
+        assert!(!passes(&[message(generation, 9, "x", 12)]));
+        assert!(!passes(&vec![message(rule, 9, "f", 0); 90]));
+        assert!(passes(&[vec![0; 40]]), "an impossible length: the owner decides");
+        assert!(!passes(&[vec![1; 3]]));
+    }
 }

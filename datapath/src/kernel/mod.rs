@@ -40,10 +40,13 @@ mod topology;
 pub use owner::repairs::{RepairKind, Repairs};
 
 /// The start configuration of the kernel owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelConfig {
     /// Families with routes of the last run that stay until [`KernelHandle::release`].
     pub hold: BTreeSet<IpFamily>,
+    /// The addresses of the last plan of the last run. Kernels before 5.18 do not record the
+    /// program that added an address.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// The reason why a change of the kernel failed.

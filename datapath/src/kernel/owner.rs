@@ -27,7 +27,6 @@ use tokio::sync::{mpsc, watch};
 use self::reason::Reason;
 use self::repairs::{RepairKind, Repairs};
 use self::routes::WantedRoutes;
-use super::events::{Events, ReadResult};
 use super::scan::{self, Neighbours, Routes, Scan};
 use super::topology::{self, Topology};
 use super::{
@@ -35,6 +34,7 @@ use super::{
     Urgent,
 };
 use crate::family::IpFamily;
+use crate::netlink::events::{Events, ReadResult};
 use crate::netlink::objects;
 use crate::netlink::{Batch, Connection, NetlinkError, Refusal};
 use crate::nft::guard::Guard;
@@ -45,6 +45,7 @@ use crate::plan::{
 };
 use crate::sysctl::{self, PodSettings};
 
+mod addresses;
 mod filter;
 mod learned;
 mod links;
@@ -76,6 +77,8 @@ enum Request {
     Neighbour(IpAddr),
     DeleteNeighbour,
     Link(u32),
+    Address(IpAddr),
+    DeleteAddress(IpAddr),
 }
 
 pub(super) struct Owner {
@@ -146,8 +149,9 @@ impl Owner {
         let mut connection = Connection::open()?;
         // The listener is opened before the scan, so no change between the two is missed.
         let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
-        let Scan { topology, routes, rules, neighbours, used_tables, gateways } =
+        let Scan { mut topology, routes, rules, neighbours, used_tables, gateways } =
             scan::scan(&mut connection, true)?;
+        topology.claim(&config.addresses);
         Ok(Owner {
             connection,
             events: Some(events),
@@ -409,6 +413,7 @@ impl Owner {
         let old = std::mem::replace(&mut self.plan, plan);
         self.planned = true;
         self.settle_links()?;
+        self.settle_addresses();
         self.settle_neighbours(&old.neighbours);
         self.settle_fdb()?;
         let mut keys: BTreeSet<RouteKey> =
@@ -644,6 +649,15 @@ impl Owner {
                 }
                 (Request::Neighbour(address), _) => format!("neighbour {address}"),
                 (Request::Link(index), _) => format!("link {index}"),
+                // The address is already deleted.
+                (Request::DeleteAddress(_), libc::EADDRNOTAVAIL) => continue,
+                (Request::DeleteAddress(address), _) => format!("deletion of address {address}"),
+                (Request::Address(address), _) => {
+                    if let Some(link) = self.topology.loopback() {
+                        link.own.remove(address);
+                    }
+                    format!("address {address}")
+                }
             };
             self.fault(Reason::Errno(refusal.errno), format!("{what}: {refusal}"));
             first.get_or_insert((what, refusal));
@@ -696,8 +710,10 @@ impl Owner {
             scan::scan(&mut self.connection, true)?;
         let gateways_changed = std::mem::replace(&mut self.gateways, gateways.clone()) != gateways;
         let links = self.topology.links();
+        let known = self.topology.loopback().map(|link| std::mem::take(&mut link.own)).unwrap_or_default();
         let planned = std::mem::replace(&mut self.topology, topology).planned;
         self.topology.planned.extend(planned.iter().filter(|index| self.topology.links.contains_key(index)));
+        self.topology.claim(&known);
         self.farther.clear();
         let gone: Vec<String> = self
             .pod_names
@@ -752,6 +768,9 @@ impl Owner {
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
+        for address in self.settle_addresses() {
+            self.repaired(RepairKind::Address, u64::from(known.contains(&address)), address);
+        }
         let forwarding = self.settle_fdb()? as u64;
         self.repaired(RepairKind::Forwarding, forwarding, "found by a scan");
         self.forwarding.repairs += forwarding;

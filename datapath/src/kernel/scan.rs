@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 
 use super::topology::{LinkState, Topology};
 use crate::family::IpFamily;
-use crate::netlink::objects::{self, LinkInfo, NeighbourEntry, NeighbourInfo, PROTOCOL};
+use crate::netlink::objects::{self, AddressInfo, LinkInfo, NeighbourEntry, NeighbourInfo, PROTOCOL};
 use crate::netlink::{Batch, Connection, NetlinkError};
-use crate::plan::{Hop, MAIN_TABLE, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
+use crate::plan::{Hop, LOOPBACK, MAIN_TABLE, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// Trunkline's routes with target and metric (0: the family's default).
 pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
@@ -54,6 +54,13 @@ pub(super) struct Scan {
     pub(super) gateways: BTreeSet<(IpFamily, Hop)>,
 }
 
+/// Whether a plan of this or an earlier run added the address.
+pub(super) fn is_own(address: &AddressInfo, link: &LinkInfo) -> bool {
+    address.protocol == PROTOCOL
+        && link.name == LOOPBACK
+        && address.prefix.prefix_len() == address.prefix.max_prefix_len()
+}
+
 /// The routers of a default route in the main table, with their links.
 pub(super) fn gateways(route: &objects::RouteInfo) -> impl Iterator<Item = (IpFamily, Hop)> {
     let is_default = route.key.table == MAIN_TABLE && route.key.prefix.prefix_len() == 0;
@@ -68,7 +75,7 @@ pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, N
     let links = connection.list(Batch::dump_links, objects::read_link)?;
     scan.used_tables.extend(links.iter().filter_map(|link: &LinkInfo| link.vrf_table));
     scan.topology.links =
-        links.into_iter().map(|info| (info.index, LinkState { info, addresses: Vec::new() })).collect();
+        links.into_iter().map(|info| (info.index, LinkState { info, ..LinkState::default() })).collect();
     let planned: Vec<u32> = scan
         .topology
         .links
@@ -79,9 +86,13 @@ pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, N
     scan.topology.planned.extend(planned);
     for family in IpFamily::ALL {
         let addresses = connection.list(|batch| batch.dump_addresses(family), objects::read_address)?;
-        for (index, address) in addresses {
-            if let Some(link) = scan.topology.links.get_mut(&index) {
-                link.addresses.push(address);
+        for address in addresses {
+            if let Some(link) = scan.topology.links.get_mut(&address.ifindex) {
+                if is_own(&address, &link.info) {
+                    link.own.insert(address.prefix.addr());
+                } else {
+                    link.addresses.push(address.prefix);
+                }
             }
         }
         for rule in connection.list(|batch| batch.dump_rules(family), objects::read_rule)? {

@@ -7,13 +7,15 @@ use ipnet::IpNet;
 
 use crate::naming::ALIAS_PREFIX;
 use crate::netlink::objects::LinkInfo;
-use crate::plan::{Hop, Link, RouteTarget};
+use crate::plan::{Hop, LOOPBACK, Link, RouteTarget};
 
 /// One link with its addresses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkState {
     pub(super) info: LinkInfo,
     pub(super) addresses: Vec<IpNet>,
+    /// Addresses that this or an earlier plan added; they are not in `addresses`.
+    pub(super) own: BTreeSet<IpAddr>,
 }
 
 /// All links of the namespace.
@@ -81,6 +83,20 @@ impl Topology {
         marked || self.planned.contains(&info.index)
     }
 
+    /// The loopback interface.
+    pub(super) fn loopback(&mut self) -> Option<&mut LinkState> {
+        self.links.values_mut().find(|link| link.info.name == LOOPBACK)
+    }
+
+    /// Records that the plan of this or an earlier run added these addresses, if they exist.
+    pub(super) fn claim(&mut self, own: &BTreeSet<IpAddr>) {
+        let Some(loopback) = self.loopback() else { return };
+        let is_own = |prefix: &IpNet| own.contains(&prefix.addr()) && *prefix == IpNet::from(prefix.addr());
+        let claimed: Vec<IpAddr> =
+            loopback.addresses.extract_if(.., |it| is_own(it)).map(|it| it.addr()).collect();
+        loopback.own.extend(claimed);
+    }
+
     /// The link with this name.
     pub(super) fn named(&self, name: &str) -> Option<&LinkInfo> {
         self.links.values().map(|link| &link.info).find(|info| info.name == name)
@@ -144,6 +160,7 @@ mod tests {
         LinkState {
             info: LinkInfo { index, name: name.to_owned(), flags, ..LinkInfo::default() },
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            own: BTreeSet::new(),
         }
     }
 

@@ -99,6 +99,15 @@ pub fn attributes<'a, A>(
         .filter_map(move |attribute| read(&attribute).ok())
 }
 
+/// All attributes in `octets`: kind without flags, and value. A truncated attribute ends the
+/// iterator.
+pub fn values(octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(octets).filter_map(Result::ok).filter_map(|nla| {
+        let (kind, length) = (nla.kind(), usize::from(nla.length()));
+        Some((kind, nla.into_inner().get(4..length)?))
+    })
+}
+
 /// Reads an RTM_NEWNETCONF: a change of the sysctl settings of one link, or of all links (none).
 /// Returns the link if the message is for IPv4 and contains `rp_filter`.
 pub fn read_reverse_path(body: &[u8]) -> Option<Option<u32>> {

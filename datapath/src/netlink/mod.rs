@@ -22,6 +22,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+pub(crate) mod events;
 mod ipvlan;
 mod links;
 pub mod lookup;

@@ -18,7 +18,7 @@ use netlink_packet_core::{
     ParseableParametrized,
 };
 use netlink_packet_route::address::{
-    AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressScope,
+    AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressProtocol, AddressScope, CacheInfo,
 };
 use netlink_packet_route::link::{
     AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, InfoVrf,
@@ -62,6 +62,10 @@ const NESTED: u16 = 1 << 15;
 const HOST_END: [(u16, u32); 4] = [(3, 1), (4, 0), (6, 0), (8, 1)];
 // This constant of neighbour.h is not in libc.
 const NDA_PROTOCOL: u16 = 12;
+// This constant of if_addr.h is not in libc.
+const IFA_PROTO: u16 = 11;
+/// A lifetime without an end (INFINITY_LIFE_TIME).
+const FOREVER: u32 = u32::MAX;
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -302,6 +306,29 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewAddress(message));
     }
 
+    /// Adds an address of the host with Trunkline's protocol number, which kernels before 5.18
+    /// ignore. Programs can bind the address, but the kernel never selects it as a source: an IPv4
+    /// address has scope host, and an IPv6 address is deprecated (RFC 6724, rule 3).
+    pub fn put_host_address(&mut self, index: u32, address: IpAddr) {
+        let mut message = host_address(index, address);
+        message.header.scope = AddressScope::Host;
+        message.attributes.push(AddressAttribute::Protocol(AddressProtocol::from(PROTOCOL)));
+        if address.is_ipv6() {
+            let mut lifetimes = CacheInfo::default();
+            (lifetimes.ifa_preferred, lifetimes.ifa_valid) = (0, FOREVER);
+            let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
+            message
+                .attributes
+                .extend([AddressAttribute::CacheInfo(lifetimes), AddressAttribute::Flags(flags)]);
+        }
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewAddress(message));
+    }
+
+    /// Deletes an address of the host.
+    pub fn delete_host_address(&mut self, index: u32, address: IpAddr) {
+        self.push(0, RouteNetlinkMessage::DelAddress(host_address(index, address)));
+    }
+
     /// Lists addresses of a family.
     pub fn dump_addresses(&mut self, family: IpFamily) {
         let mut message = AddressMessage::default();
@@ -502,6 +529,19 @@ impl Batch {
     }
 }
 
+/// An address that connects no other host.
+fn host_address(index: u32, address: IpAddr) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header = AddressHeader {
+        family: family_of(address),
+        prefix_len: IpNet::from(address).prefix_len(),
+        index,
+        ..AddressHeader::default()
+    };
+    message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+    message
+}
+
 fn neighbour_at(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header = NeighbourHeader { family: family_of(address), ifindex, ..NeighbourHeader::default() };
@@ -608,19 +648,32 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
     Some(link)
 }
 
-/// Reads an RTM_NEWADDR or RTM_DELADDR: the link's index, and the address with its length.
-pub fn read_address(body: &[u8]) -> Option<(u32, IpNet)> {
-    const WANTED: &[u16] = &[libc::IFA_LOCAL, libc::IFA_ADDRESS];
+/// An address as the kernel describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressInfo {
+    /// Index of the link.
+    pub ifindex: u32,
+    /// The address, with the length of its prefix.
+    pub prefix: IpNet,
+    /// IFA_PROTO of the program that added the address; 0 before Linux 5.18.
+    pub protocol: u8,
+}
+
+/// Reads an RTM_NEWADDR or RTM_DELADDR.
+pub fn read_address(body: &[u8]) -> Option<AddressInfo> {
+    const WANTED: &[u16] = &[libc::IFA_LOCAL, libc::IFA_ADDRESS, IFA_PROTO];
     let header = AddressHeader::parse(body).ok()?;
-    let mut found = None;
+    let (mut found, mut protocol) = (None, 0);
     for attribute in attributes(&body[header.buffer_len()..], WANTED, AddressAttribute::parse) {
         match attribute {
             AddressAttribute::Local(address) => found = Some(address),
             AddressAttribute::Address(address) if found.is_none() => found = Some(address),
+            AddressAttribute::Protocol(by) => protocol = by.into(),
             _ => {}
         }
     }
-    Some((header.index, IpNet::new(found?, header.prefix_len).ok()?))
+    let prefix = IpNet::new(found?, header.prefix_len).ok()?;
+    Some(AddressInfo { ifindex: header.index, prefix, protocol })
 }
 
 /// A neighbour entry as the kernel describes it.

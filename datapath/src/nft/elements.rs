@@ -12,7 +12,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NlasIterator, parse_string,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR,
+    parse_string,
 };
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
@@ -25,6 +26,7 @@ const BATCH_END: u16 = BATCH_BEGIN + 1;
 const NEW_ELEMENTS: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_NEWSETELEM as u16;
 const GET_ELEMENTS: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_GETSETELEM as u16;
 const DELETE_ELEMENTS: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_DELSETELEM as u16;
+const GET_GENERATION: u16 = SUBSYSTEM << 8 | libc::NFT_MSG_GETGEN as u16;
 const GET_OBJECTS: u16 = SUBSYSTEM << 8 | 19; // NFT_MSG_GETOBJ
 
 /// Flag of an attribute that contains attributes.
@@ -42,6 +44,8 @@ const OBJECT_TABLE: u16 = 1;
 const OBJECT_NAME: u16 = 2;
 const OBJECT_DATA: u16 = 4;
 const COUNTER_PACKETS: u16 = 2;
+// NFTA_GEN_ID
+const GENERATION: u16 = 1;
 
 /// Maximum number of elements in one message: an attribute's length has 16 bits.
 const ELEMENTS_PER_MESSAGE: usize = 512;
@@ -255,8 +259,8 @@ impl Connection {
             GET_ELEMENTS,
             set.family,
             |message| list(message, set, std::iter::empty(), false),
-            |body| {
-                for list in nested(body, LIST_ELEMENTS) {
+            |message| {
+                for list in nested(after_header(message), LIST_ELEMENTS) {
                     for element in nested(list, ELEMENT) {
                         let value = |kind| nested(element, kind).flat_map(|data| nested(data, VALUE)).next();
                         if let Some(key) = value(KEY) {
@@ -277,7 +281,8 @@ impl Connection {
             GET_OBJECTS,
             family,
             |message| text(message, OBJECT_TABLE, table),
-            |body| {
+            |message| {
+                let body = after_header(message);
                 let name = nested(body, OBJECT_NAME).find_map(|name| parse_string(name).ok());
                 let of_table = nested(body, OBJECT_TABLE).find_map(|name| parse_string(name).ok());
                 let packets = nested(body, OBJECT_DATA).flat_map(|data| nested(data, COUNTER_PACKETS)).next();
@@ -292,13 +297,36 @@ impl Connection {
         Ok(found)
     }
 
-    fn dump(
+    /// The generation of the ruleset. Each commit increases it.
+    pub(crate) fn generation(&mut self) -> io::Result<u32> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut batch = Messages::default();
+        batch.push(GET_GENERATION, 0, self.sequence, libc::AF_UNSPEC, |_| {});
+        self.socket.send(&batch.octets, 0)?;
+        loop {
+            self.read()?;
+            let mut answers = message::messages(&self.receive);
+            let Some(answer) = answers.find(|message| message.sequence == self.sequence) else {
+                continue; // an answer to an earlier request
+            };
+            if answer.kind == NLMSG_ERROR {
+                return Err(error_of(&answer).unwrap_or_else(|| io::ErrorKind::InvalidData.into()));
+            }
+            let number = nested(after_header(&answer), GENERATION).find_map(|id| id.try_into().ok());
+            return number.map(u32::from_be_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into());
+        }
+    }
+
+    /// Runs a dump request (`NFT_MSG_GET…` of a table family) and passes each object's message to
+    /// `each`. Returns whether the list is whole: no object changed meanwhile.
+    pub(crate) fn dump(
         &mut self,
         kind: u16,
         family: i32,
         request: impl FnOnce(&mut Vec<u8>),
-        mut each: impl FnMut(&[u8]),
-    ) -> io::Result<()> {
+        mut each: impl FnMut(&Message<'_>),
+    ) -> io::Result<bool> {
+        let mut whole = true;
         self.sequence = self.sequence.wrapping_add(1);
         let mut batch = Messages::default();
         batch.push(kind, NLM_F_DUMP, self.sequence, family, request);
@@ -308,10 +336,11 @@ impl Connection {
             for message in
                 message::messages(&self.receive).filter(|message| message.sequence == self.sequence)
             {
+                whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return error_of(&message).map_or(Ok(()), Err),
-                    _ => each(message.body.get(4..).unwrap_or_default()),
+                    NLMSG_DONE => return Ok(whole),
+                    NLMSG_ERROR => return error_of(&message).map_or(Ok(whole), Err),
+                    _ => each(&message),
                 }
             }
         }
@@ -329,13 +358,14 @@ fn error_of(message: &Message<'_>) -> Option<io::Error> {
     (code != 0).then(|| io::Error::from_raw_os_error(code.wrapping_neg()))
 }
 
+/// The attributes of a message: the octets after `nfgenmsg`.
+fn after_header<'a>(message: &Message<'a>) -> &'a [u8] {
+    message.body.get(4..).unwrap_or_default()
+}
+
 /// The values of the attributes of one kind.
 fn nested(octets: &[u8], kind: u16) -> impl Iterator<Item = &[u8]> {
-    let of_kind = NlasIterator::new(octets).filter_map(Result::ok).filter(move |nla| nla.kind() == kind);
-    of_kind.filter_map(|nla| {
-        let length = usize::from(nla.length());
-        nla.into_inner().get(4..length)
-    })
+    message::values(octets).filter(move |(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 fn attribute(message: &mut Vec<u8>, kind: u16, content: impl FnOnce(&mut Vec<u8>)) {
@@ -348,7 +378,8 @@ fn attribute(message: &mut Vec<u8>, kind: u16, content: impl FnOnce(&mut Vec<u8>
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-fn text(message: &mut Vec<u8>, kind: u16, text: &str) {
+/// Writes an attribute of text.
+pub(crate) fn text(message: &mut Vec<u8>, kind: u16, text: &str) {
     attribute(message, kind, |value| value.extend_from_slice(&[text.as_bytes(), &[0]].concat()));
 }
 

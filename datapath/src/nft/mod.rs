@@ -160,7 +160,7 @@ pub(crate) fn run(script: &str) -> Result<(), NftError> {
 }
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWCHAIN`.
-const NEW_CHAIN: u16 = 10 << 8 | 3;
+pub(crate) const NEW_CHAIN: u16 = 10 << 8 | 3;
 /// `NFTA_CHAIN_TYPE`.
 const CHAIN_TYPE: u16 = 7;
 

@@ -9,6 +9,8 @@ use ipnet::IpNet;
 pub const SINK_NAME: &str = "trunkline-drop";
 /// Alias of the device.
 pub const SINK_ALIAS: &str = "trunkline:drop";
+/// Name of the loopback interface. It has the plan's addresses.
+pub const LOOPBACK: &str = "lo";
 
 /// One link of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +21,8 @@ pub struct Link {
     pub name: String,
     /// Link-layer address, if it has six octets.
     pub mac: Option<[u8; 6]>,
-    /// Addresses of the link, each with the length of its connected prefix.
+    /// Addresses of the link, each with the length of its connected prefix. The addresses of a plan
+    /// are not among them: they identify no node, router or tunnel.
     pub addresses: Vec<IpNet>,
     /// Whether the link is administratively up.
     pub up: bool,

@@ -28,6 +28,9 @@ pub struct KernelPlan {
     pub sysctls: BTreeMap<String, Sysctl>,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
+    /// Addresses of the host on its loopback interface. None: they are not known yet, and those of
+    /// the last run stay.
+    pub addresses: Option<BTreeSet<IpAddr>>,
     /// Permanent neighbour entries, except pods' entries.
     pub neighbours: BTreeSet<Neighbour>,
     /// All FDB entries of the plan's VXLAN devices.
@@ -134,7 +137,8 @@ pub struct LearnedHop {
 /// The state of the host as the kernel owner found it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelHost {
-    /// Links of this network namespace: without pods' links, but with the links of a plan.
+    /// Links of this network namespace: without pods' links and the plan's addresses, but with the
+    /// links of a plan.
     pub links: Vec<Link>,
     /// Faults of the links of the current plan, as text, by name of the link.
     pub link_faults: BTreeMap<String, String>,

@@ -9,6 +9,7 @@ pub(crate) mod ipam;
 pub(crate) mod l2;
 pub(crate) mod memory;
 pub(crate) mod scrape;
+pub(crate) mod services;
 pub(crate) mod speakers;
 mod traffic;
 

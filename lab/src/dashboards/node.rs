@@ -123,6 +123,30 @@ pub(super) fn dashboard() -> Dashboard {
                 ],
             },
             Row {
+                title: "Service addresses",
+                panels: vec![
+                    Panel::new(Series, "Service addresses", "short", "controller",
+                        &[("sum by (state) (trunkline_service_addresses{instance=~\"$node\"})", "{{state}}")],
+                        "Addresses of Services on the node, by state; `trunkline services` shows each with its reason.")
+                        .alert("TrunklineServiceUnadvertised"),
+                    Panel::new(Series, "Withheld service addresses", "short", "controller",
+                        &[("sum by (reason) (trunkline_services_withheld{instance=~\"$node\"})", "{{reason}}")],
+                        "Addresses that the node does not advertise, by reason; docs/services.md explains each."),
+                    Panel::new(Stat, "Service proxy", "short", "controller", &[("min(trunkline_service_proxy_up{instance=~\"$node\"})", "up")],
+                        "no: kube-proxy does not answer, or is unhealthy; `trunkline doctor` has the details.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineServiceProxyDown").width(6),
+                    Panel::new(Stat, "Rules visible", "short", "controller", &[("min(trunkline_service_proxy_rules_visible{instance=~\"$node\"})", "visible")],
+                        "no: the agent cannot read the rules of the service proxy, and waits a fixed time instead.").words(YES_NO).width(6),
+                    Panel::new(Series, "Rules of the service proxy late", "s", "controller",
+                        &[("trunkline_service_proxy_lag_seconds{instance=~\"$node\"}", "{{instance}}")],
+                        "The time for which rules differ from the endpoints; kube-proxy writes within its minSyncPeriod, 1 s by default.")
+                        .bad(Bounds::Above(30.0)).alert("TrunklineServiceProxyDown"),
+                    Panel::new(Series, "From an event to a peer", "s", "peer",
+                        &[("histogram_quantile(0.99, sum by (le) (increase(trunkline_service_to_fabric_seconds_bucket{instance=~\"$node\"}[$__rate_interval])))", "99 %")],
+                        "The time from an event (an endpoint is ready, or kube-proxy has rules) until a peer has the new prefix, 99th percentile of each interval with a new prefix."),
+                ],
+            },
+            Row {
                 title: "Pods",
                 panels: vec![
                     Panel::new(Series, "Pods by network", "short", "attach", &[("trunkline_network_attachments{instance=~\"$node\"}", "{{network}}")],

@@ -14,9 +14,9 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from api/src/resources, api/src/policy.rs and api/src/kube/rules.rs: edit those. -->
 
-Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with additional fields of Trunkline. In a cluster they are custom
-resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks, Subnets and NodeInfos are files in the folder of manifests
-([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
+Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with additional fields of Trunkline. The kinds of `trunkline.io` are Trunkline's own:
+[Services](services.md#service-addresses) explains them. In a cluster all are custom resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks,
+Subnets, NodeInfos and AnycastAddresses are files in the folder of manifests ([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
 
 In the tables `[]` is any element of a list and `.*` any key of a map. **required** means: required if the object around it exists. A field without a default is
 optional: its text describes the effect, and a missing boolean is `false` unless the text has another default. `kubectl explain network.spec.config` prints the same texts. The
@@ -36,9 +36,10 @@ pub(super) fn page() -> String {
         // Writing into a String cannot fail.
         let _ = write!(
             text,
-            "\n## {kind}\n\n{} `{}/v1`; {}, `kubectl get {}`{}.\n",
+            "\n## {kind}\n\n{} `{}/{}`; {}, `kubectl get {}`{}.\n",
             cell(root["description"].as_str().unwrap_or_default()),
             crd.spec.group,
+            crd.spec.versions.first().map_or("", |version| version.name.as_str()),
             if crd.spec.scope == "Cluster" { "one for the cluster" } else { "in a namespace" },
             names.plural,
             short.collect::<String>(),
@@ -52,6 +53,10 @@ pub(super) fn page() -> String {
 }
 
 fn table(text: &mut String, kind: &str, part: &str, schema: &Value) {
+    // A kind may have a spec or a status without fields.
+    if !schema["properties"].is_object() {
+        return;
+    }
     let about = cell(schema["description"].as_str().unwrap_or_default());
     let _ = write!(
         text,
@@ -99,6 +104,8 @@ mod tests {
             "| `status.peers[].state` |",
             "| `spec.address.ip` |",
             "### Subnet: rules of the API server",
+            "| `spec.serviceSelectors[].matchExpressions[].operator` | `In` or `NotIn` or `Exists` or `DoesNotExist` | **required** |",
+            "`trunkline.io/v1alpha1`; one for the cluster, `kubectl get servicepools`, `tpool` for short.",
         ] {
             assert!(page.contains(row), "{row} is not on the page");
         }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
+use trunkline_bgp::types::ExtendedCommunity;
 
 use super::router::{Path, Router, SECOND, Session, THEIRS, Way, kill, log_of, numbers, write};
 use crate::host::Host;
@@ -145,6 +146,7 @@ impl Router for Bird {
                     as_path: Vec::new(),
                     stale,
                     communities: String::new(),
+                    extended_communities: String::new(),
                     reflected,
                     otc,
                 });
@@ -156,6 +158,8 @@ impl Router for Bird {
                 path.next_hop = rest.trim().to_owned();
             } else if let Some(rest) = line.trim().strip_prefix("BGP.community: ") {
                 path.communities = rest.trim().to_owned();
+            } else if let Some(rest) = line.trim().strip_prefix("BGP.ext_community: ") {
+                path.extended_communities = rest.trim().to_owned();
             } else if line.trim().starts_with("BGP.cluster_list: ") {
                 path.reflected = table.contains("BGP.originator_id: ");
             } else if let Some(rest) = line.trim().strip_prefix("BGP.otc: ") {
@@ -163,6 +167,13 @@ impl Router for Bird {
             }
         }
         Ok(paths)
+    }
+
+    /// It knows no such type: it shows the octets of the type, the AS and the octets of the number.
+    fn link_bandwidth(&self, community: ExtendedCommunity) -> String {
+        let [kind, subtype, a, b, c, d, e, f] = community.0;
+        let (kind, asn) = (u16::from_be_bytes([kind, subtype]), u16::from_be_bytes([a, b]));
+        format!("(unknown 0x{kind:x}, {asn}, {})", u32::from_be_bytes([c, d, e, f]))
     }
 
     fn received(&self, host: &Host, _peer: IpAddr) -> Result<usize> {

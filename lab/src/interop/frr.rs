@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
+use trunkline_bgp::types::ExtendedCommunity;
 
 use super::router::{Path, Router, SECOND, Session, THEIRS, kill, numbers, write};
 use crate::daemons::{start_frr, vtysh, vtysh_json};
@@ -134,10 +135,21 @@ impl Router for Frr {
                 as_path: numbers(path["aspath"]["string"].as_str().unwrap_or_default()),
                 stale: path["stale"] == true,
                 communities: path["community"]["string"].as_str().unwrap_or_default().to_owned(),
+                extended_communities: path["extendedCommunity"]["string"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
                 reflected: path["originatorId"].is_string() && path["clusterList"].is_object(),
                 otc: path["otc"].as_u64().and_then(|asn| u32::try_from(asn).ok()),
             })
             .collect())
+    }
+
+    /// It does not show the form, and shows the bandwidth as a number and in the largest unit.
+    fn link_bandwidth(&self, community: ExtendedCommunity) -> String {
+        let [_, _, a, b, c, d, e, f] = community.0;
+        let (asn, octets) = (u16::from_be_bytes([a, b]), f32::from_be_bytes([c, d, e, f]));
+        format!("LB:{asn}:{octets} ({:.3} Gbps)", octets / 125e6)
     }
 
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize> {

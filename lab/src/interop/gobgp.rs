@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use serde_json::Value;
+use trunkline_bgp::types::ExtendedCommunity;
 
 use super::router::{Path, Router, SECOND, Session, THEIRS, Way, kill, log_of, write};
 use super::us::PATIENCE;
@@ -83,6 +84,15 @@ fn family(prefix: &IpNet) -> &'static str {
     if prefix.addr().is_ipv4() { "ipv4" } else { "ipv6" }
 }
 
+/// The link bandwidths of a list of extended communities.
+fn bandwidths(communities: &[Value]) -> String {
+    let shown = communities.iter().filter_map(|it| {
+        let (asn, octets) = (it["asn"].as_u64()?, it["bandwidth"].as_f64()?);
+        Some(format!("{asn}:{octets}"))
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
 impl Router for GoBgp {
     fn node(&self) -> &'static str {
         "gobgp"
@@ -148,6 +158,10 @@ impl Router for GoBgp {
                     stale: path["stale"] == true,
                     reflected: !of(9).is_null() && !of(10).is_null(),
                     otc: None,
+                    extended_communities: of(16)["value"]
+                        .as_array()
+                        .map(|it| bandwidths(it))
+                        .unwrap_or_default(),
                     communities: communities
                         .map(|it| format!("{}:{}", it >> 16, it & 0xffff))
                         .collect::<Vec<_>>()
@@ -155,6 +169,12 @@ impl Router for GoBgp {
                 }
             })
             .collect())
+    }
+
+    /// It shows both forms as the non-transitive one: only the AS and the number are compared.
+    fn link_bandwidth(&self, community: ExtendedCommunity) -> String {
+        let [_, _, a, b, c, d, e, f] = community.0;
+        format!("{}:{}", u16::from_be_bytes([a, b]), f32::from_be_bytes([c, d, e, f]))
     }
 
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize> {

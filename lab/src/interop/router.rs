@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
+use trunkline_bgp::types::ExtendedCommunity;
 
 use super::us::PATIENCE;
 use crate::host::Host;
@@ -125,6 +126,8 @@ pub(crate) struct Path {
     pub stale: bool,
     /// In the router's notation.
     pub communities: String,
+    /// In the router's notation: see [`Router::link_bandwidth`].
+    pub extended_communities: String,
     /// Whether the path has ORIGINATOR_ID and CLUSTER_LIST (RFC 4456).
     pub reflected: bool,
     /// ONLY_TO_CUSTOMER (RFC 9234).
@@ -145,6 +148,8 @@ pub(crate) trait Router: Sync {
     fn is_established(&self, host: &Host, peer: IpAddr) -> Result<bool>;
     /// The paths of a prefix.
     fn paths(&self, host: &Host, prefix: &IpNet) -> Result<Vec<Path>>;
+    /// A link bandwidth in the notation of [`Path::extended_communities`].
+    fn link_bandwidth(&self, community: ExtendedCommunity) -> String;
     /// The number of IPv4 prefixes from a peer.
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize>;
     /// Advertises one more IPv4 prefix, derived from a number.

@@ -4,7 +4,7 @@
 //! | module | rows about |
 //! |---|---|
 //! | `sessions` | start and end of a session, and its messages |
-//! | `paths` | several paths, reflection, local AS, roles |
+//! | `paths` | several paths, reflection, local AS, link bandwidth, roles |
 //! | `restart` | graceful restart of each side, and long-lived |
 //! | `bfd` | BFD |
 
@@ -131,6 +131,12 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "reflected routes", rfc: "4456", lacks: &[], run: paths::reflection },
     Row { name: "local AS of this side", rfc: "7705", lacks: &[], run: paths::local_as },
     Row { name: "graceful shutdown", rfc: "8326", lacks: &[], run: paths::graceful_shutdown },
+    Row {
+        name: "link bandwidth of originated prefixes",
+        rfc: "10005",
+        lacks: &[],
+        run: paths::link_bandwidth,
+    },
     Row {
         name: "roles and ONLY_TO_CUSTOMER",
         rfc: "9234",

@@ -1,15 +1,15 @@
 //! Source of kube-apiserver, kubectl and kube-proxy: the folder in `KUBEBUILDER_ASSETS`, as in
-//! similar projects' tests. Otherwise the folder is `target/kube/bin`. Go builds its programs once
-//! from the module in `lab/kube-apiserver/`; a newer module file triggers a rebuild. Without the
+//! similar projects' tests. Otherwise Go builds them once per machine ([`super::golang`]). Without the
 //! folder and without Go, an error of one line names the missing part. Helm is obtained in the same
 //! way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::golang::{Module, find_go};
+use crate::cache;
 use crate::fabric::Place;
 use crate::progress::{say, step};
 use crate::shell::{giving_way, run};
@@ -61,12 +61,13 @@ impl Assets {
         Ok(built(place)?.map(|folder| folder.join(PROXY)))
     }
 
-    /// Finds Helm next to the programs or on PATH, or lets Go build it once. The inner error names
-    /// the missing part.
+    /// Finds Helm next to the programs or on PATH, or lets Go build it once per machine. The inner
+    /// error names the missing part.
     pub(crate) fn helm(place: &Place) -> Result<Result<PathBuf, String>> {
         let named = std::env::var_os(VARIABLE).map(|folder| Path::new(&folder).join("helm"));
-        let folder = place.state.parent().context("the target folder")?.join("kube");
-        let own = folder.join("bin/helm");
+        let (_, version) = HELM.rsplit_once('@').context("Helm's version")?;
+        let folder = cache::folder(place)?.join(format!("trunkline/helm-{version}"));
+        let own = folder.join("helm");
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path = std::env::split_paths(&path).map(|folder| folder.join("helm"));
         if let Some(helm) = named.into_iter().chain([own.clone()]).chain(on_path).find(|helm| helm.is_file())
@@ -78,7 +79,7 @@ impl Assets {
                 Err("no helm: install it, or Go (https://go.dev/dl), which builds it once".to_owned()),
             );
         };
-        std::fs::create_dir_all(folder.join("bin"))?;
+        std::fs::create_dir_all(&folder)?;
         let lock = File::create(folder.join("lock"))?;
         lock.lock()?;
         if !own.is_file() {
@@ -87,7 +88,7 @@ impl Assets {
                 .args(["install", HELM])
                 .current_dir(&folder)
                 .env("CGO_ENABLED", "0")
-                .env("GOBIN", folder.join("bin"));
+                .env("GOBIN", &folder);
             step(&format!("go install {HELM}"), || run(&mut command))?;
         }
         Ok(Ok(own))
@@ -98,59 +99,18 @@ impl Assets {
     }
 }
 
-/// Go on PATH, or in the folder of its own archive.
-pub(crate) fn find_go() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
-    folders.map(|f| f.join("go")).find(|go| go.is_file())
-}
-
-/// The folder with the programs that Go built; the inner error reports that Go is missing.
+/// The folder with the programs that Go built; the inner error reports the missing part.
 fn built(place: &Place) -> Result<Result<PathBuf, String>> {
-    let folder = place.state.parent().context("the target folder")?.join("kube");
-    let module = place.repository.join("lab/kube-apiserver");
-    let programs = folder.join("bin");
-    std::fs::create_dir_all(&programs)?;
-    // One process builds the programs, the others use the result.
-    let lock = File::create(folder.join("lock"))?;
-    lock.lock()?;
-    let wanted = std::fs::read_to_string(module.join("go.sum"))?;
-    let built_from = folder.join("built-from");
-    if std::fs::read_to_string(&built_from).is_ok_and(|built| built == wanted) {
-        return Ok(Ok(programs));
-    }
-    let Some(go) = find_go() else {
-        return Ok(Err(format!(
-            "no Kubernetes programs: set {VARIABLE} to a folder with {} and {PROXY}, or install Go (https://go.dev/dl), which builds them once",
+    let module = Module::open(place)?;
+    let programs = PROGRAMS.iter().chain([&PROXY]);
+    let packages: Vec<String> = programs.map(|program| format!("k8s.io/kubernetes/cmd/{program}")).collect();
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let first = || say("  Kubernetes is built from source, once for this machine: five minutes on two cores");
+    match module.build(&packages, first)? {
+        Ok(()) => Ok(Ok(module.folder(packages[0])?)),
+        Err(missing) => Ok(Err(format!(
+            "{missing}; or set {VARIABLE} to a folder with {} and {PROXY}",
             PROGRAMS.join(", ")
-        )));
-    };
-    build(&go, &module, &programs)?;
-    std::fs::write(built_from, wanted)?;
-    Ok(Ok(programs))
-}
-
-fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
-    let go = |args: &[&str]| -> Command {
-        let mut command = giving_way(go);
-        command.args(args).current_dir(module).env("CGO_ENABLED", "0");
-        command
-    };
-    let version = run(&mut go(&["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]))?;
-    let version = version.trim();
-    let (major, minor) = version
-        .trim_start_matches('v')
-        .split_once('.')
-        .and_then(|(major, rest)| Some((major, rest.split_once('.')?.0)))
-        .with_context(|| format!("k8s.io/kubernetes {version:?} is no version"))?;
-    // Clients query a server's version. Without these flags the version would be v0.0.0.
-    let stamp = "k8s.io/component-base/version.git";
-    let flags = format!("-s -w -X {stamp}Version={version} -X {stamp}Major={major} -X {stamp}Minor={minor}");
-    let into = format!("{}/", into.display());
-    say(&format!("  Kubernetes {version} is built from source, once: five minutes on two cores"));
-    step("go build kube-apiserver kubectl kube-proxy", || {
-        let programs = PROGRAMS.iter().chain([&PROXY]).map(|p| format!("k8s.io/kubernetes/cmd/{p}"));
-        run(go(&["build", "-trimpath", "-ldflags", &flags, "-o", &into]).args(programs))
-    })?;
-    Ok(())
+        ))),
+    }
 }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The lab has stand-ins for hybridnet's programs: its daemon is a listening socket, and its plugin
-//! returns the addresses of a pod's IPInstances without a data path. A pod's own containers do not
+//! returns the addresses of a pod's IPInstances without a data path. MetalLB's speaker has a stand-in
+//! that does nothing. A pod's own containers do not
 //! run: only a sandbox and its addresses matter. A manifest's folders of the host are the node's
 //! folders: see [`crate::host`]. The node also gets a `/opt` of its own here.
 
@@ -45,6 +46,9 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 
 /// Path of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Parts of the names of images that have a stand-in.
+const STAND_INS: [&str; 2] = ["hybridnet", "metallb"];
 
 /// The configuration of hybridnet's chart.
 const HYBRIDNET: &str = r#"{"name": "hybridnet", "cniVersion": "0.3.1", "plugins": [
@@ -210,7 +214,7 @@ impl<'a> Kubelet<'a> {
         if container.image.as_ref() != Some(&self.image.name) {
             let image = container.image.as_deref().unwrap_or_default();
             ensure!(
-                image.contains("hybridnet"),
+                STAND_INS.iter().any(|of| image.contains(of)),
                 "image {image} does not exist; the built image is {}",
                 self.image.name
             );
@@ -344,7 +348,7 @@ impl<'a> Kubelet<'a> {
         Ok(folder)
     }
 
-    /// One of hybridnet's programs.
+    /// One of hybridnet's or MetalLB's programs.
     fn stand_in(&self, pod: &str) -> Result<State> {
         if !pod.contains("daemon") {
             return Ok(State::StandIn(None));

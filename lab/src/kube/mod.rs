@@ -10,6 +10,7 @@
 //! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
 //! controller  Trunkline's controller, with any number of replicas
 //! auditor  an auditor of addresses, which finds each duplicate address
+//! service_auditor  an auditor of service addresses
 //! nodes    a fabric's nodes with their agents, joined to the cluster
 //! pods     the simulated parts of a cluster: nodes, namespaces, pods
 //! rights   the programs' accounts with the chart's rights, and a check that these are minimal
@@ -34,6 +35,7 @@ pub(crate) mod controller;
 pub(crate) mod daemon;
 pub(crate) mod doorway;
 pub(crate) mod egress;
+pub(crate) mod golang;
 pub(crate) mod kubelet;
 pub(crate) mod nodes;
 pub(crate) mod pki;
@@ -41,6 +43,7 @@ pub(crate) mod pods;
 pub(crate) mod ports;
 pub(crate) mod proxy;
 pub(crate) mod rights;
+pub(crate) mod service_auditor;
 pub(crate) mod workloads;
 
 use std::fs::File;
@@ -477,6 +480,13 @@ impl Cluster {
         for (file, what) in [
             ("objects.txt", vec!["get", kinds, "-A", "-o", "wide"]),
             ("networking.yaml", vec!["get", "networks,subnets,ipinstances,nodeinfoes", "-A", "-o", "yaml"]),
+            // One request for each kind, because a missing kind fails a whole request.
+            ("services.yaml", vec!["get", "services,endpointslices", "-A", "-o", "yaml"]),
+            ("servicepools.yaml", vec!["get", "servicepools", "-o", "yaml"]),
+            ("serviceaddresses.yaml", vec!["get", "serviceaddresses", "-o", "yaml"]),
+            ("serviceadvertisements.yaml", vec!["get", "serviceadvertisements", "-o", "yaml"]),
+            ("anycastaddresses.yaml", vec!["get", "anycastaddresses", "-o", "yaml"]),
+            ("nodeservices.yaml", vec!["get", "nodeservices", "-o", "yaml"]),
         ] {
             // The API server may be down, or may not have these kinds. A partial answer is still
             // useful.

@@ -1,6 +1,6 @@
 //! Certificates and keys of one cluster, generated for it and deleted with its folder. There are a
-//! CA, the API server's certificate for loopback, and the administrator's certificate (group
-//! system:masters). One more key signs the tokens of service accounts.
+//! CA, the API server's certificate, and the administrator's certificate (group system:masters). One
+//! more key signs the tokens of service accounts. A cluster with nodes has more certificates.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
 /// The certificate authority. Its files are in `folder`.
-pub(super) struct Pki {
+pub(crate) struct Pki {
     folder: PathBuf,
     ca: Authority,
 }
@@ -31,24 +31,64 @@ fn authority(name: &str) -> Result<Authority> {
     Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
 }
 
+/// A user of the API server, by the names in its certificate.
+pub(crate) struct User {
+    name: String,
+    group: Option<String>,
+}
+
+impl User {
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), group: None }
+    }
+
+    pub(crate) fn in_group(name: &str, group: &str) -> Self {
+        Self { name: name.to_owned(), group: Some(group.to_owned()) }
+    }
+}
+
 impl Pki {
-    /// Generates all files for the API server's flags: ca.crt, server.{crt,key},
+    /// Generates all files for the flags of an API server on loopback: ca.crt, server.{crt,key},
     /// accounts.{key,pub}.
     pub(super) fn create(folder: &Path) -> Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let pki = Self { folder: folder.to_owned(), ca: authority("lab-ca")? };
-        pki.write("ca.crt", &pki.ca.pem())?;
-
+        let pki = Self::begin(folder)?;
         let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
         let params = CertificateParams::new(names.map(str::to_owned))?;
         let (certificate, key) = pki.issue(params, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth)?;
         pki.write("server.crt", &certificate)?;
         pki.write("server.key", &key)?;
+        Ok(pki)
+    }
 
+    /// Generates the CA and the key of service accounts: ca.crt, accounts.{key,pub}.
+    pub(crate) fn begin(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let pki = Self { folder: folder.to_owned(), ca: authority("lab-ca")? };
+        pki.write("ca.crt", &pki.ca.pem())?;
         let accounts = KeyPair::generate()?;
         pki.write("accounts.key", &accounts.serialize_pem())?;
         pki.write("accounts.pub", &accounts.public_key_pem())?;
         Ok(pki)
+    }
+
+    /// Writes a certificate and its key, `FILE.crt` and `FILE.key`: of a client, and with names or
+    /// addresses also of a server. Returns both paths.
+    pub(crate) fn certificate(
+        &self,
+        file: &str,
+        user: &User,
+        names: Vec<String>,
+    ) -> Result<(PathBuf, PathBuf)> {
+        let is_server = !names.is_empty();
+        let mut params = CertificateParams::new(names)?;
+        if let Some(group) = &user.group {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        if is_server {
+            params.insert_extended_key_usage(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        let (certificate, key) = self.issue(params, &user.name, ExtendedKeyUsagePurpose::ClientAuth)?;
+        Ok((self.write(&format!("{file}.crt"), &certificate)?, self.write(&format!("{file}.key"), &key)?))
     }
 
     /// The administrator, as the user of a kubeconfig.
@@ -102,7 +142,7 @@ impl Pki {
     }
 
     /// A kubeconfig for one user. The file is JSON, which is also valid YAML.
-    pub(super) fn write_kubeconfig(&self, file: &Path, server: &str, user: &Value) -> Result<()> {
+    pub(crate) fn write_kubeconfig(&self, file: &Path, server: &str, user: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",

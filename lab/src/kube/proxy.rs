@@ -8,6 +8,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
+use crate::cli::ProxyMode;
 use crate::host::Host;
 use crate::shell::Seen;
 
@@ -31,6 +32,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) enum Mode {
     Iptables,
     Nftables,
+}
+
+impl From<ProxyMode> for Mode {
+    fn from(mode: ProxyMode) -> Self {
+        match mode {
+            ProxyMode::Iptables => Self::Iptables,
+            ProxyMode::Nftables => Self::Nftables,
+        }
+    }
 }
 
 impl Mode {
@@ -58,26 +68,30 @@ pub(crate) fn start(
     kubeconfig: &Path,
     mode: Mode,
 ) -> Result<Daemon> {
-    let command = host.command(
-        &program.display().to_string(),
-        [
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--hostname-override={}", host.name),
-            format!("--proxy-mode={}", mode.name()),
-            // Packets from these links are from pods, with any source address.
-            "--detect-local-mode=InterfaceNamePrefix".to_owned(),
-            "--pod-interface-name-prefix=tl".to_owned(),
-            // The values 0 leave these sysctls unchanged, because they belong to the machine and
-            // not to the namespace.
-            "--conntrack-max-per-core=0".to_owned(),
-            "--conntrack-min=0".to_owned(),
-            "--conntrack-tcp-timeout-established=0".to_owned(),
-            "--conntrack-tcp-timeout-close-wait=0".to_owned(),
-            "--oom-score-adj=0".to_owned(),
-            "--v=2".to_owned(),
-        ],
-    );
+    let mut flags = flags(kubeconfig, &host.name, mode);
+    // The default would change the time for connections of the test itself.
+    flags.push("--conntrack-tcp-timeout-close-wait=0".to_owned());
+    let command = host.command(&program.display().to_string(), flags);
     Daemon::start(folder, &format!("kube-proxy-{}", host.name), command)
+}
+
+/// kube-proxy's flags, with the name of its Node.
+pub(crate) fn flags(kubeconfig: &Path, node: &str, mode: Mode) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--hostname-override={node}"),
+        format!("--proxy-mode={}", mode.name()),
+        // Packets from these links are from pods, with any source address.
+        "--detect-local-mode=InterfaceNamePrefix".to_owned(),
+        "--pod-interface-name-prefix=tl".to_owned(),
+        // The values 0 leave these sysctls unchanged. The first belongs to the machine and not to the
+        // namespace.
+        "--conntrack-max-per-core=0".to_owned(),
+        "--conntrack-min=0".to_owned(),
+        "--conntrack-tcp-timeout-established=0".to_owned(),
+        "--oom-score-adj=0".to_owned(),
+        "--v=2".to_owned(),
+    ]
 }
 
 /// Waits until kube-proxy's rules on a node name each of these Services, in both families.

@@ -32,15 +32,32 @@ pub(crate) const NAMESPACE: &str = "kube-system";
 /// An account for which the policies must refuse all writes.
 const PROBE: &str = "trunkline-agent-probe";
 
-/// One object for each policy.
-const PROBES: [&str; 4] = [
-    "{apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: probe}, spec: {}}",
-    "{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: probe, namespace: default}, spec: \
-     {network: probe, subnet: probe, address: {version: '4', ip: 192.0.2.1/24, mac: '02:00:00:00:00:01'}}}",
-    "{apiVersion: v1, kind: Node, metadata: {name: probe}}",
-    "{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: probe, namespace: default}, eventTime: '2026-01-01T00:00:00.000000Z', \
-     action: Probe, reason: Probe, type: Normal, reportingController: probe, reportingInstance: probe, regarding: {kind: Node, name: probe}}",
+const NO_NODE: &str = "token has no node";
+
+/// One object for each policy, and words of its refusal.
+const PROBES: [(&str, &str); 6] = [
+    ("{apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: probe}, spec: {}}", NO_NODE),
+    (
+        "{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: probe, namespace: default}, spec: \
+         {network: probe, subnet: probe, address: {version: '4', ip: 192.0.2.1/24, mac: '02:00:00:00:00:01'}}}",
+        NO_NODE,
+    ),
+    ("{apiVersion: v1, kind: Node, metadata: {name: probe}}", NO_NODE),
+    (
+        "{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: probe, namespace: default}, eventTime: '2026-01-01T00:00:00.000000Z', \
+         action: Probe, reason: Probe, type: Normal, reportingController: probe, reportingInstance: probe, regarding: {kind: Node, name: probe}}",
+        NO_NODE,
+    ),
+    (
+        "{apiVersion: trunkline.io/v1alpha1, kind: ServiceAddress, metadata: {name: 192-0-2-1}, spec: {address: 192.0.2.1, pool: probe, \
+         services: [{namespace: default, name: probe, uid: probe}]}}",
+        "only Trunkline's controller",
+    ),
+    ("{apiVersion: trunkline.io/v1alpha1, kind: NodeServices, metadata: {name: probe}}", NO_NODE),
 ];
+
+/// kubectl's words about a kind that the API server does not have.
+const NO_KIND: &str = "no matches for kind";
 
 /// Program, verb, resource (with its group and its subresource), and the reason why the test does
 /// not use this right.
@@ -229,12 +246,12 @@ pub(crate) fn own_node_only(cluster: &Cluster) -> Result<()> {
         "subjects": [{ "kind": "ServiceAccount", "name": PROBE, "namespace": NAMESPACE }],
     });
     cluster.apply(&binding.to_string())?;
-    for object in PROBES {
+    for (object, words) in PROBES {
         wait_for(&format!("the policy to refuse {object}"), PATIENCE, || {
             let mut command = cluster.kubectl_command(&["create", "--dry-run=server", "-f", "-"]);
             let refused = run_with_input(command.env("KUBECONFIG", &kubeconfig), object).err();
             let text = refused.map_or_else(|| "taken".to_owned(), |error| format!("{error:#}"));
-            Ok(Seen::when(text.contains("token has no node"), || text))
+            Ok(Seen::when(text.contains(words) || text.contains(NO_KIND), || text))
         })?;
     }
     Ok(())

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::{Context, Test, TestResult, checks, in_user_mode_kernel, observability, time};
+use super::{Context, Test, TestResult, checks, in_user_mode_kernel, observability, service_addresses, time};
 use crate::kube::assets::Assets;
 use crate::progress::{be_quiet, print_line, say};
 use crate::shell::give_way;
@@ -34,6 +34,9 @@ const BEHIND: [&str; 6] =
 const LATE_LAB: &str = "check/unit";
 const LATE_WORLD: &str = "l2/kernel-tests";
 
+/// Prefixes of tests with a cluster.
+const CLUSTERS: [&str; 4] = ["kube/", "services/", "service-addresses/", "e2e/"];
+
 /// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
 
@@ -45,7 +48,7 @@ struct Preparation {
 }
 
 /// In the order of their use by labs. The build of the product includes the controller.
-const PREPARATIONS: [Preparation; 6] = [
+const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
         what: "the user-mode kernel",
@@ -61,6 +64,10 @@ const PREPARATIONS: [Preparation; 6] = [
         run: |context| Assets::find(&context.place).map(drop),
     },
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
+    Preparation {
+        what: "MetalLB's controller",
+        run: |context| service_addresses::metallb::programs(&context.place).map(drop),
+    },
 ];
 
 /// The lane of a test. A lane runs its tests in this order, and equal tests in the list's order.
@@ -80,7 +87,7 @@ fn lane(test: &Test) -> Lane {
         LATE_WORLD => Lane::Worlds(1),
         // The lane of labs is longer without them too.
         "observability/cluster" | "observability/two-racks" => Lane::Worlds(2),
-        name if name.starts_with("kube/") || name.starts_with("services/") => Lane::Worlds(2),
+        name if CLUSTERS.iter().any(|prefix| name.starts_with(prefix)) => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
         _ => Lane::Labs(0),
     }

@@ -15,13 +15,13 @@ pub(crate) mod checks;
 mod containerlab;
 mod crash;
 mod doctor;
+mod e2e;
 mod extras;
 mod fabrics;
 mod failover;
 mod faults;
 mod flaps;
 mod fleets;
-mod greeter;
 mod guard;
 mod hairpin;
 mod hostile;
@@ -40,6 +40,7 @@ mod package;
 mod page;
 mod podman;
 mod probes;
+mod service_addresses;
 pub(crate) mod services;
 pub(crate) mod soak;
 mod start;
@@ -55,6 +56,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
+use crate::greeter;
 use crate::product::Profile;
 use crate::progress::{say, seconds, table};
 use crate::uml::link::Link;
@@ -217,8 +219,10 @@ fn all() -> Vec<&'static Test> {
         observability::TESTS,
         services::TESTS,
         tor::TESTS,
+        e2e::TESTS,
     ];
-    usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
+    let clusters = kube::TESTS.iter().chain(service_addresses::TESTS);
+    usual.iter().chain(clusters).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
 
 fn in_user_mode_kernel() -> impl Iterator<Item = &'static Test> {

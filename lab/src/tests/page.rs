@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use super::bed::{Bed, PATIENCE, lab};
+use super::bed::{Bed, Manifest, PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
 use crate::bench::memory::megabytes;
 use crate::browser::{Browser, DESK, PACKAGES, Screen};
 use crate::daemons::vtysh;
+use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 use crate::{client, packages};
 
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "page/browser",
-        about: "a browser shows peers, routes and pods, and live changes",
+        about: "a browser shows peers, routes, pods and anycast addresses, and live changes",
         run: browser,
     },
     Test {
@@ -97,6 +98,18 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.wait_text("main", &["3 pods", "attached", "10.201.0."])?;
         page.picture(&folder.join("pods.png"))?;
 
+        // Anycast addresses without Services. The program of a check is a text of the cluster.
+        page.look("location.hash = '#/services'")?;
+        page.wait_text("main", &["This node advertises none"])?;
+        let manifest = bed.fabric.file("attach/node1/manifests/anycast.yaml");
+        Manifest::at(manifest.clone()).write(&anycast())?;
+        let texts =
+            ["Anycast addresses", "192.0.2.53", "advertised", "192.0.2.54", "withheld", "fails", HOSTILE];
+        page.wait_text("main", &texts)?;
+        page.picture(&folder.join("anycast.png"))?;
+        ensure_text_only(&mut page)?;
+        std::fs::remove_file(&manifest)?;
+
         // The other side ends the session, with a message.
         page.look("location.hash = '#/'")?;
         page.wait_text(".verdict", &["All 2 peers"])?;
@@ -110,9 +123,15 @@ fn browser(context: &Context) -> Result<Verdict> {
         let phone = Screen { width: 390, height: 844, dark: false, phone: true };
         page.screen(phone)?;
         page.picture(&folder.join("phone.png"))?;
-        for view in
-            ["#/", "#/peers", "#/routes?q=10.50", "#/pods", "#/events", &format!("#/peers?name={FRR}")]
-        {
+        for view in [
+            "#/",
+            "#/peers",
+            "#/routes?q=10.50",
+            "#/pods",
+            "#/services",
+            "#/events",
+            &format!("#/peers?name={FRR}"),
+        ] {
             page.look(&format!("location.hash = {}", serde_json::json!(view)))?;
             wait_for("the phone's view", PATIENCE, || {
                 let there = page.look("document.querySelector('main').innerText.length > 20")?;
@@ -130,9 +149,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.look("location.hash = '#/events'")?;
         page.wait_text("main", &["session down", "<script>hit=1</script>"])?;
         page.picture(&folder.join("events.png"))?;
-        let hit =
-            page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
-        ensure!(hit == "undefined0", "a peer's text became part of the page: {hit}");
+        ensure_text_only(&mut page)?;
 
         // The agent stops and returns: the page continues without a reload.
         page.look("location.hash = '#/'")?;
@@ -149,6 +166,55 @@ fn browser(context: &Context) -> Result<Verdict> {
         ensure!(page.faults().is_empty(), "the browser reports {:?}", page.faults());
         passed(format!("pictures in {}", folder.display()))
     })
+}
+
+/// Two AnycastAddresses: one without a check, and one whose check cannot start.
+fn anycast() -> String {
+    format!(
+        "apiVersion: trunkline.io/v1alpha1\nkind: AnycastAddress\nmetadata: {{name: dns}}\n\
+         spec: {{addresses: [192.0.2.53]}}\n---\n\
+         apiVersion: trunkline.io/v1alpha1\nkind: AnycastAddress\nmetadata: {{name: broken}}\n\
+         spec: {{addresses: [192.0.2.54], check: {{intervalMilliseconds: 100, fall: 1, command: ['/{HOSTILE}']}}}}\n"
+    )
+}
+
+/// Checks that no text became an element of the page, and that no script of a text has run.
+fn ensure_text_only(page: &mut Browser) -> Result<()> {
+    let hit = page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
+    ensure!(hit == "undefined0", "a text became part of the page: {hit}");
+    Ok(())
+}
+
+/// The view of service addresses on a node, in a browser.
+pub(super) struct ServicesView {
+    page: Browser,
+    folder: PathBuf,
+}
+
+impl ServicesView {
+    pub(super) fn open(context: &Context, node: &Host) -> Result<ServicesView> {
+        let folder = pictures(context)?;
+        let mut page = Browser::start(node, &node.folder.join("browser"))?;
+        page.screen(DESK)?;
+        page.open(&format!("{PAGE}/#/services"))?;
+        Ok(ServicesView { page, folder })
+    }
+
+    /// Waits until the view shows these texts, without a reload.
+    pub(super) fn wait(&mut self, texts: &[&str]) -> Result<()> {
+        self.page.wait_text("main", texts).map(drop)
+    }
+
+    /// Keeps a picture, on a desk and on a phone, and checks the faults of the browser.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.page.picture(&self.folder.join("services.png"))?;
+        self.page.screen(Screen { width: 390, height: 844, dark: false, phone: true })?;
+        self.page.picture(&self.folder.join("services-phone.png"))?;
+        let wide = self.page.look("document.documentElement.scrollWidth - innerWidth")?;
+        ensure!(wide.as_f64().is_some_and(|wide| wide <= 0.0), "{wide} pixels too wide for a phone");
+        ensure!(self.page.faults().is_empty(), "the browser reports {:?}", self.page.faults());
+        Ok(())
+    }
 }
 
 /// The result of a client.

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::cache;
 use crate::fabric::Place;
 use crate::packages;
 use crate::progress::{say, step};
@@ -32,8 +33,8 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
     }
     let options = place.repository.join(OPTIONS);
     let text = std::fs::read_to_string(&options).with_context(|| options.display().to_string())?;
-    let folder = cache(place)?;
-    let kernel = folder.join(format!("{SOURCE}-{:016x}", hash(&text)));
+    let folder = cache::folder(place)?.join("trunkline-lab");
+    let kernel = folder.join(format!("{SOURCE}-{:016x}", cache::hash(&text)));
     if kernel.is_file() {
         return Ok(Ok(kernel));
     }
@@ -57,15 +58,6 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
     run(cmd("strip", ["-o"]).arg(tree.path().join("stripped")).arg(&built))?;
     std::fs::rename(tree.path().join("stripped"), &kernel)?;
     Ok(Ok(kernel))
-}
-
-/// The user's cache folder; for a user without a home, the target folder.
-fn cache(place: &Place) -> Result<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let named = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let folder = named.map_or_else(|| place.state.parent().map(Path::to_owned), Some);
-    Ok(folder.context("the target folder")?.join("trunkline-lab"))
 }
 
 fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
@@ -98,25 +90,13 @@ fn not_taken<'a>(wanted: &'a str, chosen: &str) -> Vec<&'a str> {
     wanted.lines().filter(set).filter(|line| !chosen.lines().any(|chosen| chosen == *line)).collect()
 }
 
-/// FNV-1a: the hash is the same on every machine and with every compiler.
-fn hash(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, octet| (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{hash, not_taken};
+    use super::not_taken;
 
     #[test]
     fn lost_options_are_named() {
         let wanted = "# text\nCONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\n";
         assert_eq!(not_taken(wanted, "CONFIG_A=y\n# CONFIG_B is not set\n"), ["CONFIG_B=y"]);
-    }
-
-    #[test]
-    fn hash_is_fnv_1a() {
-        assert_eq!(hash(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c);
     }
 }

@@ -7,9 +7,10 @@ import * as overview from "./overview.js";
 import * as peers from "./peers.js";
 import * as pods from "./pods.js";
 import * as routes from "./routes.js";
+import * as services from "./services.js";
 
 // A view has show(main, parameters), which draws the whole view, and update(), which is called with each document.
-const views = { "": overview, peers, routes, pods, events };
+const views = { "": overview, peers, routes, pods, services, events };
 const main = document.getElementById("main");
 let shown = null;
 

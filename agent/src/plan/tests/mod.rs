@@ -11,9 +11,11 @@ use trunkline_datapath::plan::*;
 use super::*;
 
 mod alternate;
+mod anycast;
 mod hairpin;
 mod join;
 mod probes;
+mod services;
 mod translated;
 mod unassigned;
 mod vlan;

@@ -70,7 +70,9 @@ impl Task {
         // the start.
         self.set_links().await;
         let Some(running) = &mut self.running else { return };
-        let all_peers = self.search.is_over(&bgp.unnumbered);
+        let all_peers = self.search.is_over(&bgp.unnumbered)
+            && self.services_until.is_none()
+            && self.anycast_until.is_none();
         self.speaker_fault = match running.applied.apply(&bgp, wanted, all_peers).await {
             Ok(faults) if faults.is_empty() => None,
             Ok(faults) => Some(faults.join("; ")),
@@ -178,6 +180,7 @@ impl Task {
     /// Sets the drain stage.
     pub(super) async fn leave(&mut self, stage: DrainStage) -> DrainInput {
         self.stage = stage;
+        self.service_facts.set_stage(&self.stage);
         self.drive_speaker().await;
         let bgp = self.plan.as_ref().and_then(|plan| plan.bgp.as_ref());
         DrainInput {
@@ -205,7 +208,10 @@ impl Task {
         for pod_plan in self.planned.values() {
             prefixes.extend(pod_plan.originate.iter().map(|(prefix, what)| (*prefix, what.clone())));
         }
-        prefixes
+        match &self.plan {
+            Some(plan) => self.services.merge(prefixes, &plan.service_tags),
+            None => prefixes,
+        }
     }
 
     pub(super) async fn stop_speaker(&mut self, stop: Stop) {

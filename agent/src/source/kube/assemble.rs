@@ -10,6 +10,8 @@
 //! - A new object with a fault is excluded, together with the objects that need it (a network's
 //!   subnets).
 //! - If two objects contradict each other, the later one is at fault.
+//! - A ServicePool, ServiceAdvertisement or AnycastAddress is checked alone. While its kind has not
+//!   been listed, the versions in force stay. Pods never wait for these kinds.
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
 //!   these pods are gone.
 //!
@@ -19,10 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
 use std::sync::Arc;
 
-use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
-use trunkline_api::validate::{self, Fault};
+use trunkline_api::resources::{
+    AnycastAddress, BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, ServiceAdvertisement,
+    ServicePool, Subnet,
+};
+use trunkline_api::validate::{self, Fault, ObjectSource};
 
-use crate::plan::intent::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
 
 /// Kind and name.
 type ObjectRef = (&'static str, String);
@@ -49,6 +54,16 @@ pub struct Objects {
     pub subnets: BTreeMap<String, Subnet>,
     /// The NodeInfos of other nodes by name.
     pub nodes: BTreeMap<String, NodeInfo>,
+    /// By name.
+    pub service_pools: BTreeMap<String, ServicePool>,
+    /// By name.
+    pub advertisements: BTreeMap<String, ServiceAdvertisement>,
+    /// By name.
+    pub anycast: BTreeMap<String, AnycastAddress>,
+    /// Whether ServicePools and ServiceAdvertisements were listed, or their kinds are missing.
+    pub services_listed: bool,
+    /// Whether AnycastAddresses were listed, or their kind is missing.
+    pub anycast_listed: bool,
     /// Objects that could not be decoded.
     pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
@@ -93,7 +108,7 @@ pub fn assemble(
         subnets: objects.subnets.iter().map(|(name, subnet)| (name.clone(), bare_subnet(subnet))).collect(),
         nodes: objects.nodes.iter().map(|(name, node)| (name.clone(), bare_node(node))).collect(),
     };
-    for which in objects.unreadable.keys() {
+    for which in objects.unreadable.keys().filter(|(kind, _)| Candidate::KINDS.contains(kind)) {
         wanted.revert(which, &before);
     }
     for name in before.networks.keys().filter(|name| !objects.networks.contains_key(*name)) {
@@ -135,6 +150,7 @@ pub fn assemble(
             wanted.revert(which, &before);
         }
     }
+    let services = services(objects, running.map(|running| &running.services), &mut faults);
     Assembled {
         snapshot: Snapshot {
             labels: objects.labels.clone(),
@@ -142,6 +158,7 @@ pub fn assemble(
             subnets: wanted.subnets.into_values().collect(),
             nodes: wanted.nodes.into_values().collect(),
             overlay_pods: objects.overlay_pods.clone(),
+            services,
             files: Vec::new(),
         },
         faults: faults.into_iter().collect(),
@@ -169,7 +186,120 @@ fn deleted(kind: &str, name: &str) -> String {
     )
 }
 
+/// The objects for service addresses, each checked alone.
+fn services(
+    objects: &Objects,
+    running: Option<&ServiceObjects>,
+    faults: &mut BTreeSet<String>,
+) -> ServiceObjects {
+    let mut result = running.cloned().unwrap_or_default();
+    if objects.services_listed {
+        result.complete = true;
+        result.pools = each_valid("ServicePool", objects, &objects.service_pools, &result.pools, faults);
+        result.advertisements = each_valid(
+            "ServiceAdvertisement",
+            objects,
+            &objects.advertisements,
+            &result.advertisements,
+            faults,
+        );
+        let unreadable = objects.unreadable.keys().filter(|(kind, _)| *kind == "ServiceAdvertisement");
+        let unserved = |name: &String| !result.advertisements.iter().any(|served| served.name() == name);
+        result.faulty_advertisements =
+            objects.advertisements.keys().chain(unreadable.map(|(_, name)| name)).any(unserved);
+    }
+    if objects.anycast_listed {
+        result.anycast_known = true;
+        result.anycast = each_valid("AnycastAddress", objects, &objects.anycast, &result.anycast, faults);
+    }
+    result
+}
+
+/// A kind whose objects are checked one by one.
+trait CheckedAlone: Clone + PartialEq {
+    fn metadata(&mut self) -> &mut ObjectMeta;
+
+    /// Removes the part that other programs write often.
+    fn remove_status(&mut self);
+
+    /// The faults of the object.
+    fn faults(&self) -> Vec<Fault>;
+}
+
+impl CheckedAlone for ServicePool {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn remove_status(&mut self) {
+        self.status = None;
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        validate::validate_service_pool(self).err().unwrap_or_default()
+    }
+}
+
+impl CheckedAlone for ServiceAdvertisement {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn remove_status(&mut self) {
+        self.status = None;
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        validate::validate_service_advertisement(self).err().unwrap_or_default()
+    }
+}
+
+impl CheckedAlone for AnycastAddress {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn remove_status(&mut self) {}
+
+    fn faults(&self) -> Vec<Fault> {
+        validate::validate_anycast(self, ObjectSource::ApiServer).err().unwrap_or_default()
+    }
+}
+
+/// The valid objects of a kind by name. In place of an object with a fault, its version in force.
+fn each_valid<T: CheckedAlone>(
+    kind: &'static str,
+    objects: &Objects,
+    wanted: &BTreeMap<String, T>,
+    running: &[T],
+    faults: &mut BTreeSet<String>,
+) -> Vec<T> {
+    let running: BTreeMap<String, T> =
+        running.iter().map(|one| (one.clone().metadata().name.clone(), one.clone())).collect();
+    let unreadable = objects.unreadable.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name);
+    let names: BTreeSet<&String> = wanted.keys().chain(unreadable).collect();
+    let served = names.into_iter().filter_map(|name| {
+        let before = running.get(name);
+        let mut object = match wanted.get(name) {
+            Some(object) if !objects.unreadable.contains_key(&(kind, name.clone())) => object.clone(),
+            _ => return before.cloned(),
+        };
+        *object.metadata() = bare(object.metadata());
+        object.remove_status();
+        if before == Some(&object) {
+            return Some(object);
+        }
+        let found = object.faults();
+        faults.extend(found.iter().map(ToString::to_string));
+        if found.is_empty() { Some(object) } else { before.cloned() }
+    });
+    served.collect()
+}
+
 impl Candidate {
+    /// The kinds that are checked together.
+    const KINDS: [&str; 3] = ["Network", "Subnet", "NodeInfo"];
+
     fn of(snapshot: Option<&Snapshot>) -> Candidate {
         let by_name = |snapshot: &Snapshot| Candidate {
             networks: snapshot.networks.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
@@ -259,7 +389,7 @@ impl Candidate {
         }
         let mut changes: Vec<ObjectRef> =
             all.into_iter().filter(|which| wanted.differs(which, before)).collect();
-        let rank = |kind: &str| ["Network", "Subnet", "NodeInfo"].iter().position(|known| *known == kind);
+        let rank = |kind: &str| Candidate::KINDS.iter().position(|known| *known == kind);
         changes.sort_by_key(|which| (rank(which.0), created(which), which.1.clone()));
         let known: BTreeSet<Fault> = self.faults(before, labels, created).into_iter().collect();
         for which in changes {

@@ -229,3 +229,120 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
         );
     }
 }
+
+fn pool(name: &str, addresses: &[&str], allocated: i64) -> ServicePool {
+    serde_json::from_value(json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": meta(name, 1),
+        "spec": {"addresses": addresses}, "status": {"allocated": allocated},
+    }))
+    .unwrap()
+}
+
+fn advertisement(name: &str, spec: Value) -> ServiceAdvertisement {
+    serde_json::from_value(json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "ServiceAdvertisement", "metadata": meta(name, 1),
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn anycast(name: &str, spec: Value) -> AnycastAddress {
+    serde_json::from_value(json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "AnycastAddress", "metadata": meta(name, 1), "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The served names and first addresses of pools, then the names of advertisements.
+fn served_services(assembled: &Assembled) -> String {
+    let services = &assembled.snapshot.services;
+    let pools = services.pools.iter().map(|one| format!("{}={}", one.name(), one.spec.addresses[0]));
+    let advertisements = services.advertisements.iter().map(|one| one.name().to_owned());
+    pools.chain(advertisements).collect::<Vec<_>>().join(" ")
+}
+
+fn with_services(pools: Vec<ServicePool>, advertisements: Vec<ServiceAdvertisement>) -> Objects {
+    Objects {
+        service_pools: pools.into_iter().map(|one| (one.name().to_owned(), one)).collect(),
+        advertisements: advertisements.into_iter().map(|one| (one.name().to_owned(), one)).collect(),
+        services_listed: true,
+        ..good()
+    }
+}
+
+#[test]
+fn pods_do_not_wait_for_service_kinds_and_unlisted_ones_stay() {
+    let unlisted = look(&good(), None);
+    assert_eq!(served(&unlisted), "r a=10.1.1.0/24 b=10.1.2.0/24");
+    assert!(!unlisted.snapshot.services.complete);
+
+    let listed = with_services(vec![pool("p", &["203.0.113.0/24"], 0)], vec![advertisement("a", json!({}))]);
+    let running = look(&listed, Some(&unlisted.snapshot)).snapshot;
+    assert!(running.services.complete);
+    // After a restart from the cache, the kinds are not listed yet.
+    let again = look(&good(), Some(&running));
+    assert_eq!(served_services(&again), "p=203.0.113.0/24 a");
+    assert_eq!(again.snapshot, running);
+    let missing = look(&with_services(Vec::new(), Vec::new()), Some(&running));
+    assert_eq!((served_services(&missing).as_str(), missing.faults.len()), ("", 0), "deleted objects");
+}
+
+#[test]
+fn a_bad_service_object_affects_only_itself() {
+    let first = with_services(vec![pool("p", &["203.0.113.0/24"], 0)], vec![advertisement("a", json!({}))]);
+    let running = look(&first, None).snapshot;
+    let bad = with_services(
+        vec![pool("p", &["203.0.113.7/24"], 0), pool("q", &["198.51.100.0/24"], 0)],
+        vec![advertisement("a", json!({"communities": ["x"]})), advertisement("b", json!({"prepend": 17}))],
+    );
+    let assembled = look(&bad, Some(&running));
+    assert_eq!(served(&assembled), "r a=10.1.1.0/24 b=10.1.2.0/24");
+    assert_eq!(served_services(&assembled), "p=203.0.113.0/24 q=198.51.100.0/24 a");
+    assert!(assembled.snapshot.services.faulty_advertisements, "b is not served");
+    let faults = [
+        "ServiceAdvertisement a: spec.communities[0]",
+        "ServiceAdvertisement b: spec.prepend",
+        "ServicePool p: spec.addresses[0]",
+    ];
+    assert_eq!(assembled.faults.len(), 3, "{:?}", assembled.faults);
+    for (reported, words) in assembled.faults.iter().zip(faults) {
+        assert!(reported.starts_with(words), "{reported}");
+    }
+    let again = look(&bad, Some(&assembled.snapshot));
+    assert_eq!((again.snapshot, again.faults), (assembled.snapshot, assembled.faults), "again");
+
+    let mut unreadable = with_services(Vec::new(), Vec::new());
+    unreadable.unreadable.insert(("ServiceAdvertisement", "c".to_owned()), "spec: a fault".to_owned());
+    let assembled = look(&unreadable, None);
+    assert!(assembled.snapshot.services.faulty_advertisements, "an unreadable object exists");
+    assert_eq!(served(&assembled), "r a=10.1.1.0/24 b=10.1.2.0/24");
+}
+
+#[test]
+fn a_status_of_a_pool_changes_no_snapshot() {
+    let before = look(&with_services(vec![pool("p", &["203.0.113.0/24"], 1)], Vec::new()), None).snapshot;
+    let after = look(&with_services(vec![pool("p", &["203.0.113.0/24"], 2)], Vec::new()), Some(&before));
+    assert_eq!(after.snapshot, before);
+}
+
+#[test]
+fn a_command_from_the_api_server_is_refused() {
+    let addresses = json!(["203.0.113.1"]);
+    let good_check = json!({"addresses": addresses, "check": {"tcp": {"port": 53}}});
+    let command = json!({"addresses": addresses, "check": {"command": ["/bin/true"]}});
+    let objects = Objects {
+        anycast: [("a", good_check), ("b", command)]
+            .map(|(name, spec)| (name.to_owned(), anycast(name, spec)))
+            .into(),
+        anycast_listed: true,
+        ..good()
+    };
+    let assembled = look(&objects, None);
+    let names: Vec<&str> = assembled.snapshot.services.anycast.iter().map(AnycastAddress::name).collect();
+    assert_eq!(names, ["a"]);
+    assert!(
+        assembled.faults[0].starts_with("AnycastAddress b: spec.check.command"),
+        "{:?}",
+        assembled.faults
+    );
+}

@@ -17,10 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use trunkline_api::resources::{Network, NodeInfo, Secret, Subnet};
+use trunkline_api::resources::{
+    AnycastAddress, Network, NodeInfo, Secret, ServiceAdvertisement, ServicePool, Subnet,
+};
 
 use super::instances::{ObjectName, Row};
-use crate::plan::intent::{OverlayPods, Snapshot};
+use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
@@ -33,6 +35,15 @@ struct Contents {
     subnets: Vec<Subnet>,
     nodes: Vec<NodeInfo>,
     placed: Option<OverlayPods>,
+    // Versions without service addresses wrote no such fields.
+    #[serde(default)]
+    service_pools: Vec<ServicePool>,
+    #[serde(default)]
+    service_advertisements: Vec<ServiceAdvertisement>,
+    #[serde(default)]
+    faulty_advertisements: bool,
+    #[serde(default)]
+    anycast_addresses: Vec<AnycastAddress>,
     /// The TCP-MD5 keys: name of the Network, index of the peer, key. The resources are stored
     /// without their secrets.
     passwords: Vec<(String, usize, String)>,
@@ -94,7 +105,20 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
     // The text of the JSON error could contain a key.
     let contents: Contents = serde_json::from_slice(&text)
         .map_err(|error| CacheError::Content { path: path.to_owned(), line: error.line() })?;
-    let Contents { node: of, labels, mut networks, subnets, nodes, placed, passwords, instances } = contents;
+    let Contents {
+        node: of,
+        labels,
+        mut networks,
+        subnets,
+        nodes,
+        placed,
+        service_pools,
+        service_advertisements,
+        faulty_advertisements,
+        anycast_addresses,
+        passwords,
+        instances,
+    } = contents;
     if of != node {
         return Ok(None);
     }
@@ -107,7 +131,16 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         }
     }
     let placed = placed.map(Arc::new);
-    let snapshot = Snapshot { labels, networks, subnets, nodes, overlay_pods: placed, files: Vec::new() };
+    let services = ServiceObjects {
+        complete: false,
+        pools: service_pools,
+        advertisements: service_advertisements,
+        faulty_advertisements,
+        anycast_known: true,
+        anycast: anycast_addresses,
+    };
+    let snapshot =
+        Snapshot { labels, networks, subnets, nodes, overlay_pods: placed, services, files: Vec::new() };
     Ok(Some(Remembered { snapshot, instances }))
 }
 
@@ -132,6 +165,10 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Cach
         subnets: snapshot.subnets,
         nodes: snapshot.nodes,
         placed: snapshot.overlay_pods.map(Arc::unwrap_or_clone),
+        service_pools: snapshot.services.pools,
+        service_advertisements: snapshot.services.advertisements,
+        faulty_advertisements: snapshot.services.faulty_advertisements,
+        anycast_addresses: snapshot.services.anycast,
         passwords,
         instances,
     };
@@ -174,6 +211,13 @@ mod tests {
             }))
             .unwrap()
         };
+        fn own<T: serde::de::DeserializeOwned>(kind: &str, spec: serde_json::Value) -> T {
+            let metadata = serde_json::json!({"name": "a"});
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "trunkline.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec,
+            }))
+            .unwrap()
+        }
         let peers = serde_json::json!([{"asn": 1, "address": "10.0.0.1"}, {"asn": 1, "address": "10.0.0.2", "password": "s3cret"}]);
         let remembered = Remembered {
             snapshot: Snapshot {
@@ -182,6 +226,12 @@ mod tests {
                 overlay_pods: Some(Arc::new(
                     [("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
                 )),
+                services: ServiceObjects {
+                    pools: vec![own("ServicePool", serde_json::json!({"addresses": ["203.0.113.0/24"]}))],
+                    advertisements: vec![own("ServiceAdvertisement", serde_json::json!({"prepend": 2}))],
+                    anycast_known: true,
+                    ..ServiceObjects::default()
+                },
                 ..Snapshot::default()
             },
             instances: vec![(
@@ -208,6 +258,16 @@ mod tests {
         }
         assert_eq!(read(&path, "n1").unwrap(), Some(remembered));
         assert_eq!(read(&path, "n2").unwrap(), None);
+
+        let old = serde_json::json!({
+            "node": "n1", "labels": {}, "networks": [], "subnets": [], "nodes": [], "placed": null,
+            "passwords": [], "instances": [],
+        });
+        fs::write(&path, old.to_string()).unwrap();
+        let read_old = read(&path, "n1").unwrap().unwrap();
+        let mut expected = Snapshot::default();
+        expected.services.anycast_known = true;
+        assert_eq!(read_old.snapshot, expected, "a file without service addresses");
 
         fs::write(&path, "{\"passwords\": [[\"n\", 0, 7\"s3cret\"").unwrap();
         let error = read(&path, "n1").unwrap_err().to_string();

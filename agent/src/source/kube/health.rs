@@ -2,7 +2,8 @@
 //! `/metrics`.
 //!
 //! Each watch has its own connection and can fail alone. The agent counts as connected if no watch
-//! is failing and each watch received its first list.
+//! is failing and each watch received its first list. Optional watches do not count: pods do not
+//! depend on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,8 @@ use trunkline_api::control::{ClusterStatus, WatchStatus};
 /// The state of one watch.
 #[derive(Clone, Debug, Default)]
 struct Watch {
+    /// Whether pods do not depend on it.
+    optional: bool,
     /// Whether its first list is complete.
     listed: bool,
     /// The start and the last reason of the current failure.
@@ -59,6 +62,17 @@ impl Health {
     /// A watch begins.
     pub fn started(&self, name: &str) {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default();
+    }
+
+    /// A watch begins on which pods do not depend.
+    pub fn started_optional(&self, name: &str) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.entry(name.to_owned()).or_default().optional = true;
+    }
+
+    /// Whether pods do not depend on a watch.
+    pub fn is_optional(&self, name: &str) -> bool {
+        self.with(name, |watch| watch.optional)
     }
 
     /// A watch was stopped.
@@ -119,10 +133,11 @@ impl Health {
         self.with(name, |watch| watch.last_event.map(|at| at.elapsed().as_secs()))
     }
 
-    /// The current outage of the API server, if any: the longest failure of a watch.
+    /// The current outage of the API server, if any: the longest failure of a required watch.
     pub fn outage(&self) -> Option<Outage> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let failing = watches.values().filter_map(|watch| watch.failing.as_ref());
+        let required = watches.values().filter(|watch| !watch.optional);
+        let failing = required.filter_map(|watch| watch.failing.as_ref());
         let (since, reason) = failing.min_by_key(|(since, _)| *since)?;
         Some(Outage { seconds: since.elapsed().as_secs(), reason: reason.clone() })
     }
@@ -133,7 +148,7 @@ impl Health {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         ClusterStatus {
             server: server.to_owned(),
-            connected: outage.is_none() && watches.values().all(|watch| watch.listed),
+            connected: outage.is_none() && watches.values().all(|watch| watch.listed || watch.optional),
             outage_seconds: outage.as_ref().map(|outage| outage.seconds),
             last_error: outage.map(|outage| outage.reason),
             faults,
@@ -142,6 +157,7 @@ impl Health {
                 .iter()
                 .map(|(name, watch)| WatchStatus {
                     name: name.clone(),
+                    optional: watch.optional,
                     live: watch.listed && watch.failing.is_none(),
                     events: watch.events,
                     errors: watch.errors,
@@ -185,6 +201,11 @@ mod tests {
         health.failed("ipinstances", "again".to_owned());
         health.stopped("ipinstances");
         assert!(health.status("s", Vec::new(), 0).connected, "a stopped watch does not count");
+        health.started_optional("services");
+        health.failed("services", "refused".to_owned());
+        let status = health.status("s", Vec::new(), 0);
+        assert!(status.connected && health.outage().is_none(), "an optional watch does not count");
+        assert!(status.watches.iter().any(|watch| watch.optional && !watch.live));
         health.failed("ipinstances", "late".to_owned());
         assert_eq!(health.outage(), None, "a late report of a stopped watch is ignored");
     }

@@ -3,21 +3,25 @@
 //!
 //! ```text
 //!  API server ── networks, subnets, this Node, peers' Secrets ──► task ── Snapshot ──► reconcile
-//!      │ ▲             (with an overlay: its IPInstances,          │
-//!      │ │                          NodeInfos)                   cache on disk (restart without the API server)
+//!      │ ▲      pools and advertisements (with an overlay:         │
+//!      │ │              its IPInstances, NodeInfos)              cache on disk (restart without the API server)
 //!      │ │
-//!      │ └── writer ◄── updates: IPInstance status, NodeInfo, peers ◄── ADD, plan, sessions
+//!      │ │   Services, EndpointSlices, Namespaces ──► services ── rows ──► services task
+//!      │ ├── writer ◄── updates: IPInstance status, NodeInfo, peers ◄── ADD, plan, sessions
+//!      │ └── node_services ◄── advertised service addresses, anycast addresses
 //!      └── IPInstances of this node ──► index ──► ADD waits for its pod's addresses
 //! ```
 //!
 //! - [`watch`]: one watch, through outages and gaps.
 //! - [`task`]: the set of watches, and the snapshots.
 //! - [`assemble`]: separates valid from invalid objects.
+//! - [`services`]: Services and EndpointSlices.
 //! - `node`: the used fields of this Node.
 //! - `cordon`: whether the Node is cordoned, and empty.
 //! - [`instances`]: addresses by pod.
 //! - [`cluster`]: the interface to the rest of the agent.
 //! - [`writer`]: the agent's writes, with [`coalesce`].
+//! - [`node_services`]: this node's NodeServices, and the nodes that advertise an address.
 //! - [`cache`]: the last good state.
 //! - [`health`]: the state of the API server.
 //! - [`config`]: `kube` in agent.yaml.
@@ -28,8 +32,9 @@
 //!
 //! **Load of a node on the API server**: watches of networks and subnets, of one Node, of the
 //! node's own IPInstances, and of each Secret. The watches of networks and subnets include their
-//! statuses, which the controller rarely writes. When sessions change, there is an apply of the
-//! NodeInfo's status.
+//! statuses, which the controller rarely writes. Each node also watches all Services of type
+//! LoadBalancer and all EndpointSlices, as every kube-proxy does. When sessions change, there is an apply of the
+//! NodeInfo's status, and when advertised service addresses change, of the NodeServices' status.
 
 pub mod assemble;
 pub mod cache;
@@ -41,13 +46,16 @@ pub mod cordon;
 pub mod health;
 pub mod instances;
 mod node;
+pub mod node_services;
 pub mod request;
+pub mod services;
 pub mod task;
 pub mod watch;
 pub mod writer;
 
 pub use cluster::Cluster;
 pub use config::{KubeConfig, SourceKind};
+pub use node_services::ReportedServices;
 
 use std::path::PathBuf;
 
@@ -64,6 +72,7 @@ use crate::drain::Drain;
 use crate::ipam::Ipam;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconcile;
+use crate::services::ServicesInput;
 use config::Connection;
 use request::RequestError;
 use writer::{InstanceUpdate, NodePeers};
@@ -92,6 +101,10 @@ pub struct ClusterDependencies<P> {
     pub node_peers: P,
     /// The drain, if the agent follows the Node's cordon.
     pub drain: Option<Drain>,
+    /// The services task; none if this node advertises no service addresses.
+    pub services: Option<mpsc::Sender<ServicesInput>>,
+    /// The contents of this node's NodeServices; none if it writes none.
+    pub reported: Option<ReportedServices>,
 }
 
 /// The cluster before the first answer of the API server.
@@ -105,7 +118,17 @@ impl Parts {
     /// Follows the API server and writes to it, until the agent ends.
     pub async fn follow(self, dependencies: ClusterDependencies<impl NodePeers>) {
         let Parts { cluster, updates, unwritten } = self;
-        let ClusterDependencies { node, cache, reconcile, ipam, metrics, node_peers, drain } = dependencies;
+        let ClusterDependencies {
+            node,
+            cache,
+            reconcile,
+            ipam,
+            metrics,
+            node_peers,
+            drain,
+            services,
+            reported,
+        } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
@@ -116,7 +139,24 @@ impl Parts {
             uid: known_uid,
             addresses: known_addresses,
         };
+        let report = reported.map(|reported| {
+            node_services::follow(node_services::NodeServicesDependencies {
+                node: node.clone(),
+                cluster: cluster.clone(),
+                reported,
+                metrics: metrics.clone(),
+                uid: uid.subscribe(),
+            })
+        });
         let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
+        let service_watches = services.clone().map(|inputs| {
+            services::follow(services::ServiceWatches {
+                node: node.clone(),
+                cluster: cluster.clone(),
+                plan: reconcile.service_facts().plan,
+                inputs,
+            })
+        });
         let start = task::TaskDependencies {
             node: node.clone(),
             follow_cordon: cordon.is_some(),
@@ -125,6 +165,7 @@ impl Parts {
             reconcile,
             ipam,
             metrics: metrics.clone(),
+            services,
             uid,
             addresses,
         };
@@ -134,8 +175,22 @@ impl Parts {
                 None => std::future::pending().await,
             }
         };
+        let service_watches = async {
+            match service_watches {
+                Some(watches) => watches.await,
+                None => std::future::pending().await,
+            }
+        };
+        let report = async {
+            match report {
+                Some(report) => report.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = task::follow(start) => {}
+            () = service_watches => {}
+            () = report => {}
             () = writer::run(cluster, node, node_peers, metrics, dependencies) => {}
             () = cordon => {}
         }

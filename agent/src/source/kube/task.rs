@@ -5,6 +5,10 @@
 //! its list. So no consumer sees a network without its subnets. A snapshot that equals the applied
 //! one goes no further, so another writer's status costs only a comparison.
 //!
+//! ServicePools, ServiceAdvertisements and AnycastAddresses are part of the snapshot, but no
+//! snapshot waits for them: their kinds may be missing on an upgrade. Services and EndpointSlices
+//! are not part of it ([`super::services`]).
+//!
 //! The objects define which watches exist. Three are only for nodes in an overlay (every node is in
 //! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets of the
 //! peers of this node's networks are watched one by one, because a right to list Secrets would be a
@@ -17,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::core::ClusterResourceScope;
 use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -24,7 +29,9 @@ use tokio::time::Instant;
 use trunkline_api::kube::{Kind, Lenient, Object, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
-    IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
+    AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType,
+    NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement, ServiceAdvertisementSpec, ServicePool,
+    ServicePoolSpec, Subnet, SubnetSpec,
 };
 
 use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
@@ -37,6 +44,7 @@ use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
 use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
 use crate::reconcile::Reconcile;
+use crate::services::{NodeInput, ServicesInput};
 
 /// Quiet time before an evaluation.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -53,6 +61,10 @@ const OVERLAY: &str = "ipinstances of the overlay";
 /// The watch of this Node's addresses, which its NodeInfo may contain. Needed only in an overlay.
 const ADDRESSES: &str = "node's addresses";
 
+const POOLS: &str = "servicepools";
+const ADVERTISEMENTS: &str = "serviceadvertisements";
+const ANYCAST: &str = "anycastaddresses";
+
 /// A change from one of the watches.
 enum ObjectChange {
     Networks(Change<Lenient<NetworkSpec>>),
@@ -61,6 +73,9 @@ enum ObjectChange {
     Node(Change<ObservedNode>),
     Addresses(Change<Vec<IpAddr>>),
     Overlay(Change<Lenient<IPInstanceSpec>>),
+    Pools(Change<Lenient<ServicePoolSpec>>),
+    Advertisements(Change<Lenient<ServiceAdvertisementSpec>>),
+    Anycast(Change<Lenient<AnycastAddressSpec>>),
     /// The index of this node's IPInstances has changed. True: after a new list.
     Instances(bool),
     Secret((String, String), Change<Secret>),
@@ -91,6 +106,8 @@ pub struct TaskDependencies {
     pub ipam: Ipam,
     /// The counters.
     pub metrics: Metrics,
+    /// The services task; none if this node advertises no service addresses.
+    pub services: Option<mpsc::Sender<ServicesInput>>,
     /// Receives this node's UID.
     pub uid: watch::Sender<Option<String>>,
     /// Receives the addresses of this Node; none while they are unknown.
@@ -105,6 +122,10 @@ struct Task {
     ignored: BTreeMap<(&'static str, String), Vec<String>>,
     /// Whether the Node exists.
     node_known: bool,
+    /// Whether the watch of the Node has whole objects, and not only metadata.
+    node_full: Option<bool>,
+    /// The last input of the services task about the Node.
+    node_input: Option<NodeInput>,
     /// Overlay: address and node of each IPInstance, by namespace and name.
     overlay: BTreeMap<(String, String), (IpAddr, String)>,
     running: Option<Arc<Snapshot>>,
@@ -126,6 +147,8 @@ pub async fn follow(start: TaskDependencies) {
         objects: Objects::default(),
         ignored: BTreeMap::new(),
         node_known: false,
+        node_full: None,
+        node_input: None,
         overlay: BTreeMap::new(),
         running: None,
         refused: Vec::new(),
@@ -194,8 +217,20 @@ impl Task {
                 tracing::warn!(error = %refused, "the cached state of the cluster is refused");
             }
         }
+        self.report_node(remembered.snapshot.labels.clone(), false).await;
         self.remembered = Some(remembered);
         true
+    }
+
+    /// Reports this Node to the services task, if it changed.
+    async fn report_node(&mut self, labels: BTreeMap<String, String>, cordoned: bool) {
+        let Some(services) = &self.start.services else { return };
+        let input = NodeInput { labels, cordoned };
+        if self.node_input.as_ref() != Some(&input) {
+            self.node_input = Some(input.clone());
+            // The agent ends if the task has ended.
+            let _ = services.send(ServicesInput::Node(input)).await;
+        }
     }
 
     fn watch_always(&mut self) {
@@ -213,14 +248,11 @@ impl Task {
             Selector::default(),
             ObjectChange::Subnets,
         );
-        let (nodes, selector) = (Api::<Node>::all(client.clone()), Selector::name(&node));
-        match self.start.follow_cordon {
-            true => self.watch(NODE, FullObjects(nodes), selector, |change| {
-                ObjectChange::Node(change.map(ObservedNode::from))
-            }),
-            false => self.watch(NODE, Metadata(nodes), selector, |change| {
-                ObjectChange::Node(change.map(ObservedNode::from))
-            }),
+        self.follow_node();
+        if self.start.services.is_some() {
+            self.watch_optional(POOLS, ObjectChange::Pools);
+            self.watch_optional(ADVERTISEMENTS, ObjectChange::Advertisements);
+            self.watch_optional(ANYCAST, ObjectChange::Anycast);
         }
         let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
         let report = move |change: Change<Lenient<IPInstanceSpec>>| {
@@ -239,6 +271,37 @@ impl Task {
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
         tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, report));
+    }
+
+    /// Watches the whole Node only if its cordon matters.
+    fn follow_node(&mut self) {
+        let withdraws = |one: &ServiceAdvertisement| one.spec.on_cordoned_nodes() == NodeAction::Withdraw;
+        let full = self.start.follow_cordon || self.objects.advertisements.values().any(withdraws);
+        if self.node_full.replace(full) == Some(full) {
+            return;
+        }
+        self.unwatch(NODE);
+        let nodes: Api<Node> = Api::all(self.start.cluster.connection().client.clone());
+        let selector = Selector::name(&self.start.node);
+        match full {
+            true => self.watch(NODE, FullObjects(nodes), selector, |change| {
+                ObjectChange::Node(change.map(ObservedNode::from))
+            }),
+            false => self.watch(NODE, Metadata(nodes), selector, |change| {
+                ObjectChange::Node(change.map(ObservedNode::from))
+            }),
+        }
+    }
+
+    /// Watches a kind on which pods do not depend.
+    fn watch_optional<S: Kind<Scope = ClusterResourceScope>>(
+        &mut self,
+        name: &str,
+        into: fn(Change<Lenient<S>>) -> ObjectChange,
+    ) {
+        let objects: Api<Lenient<S>> = Api::all(self.start.cluster.connection().client.clone());
+        self.start.cluster.health().started_optional(name);
+        self.watch(name, FullObjects(objects), Selector::default(), into);
     }
 
     fn watch<S: Source>(
@@ -315,7 +378,26 @@ impl Task {
                 if changed {
                     self.follow_networks();
                 }
+                self.report_node(labels, node.is_cordoned.unwrap_or(false)).await;
                 changed
+            }
+            ObjectChange::Pools(change) => {
+                // The controller writes a pool's status after each allocation.
+                let same = |one: &ServicePool, other: &ServicePool| one.spec == other.spec;
+                take(change, &mut objects.service_pools, &mut objects.unreadable, ignored, same)
+            }
+            ObjectChange::Advertisements(change) => {
+                let same = |one: &ServiceAdvertisement, other: &ServiceAdvertisement| one.spec == other.spec;
+                let changed =
+                    take(change, &mut objects.advertisements, &mut objects.unreadable, ignored, same);
+                if changed {
+                    self.follow_node();
+                }
+                changed
+            }
+            ObjectChange::Anycast(change) => {
+                let same = |one: &AnycastAddress, other: &AnycastAddress| one.spec == other.spec;
+                take(change, &mut objects.anycast, &mut objects.unreadable, ignored, same)
             }
             ObjectChange::Addresses(change) => {
                 let addresses = match change {
@@ -423,7 +505,7 @@ impl Task {
         }
     }
 
-    /// Whether all inputs of a snapshot are known.
+    /// Whether all inputs of a snapshot are known. The objects for service addresses are not needed.
     fn is_whole(&self) -> bool {
         let health = self.start.cluster.health();
         let mut needed = vec![NETWORKS, SUBNETS, INSTANCES];
@@ -453,6 +535,9 @@ impl Task {
             }
             Arc::new(by_node)
         });
+        let health = self.start.cluster.health();
+        self.objects.services_listed = health.was_listed(POOLS) && health.was_listed(ADVERTISEMENTS);
+        self.objects.anycast_listed = health.was_listed(ANYCAST);
         let Assembled { snapshot, mut faults } = {
             let state = self.start.cluster.state();
             let in_use = |kind: &str, name: &str| state.index.uses(kind, name);

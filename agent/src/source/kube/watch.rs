@@ -18,6 +18,10 @@
 //!   of about once a minute: the watch closes this connection after `SILENCE`.
 //! - **Failures**: the watch waits longer after each one, up to `MAX_DELAY`, with jitter. So the
 //!   nodes of a cluster do not reconnect at the same moment.
+//! - **A missing kind** (404) of an optional watch is an empty list: on an upgrade, the new version
+//!   can start before its CRDs exist. The watch lists again after `ABSENT`.
+//! - **Many objects**: a source can convert each page of a list to smaller rows ([`Rows`]). So a
+//!   list of 20,000 objects never holds all of them at once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,9 +29,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::{Stream, StreamExt};
+use kube::Resource;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::core::{ObjectList, PartialObjectMeta};
-use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use trunkline_daemon::errors::chain;
@@ -36,7 +40,7 @@ use trunkline_daemon::versions::{is_behind, number};
 use super::health::Health;
 use super::request::{RequestError, within};
 
-/// Objects in a page of a list.
+/// Objects in a page of a list, unless the source needs smaller pages.
 const PAGE: u32 = 500;
 /// The first wait after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(250);
@@ -53,6 +57,10 @@ const REFUSALS: u32 = 3;
 
 /// HTTP status: the server no longer has the changes after the version.
 const GONE: u16 = 410;
+/// HTTP status: the server does not have the kind.
+const NOT_FOUND: u16 = 404;
+/// Time to the next list of a kind that the server does not have.
+pub(super) const ABSENT: Duration = Duration::from_secs(30);
 
 /// A watch received no data.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +95,15 @@ impl<T> Change<T> {
 /// The origin of a watch's objects.
 pub trait Source: Send + Sync + 'static {
     /// The type of its objects.
-    type Object: ResourceExt + Clone + Send + 'static;
+    type Object: Clone + Send + 'static;
+
+    /// Maximum number of objects in a page.
+    fn page(&self) -> u32 {
+        PAGE
+    }
+
+    /// The version of a changed object; none if it has none.
+    fn version(&self, object: &Self::Object) -> Option<String>;
 
     /// A page.
     fn list(
@@ -112,11 +128,33 @@ pub struct FullObjects<K>(pub Api<K>);
 /// Only the objects' metadata.
 pub struct Metadata<K>(pub Api<K>);
 
+/// Rows: the used parts of each object. Each page is converted as soon as it arrives.
+pub struct Rows<K, F> {
+    /// The objects.
+    pub api: Api<K>,
+    /// Maximum number of objects in a page.
+    pub page: u32,
+    /// Converts an object.
+    pub convert: F,
+}
+
+/// The row of an object, with the object's version if a watch reported it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Versioned<R> {
+    version: Option<String>,
+    /// The row.
+    pub row: R,
+}
+
 impl<K> Source for FullObjects<K>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     type Object = K;
+
+    fn version(&self, object: &K) -> Option<String> {
+        object.meta().resource_version.clone()
+    }
 
     async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<K>> {
         self.0.list(params).await
@@ -133,6 +171,10 @@ where
 {
     type Object = PartialObjectMeta<K>;
 
+    fn version(&self, object: &PartialObjectMeta<K>) -> Option<String> {
+        object.metadata.resource_version.clone()
+    }
+
     async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<PartialObjectMeta<K>>> {
         self.0.list_metadata(params).await
     }
@@ -143,6 +185,56 @@ where
         version: &str,
     ) -> kube::Result<Changes<PartialObjectMeta<K>>> {
         Ok(Box::pin(self.0.watch_metadata(params, version).await?))
+    }
+}
+
+#[cfg(test)]
+impl<R> Versioned<R> {
+    /// A row of a changed object.
+    pub(super) fn of(version: &str, row: R) -> Versioned<R> {
+        Versioned { version: Some(version.to_owned()), row }
+    }
+}
+
+impl<K, R, F> Source for Rows<K, F>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+    R: Clone + Send + 'static,
+    F: Fn(K) -> R + Clone + Send + Sync + 'static,
+{
+    type Object = Versioned<R>;
+
+    fn page(&self) -> u32 {
+        self.page
+    }
+
+    fn version(&self, object: &Versioned<R>) -> Option<String> {
+        object.version.clone()
+    }
+
+    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<Versioned<R>>> {
+        let ObjectList { types, metadata, items } = self.api.list(params).await?;
+        // The list has a version of its own.
+        let row = |object| Versioned { version: None, row: (self.convert)(object) };
+        Ok(ObjectList { types, metadata, items: items.into_iter().map(row).collect() })
+    }
+
+    async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Changes<Versioned<R>>> {
+        let convert = self.convert.clone();
+        let row = move |object: K| {
+            let version = object.meta().resource_version.clone();
+            Versioned { version, row: convert(object) }
+        };
+        let changes = self.api.watch(params, version).await?.map(move |event| {
+            Ok(match event? {
+                WatchEvent::Added(object) => WatchEvent::Added(row(object)),
+                WatchEvent::Modified(object) => WatchEvent::Modified(row(object)),
+                WatchEvent::Deleted(object) => WatchEvent::Deleted(row(object)),
+                WatchEvent::Bookmark(bookmark) => WatchEvent::Bookmark(bookmark),
+                WatchEvent::Error(status) => WatchEvent::Error(status),
+            })
+        });
+        Ok(Box::pin(changes))
     }
 }
 
@@ -211,9 +303,25 @@ pub async fn run<S, F>(
         }};
     }
     let mut delays = Delays(None);
+    // Whether the server does not have the kind, and the receiver knows it.
+    let mut absent = false;
     'list: loop {
         let (objects, mut version) = match list(&source, &selector).await {
             Ok(listed) => listed,
+            Err(error) if error.code() == Some(NOT_FOUND) && health.is_optional(name) => {
+                if health.listed(name) {
+                    recovered();
+                }
+                if !std::mem::replace(&mut absent, true) {
+                    tracing::info!(watch = name, "the API server does not have this kind");
+                    if !report(Change::Listed(Vec::new())).await {
+                        return;
+                    }
+                }
+                // The nodes of a cluster do not list at the same moment.
+                tokio::time::sleep(ABSENT.mul_f64(0.75 + fastrand::f64() / 4.0)).await;
+                continue;
+            }
             Err(error) => {
                 failed!(error);
                 delays.wait().await;
@@ -223,6 +331,7 @@ pub async fn run<S, F>(
         if health.listed(name) {
             recovered();
         }
+        absent = false;
         delays.reset();
         if !report(Change::Listed(objects)).await {
             return;
@@ -321,7 +430,7 @@ pub async fn run<S, F>(
                     recovered();
                 }
                 if let Some((change, object)) = change {
-                    if let Some(newer) = object.resource_version().filter(|newer| !newer.is_empty()) {
+                    if let Some(newer) = source.version(&object).filter(|newer| !newer.is_empty()) {
                         version = newer;
                     }
                     if !report(change(object)).await {
@@ -349,7 +458,7 @@ async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Obje
     let mut params = ListParams {
         label_selector: selector.labels.clone(),
         field_selector: selector.fields.clone(),
-        limit: Some(PAGE),
+        limit: Some(source.page()),
         ..ListParams::default()
     };
     loop {

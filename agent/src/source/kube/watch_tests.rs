@@ -62,6 +62,10 @@ impl Server {
 impl Source for Arc<Server> {
     type Object = ConfigMap;
 
+    fn version(&self, object: &ConfigMap) -> Option<String> {
+        object.metadata.resource_version.clone()
+    }
+
     async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<ConfigMap>> {
         let page = |names: &[&str], metadata| ObjectList {
             types: TypeMeta::default(),
@@ -238,4 +242,26 @@ async fn delays_grow_up_to_their_maximum() {
     bed.requested(&["list "; 12]).await;
     let all = began.elapsed();
     assert!(all > Duration::from_secs(60) && all < Duration::from_secs(400), "{all:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_kind_of_an_optional_watch_is_empty() {
+    let mut bed = start(vec![
+        Answer::Refuse(404),
+        Answer::Refuse(404),
+        Answer::List(&["a"], "7"),
+        Answer::Watch(Vec::new(), End::Closed),
+        // The kind is deleted.
+        Answer::Refuse(404),
+        Answer::Refuse(404),
+        Answer::Refuse(404),
+        Answer::Refuse(404),
+    ]);
+    bed.health.started_optional("test");
+    let began = Instant::now();
+    bed.reported(&["listed ", "listed a"]).await;
+    let waited = began.elapsed();
+    assert!(waited > ABSENT && waited < ABSENT * 2, "{waited:?}");
+    bed.reported(&["failing no (404)", "listed "]).await;
+    assert!(bed.health.is_live("test") && bed.health.outage().is_none());
 }

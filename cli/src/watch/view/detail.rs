@@ -6,16 +6,16 @@ use ratatui::style::Style;
 use trunkline_api::control::PodStatus;
 
 use super::{Entry, Page, Palette, clock, title};
-use crate::show;
 use crate::watch::model::{Model, Tab};
 use crate::watch::text::{plain, wrap};
+use crate::{services, show};
 
 /// Maximum number of events below a peer's details.
 const EVENTS: usize = 50;
 
 const HELP: &[&str] = &[
     "j k ↓ ↑              select a row; g G Home End: the first, the last; Space Ctrl-D Ctrl-U PgDn PgUp: scroll by a page",
-    "Tab ← → 1 2 3        peers, pods, events",
+    "Tab ← → 1 2 3 4      peers, pods, events, service addresses",
     "Enter                details of the selected row; Esc: back",
     "/                    show only rows with these words; Esc removes the filter",
     "q Ctrl-C             quit",
@@ -27,9 +27,10 @@ const HELP: &[&str] = &[
     "SINCE                duration of the session, or of its absence",
     "CAUSE                the reason why there is no session; the action is below the table",
     "RECV ACC ADV         prefixes received, accepted and advertised, all families together",
+    "ENDPOINTS            ready endpoints of the Service on this node, and on all nodes",
     "UTC                  times of the node's clock",
     "",
-    "For programs: trunkline status, peers, pods, events, each with -o json. docs/commands.md describes everything.",
+    "For programs: trunkline status, peers, pods, services, events, each with -o json. docs/commands.md describes everything.",
 ];
 
 pub(super) fn help(page: &mut Page<'_>) {
@@ -60,6 +61,11 @@ pub(super) fn detail(model: &Model, line: usize, palette: &Palette, page: &mut P
             let peer = entry.peer.as_deref().unwrap_or("-");
             let lines = [("at", &*entry.at), ("kind", entry.kind), ("peer", peer), ("what", &*entry.text)];
             ("event".to_owned(), 14, lines.map(|(name, value)| format!("{name:<13} {value}")).to_vec())
+        }),
+        Tab::Services => model.services().get(chosen).map(|view| {
+            let text = services::details(std::slice::from_ref(view), &[]);
+            let lines = text.lines().skip(1).map(|line| line.trim_start().to_owned()).collect();
+            (format!("{} {}", view.title(), view.address), 11, lines)
         }),
     };
     let Some((title, indent, lines)) = lines else {

@@ -17,16 +17,20 @@
 //! the harm: it uses the object that it saw first. Only the creation of an IPInstance allocates an
 //! address.
 
+pub mod anycast;
 pub mod ipinstance;
 pub mod network;
 pub mod nodeinfo;
+mod overlaps;
 pub mod pod;
+pub mod service_advertisement;
+pub mod service_pool;
 pub mod subnet;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use trunkline_api::resources::{IPInstance, Network, Subnet};
+use trunkline_api::resources::{IPInstance, Network, ServiceAddress, ServicePool, Subnet};
 use trunkline_api::validate::Fault;
 
 /// Whether an object is admitted.
@@ -43,6 +47,12 @@ pub struct Facts {
     pub nodes: Vec<Node>,
     /// IPInstances.
     pub instances: Vec<IPInstance>,
+    /// ServicePools; none if the API server does not have the kind.
+    pub service_pools: Vec<ServicePool>,
+    /// ServiceAddresses.
+    pub claims: Vec<ServiceAddress>,
+    /// The Nodes with their addresses.
+    pub addressed_nodes: Vec<(String, Vec<IpAddr>)>,
     /// The addresses of one Node; none if the Node does not exist.
     pub node_addresses: Option<Vec<IpAddr>>,
     /// Number of RemoteClusters (`multicluster.alibaba.com`).

@@ -7,9 +7,10 @@ use trunkline_api::validate::{
     Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change, validate_memberships,
 };
 
+use super::overlaps::pools_over_network;
 use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
 
-/// Facts: every Network, every Subnet, and the nodes that this Network selects.
+/// Facts: every Network, Subnet and ServicePool, and the nodes that this Network selects.
 pub fn create(network: &Network, facts: &Facts) -> RuleResult {
     verdict(faults(network, facts))
 }
@@ -57,6 +58,7 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
     let mut found = of("Network", name, validate(&networks, &[]));
     let overlaps = neighbour_overlaps(std::slice::from_ref(network), &facts.subnets);
     found.extend(overlaps.iter().map(NeighbourOverlap::network_fault));
+    found.extend(pools_over_network(network, facts));
     // Only Underlay networks select nodes; the other types include every node.
     if network.network_type() == NetworkType::Underlay {
         let nodes = facts.nodes.iter().filter(|node| network.selects(&node.labels));
@@ -211,6 +213,31 @@ mod tests {
             ("peer's AS 0", none, with(bgp("rack2"), "/config/bgpPeers/0/asn", json!(0)), "bgpPeers[0].asn"),
         ] {
             expect(case, create(&network("new", spec), facts), refusal);
+        }
+    }
+
+    #[test]
+    fn pools_have_addresses_of_their_own() {
+        let mut facts = cluster();
+        facts.service_pools = vec![
+            serde_json::from_value(json!({
+                "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": {"name": "p"},
+                "spec": {"addresses": ["192.0.2.0/28"]},
+            }))
+            .unwrap(),
+        ];
+        let extra = |prefix: &str| with(bgp("rack2"), "/config/extraPrefixes", json!([prefix]));
+        for (case, spec, refusal) in [
+            (
+                "dynamic neighbours",
+                dynamic("192.0.2.0/24"),
+                "Network new: spec.config.bgpPeers[0].prefix: 192.0.2.0/24 overlaps 192.0.2.0/28 of ServicePool p: write \
+                 prefixes that no Service gets",
+            ),
+            ("extra prefixes", extra("192.0.2.8/29"), "spec.config.extraPrefixes: 192.0.2.8/29 overlaps"),
+            ("apart", extra("198.51.100.0/24"), ""),
+        ] {
+            expect(case, create(&network("new", spec), &facts), refusal);
         }
     }
 

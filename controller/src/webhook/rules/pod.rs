@@ -448,7 +448,7 @@ mod tests {
         {
             cluster
                 .namespaces
-                .set(name.into(), NetworkingMetadata { annotations, ..NetworkingMetadata::default() });
+                .set(name.into(), NetworkingMetadata { annotations, ..NetworkingMetadata::default() }.into());
         }
         cluster
     }
@@ -772,7 +772,8 @@ mod tests {
             texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
         cluster.namespaces.set(
             "named".into(),
-            NetworkingMetadata { annotations: annotations_of.clone(), ..NetworkingMetadata::default() },
+            NetworkingMetadata { annotations: annotations_of.clone(), ..NetworkingMetadata::default() }
+                .into(),
         );
         expect("the namespace's prefixes", validate(&in_named(&[]), &cluster, &policy()), "");
         let own = [(a::EXTRA_PREFIXES, "10.9.0.0/16")];
@@ -780,7 +781,7 @@ mod tests {
         annotations_of.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
         cluster.namespaces.set(
             "named".into(),
-            NetworkingMetadata { annotations: annotations_of, ..NetworkingMetadata::default() },
+            NetworkingMetadata { annotations: annotations_of, ..NetworkingMetadata::default() }.into(),
         );
         expect("another", validate(&in_named(&own), &cluster, &policy()), "Network bgp allows nothing");
         // A pod with retained addresses is admitted even if the network is full.

@@ -4,9 +4,10 @@ use ipnet::IpNet;
 use trunkline_api::resources::Subnet;
 use trunkline_api::validate::{Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change};
 
+use super::overlaps::pools_over_subnet;
 use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
 
-/// Facts: every Network, and every Subnet.
+/// Facts: every Network, Subnet and ServicePool.
 pub fn create(subnet: &Subnet, facts: &Facts) -> RuleResult {
     verdict(faults(subnet, facts))
 }
@@ -49,6 +50,7 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
     let mut found = of("Subnet", subnet.name(), validate(&facts.networks, &subnets));
     let overlaps = neighbour_overlaps(&facts.networks, std::slice::from_ref(subnet));
     found.extend(overlaps.iter().map(NeighbourOverlap::subnet_fault));
+    found.extend(pools_over_subnet(subnet, facts));
     found
 }
 
@@ -199,6 +201,41 @@ mod tests {
                 spec("bgp", v4("10.1.0.0/24")),
                 "Subnet there also allocates \
                 the addresses",
+            ),
+        ] {
+            expect(case, create(&subnet("new", spec), &facts), refusal);
+        }
+    }
+
+    #[test]
+    fn pools_have_addresses_of_their_own() {
+        let mut facts = cluster();
+        let pool = |name: &str, spec: Value| {
+            serde_json::from_value(json!({
+                "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": {"name": name}, "spec": spec,
+            }))
+            .unwrap()
+        };
+        let l2 = json!({"addresses": ["10.2.0.200-10.2.0.210"], "mode": "L2", "l2": {"network": "vlan"}});
+        facts.service_pools = vec![pool("bgp", json!({"addresses": ["10.3.0.8-10.3.0.9"]})), pool("l2", l2)];
+        let refusal = "Subnet new: spec.range.cidr: 10.3.0.0/24 overlaps 10.3.0.8-10.3.0.9 of ServicePool bgp, and an \
+            address would belong to a pod and to a Service";
+        for (case, spec, refusal) in [
+            ("a pool's", spec("bgp", v4("10.3.0.0/24")), refusal),
+            ("apart", spec("bgp", v4("10.4.0.0/24")), ""),
+            ("an L2 pool's", vlan(json!({})), "overlaps 10.2.0.200-10.2.0.210 of ServicePool l2"),
+            (
+                "an L2 pool in its VLAN",
+                vlan(
+                    json!({"range": {"version": "4", "cidr": "10.2.0.0/24", "gateway": "10.2.0.1", "end": "10.2.0.199"}}),
+                ),
+                "",
+            ),
+            (
+                "an L2 pool of another Network",
+                vlan(json!({"network": "vlan-open", "netID": 11,
+                    "range": {"version": "4", "cidr": "10.2.0.0/24", "gateway": "10.2.0.1", "end": "10.2.0.199"}})),
+                "overlaps 10.2.0.200-10.2.0.210 of ServicePool l2",
             ),
         ] {
             expect(case, create(&subnet("new", spec), &facts), refusal);

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::super::events::Events;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, RepairKind, Request};
+use crate::netlink::events::Events;
 use crate::netlink::objects::{self, GROUP};
 use crate::nft::{self, NftError, nat, probes};
 use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};

@@ -3,15 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use netlink_packet_core::NLM_F_REPLACE;
 
-use super::super::events::Events;
 use super::super::scan;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, RepairKind, Request};
 use crate::naming::pair_name;
 use crate::netlink::Batch;
+use crate::netlink::events::Events;
 use crate::netlink::objects::{self, PROTOCOL};
 use crate::netlink::{message, tc, vxlan};
 use crate::plan::{RouteKey, RouteTarget};
@@ -20,8 +19,8 @@ use crate::plan::{RouteKey, RouteTarget};
 enum KernelNotification {
     Link(objects::LinkInfo),
     LinkGone(u32),
-    Address(u32, IpNet),
-    AddressGone(u32, IpNet),
+    Address(objects::AddressInfo),
+    AddressGone(objects::AddressInfo),
     /// A Trunkline route was deleted, or a route was replaced; or a default route was added or
     /// deleted.
     Route {
@@ -48,10 +47,8 @@ impl Owner {
                 libc::RTM_DELLINK => {
                     objects::read_link(message.body).map(|link| KernelNotification::LinkGone(link.index))
                 }
-                libc::RTM_NEWADDR => objects::read_address(message.body)
-                    .map(|(index, address)| KernelNotification::Address(index, address)),
-                libc::RTM_DELADDR => objects::read_address(message.body)
-                    .map(|(index, address)| KernelNotification::AddressGone(index, address)),
+                libc::RTM_NEWADDR => objects::read_address(message.body).map(KernelNotification::Address),
+                libc::RTM_DELADDR => objects::read_address(message.body).map(KernelNotification::AddressGone),
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
                     let new = message.kind == libc::RTM_NEWROUTE;
                     let replaces = message.flags & NLM_F_REPLACE != 0;
@@ -111,8 +108,8 @@ impl Owner {
                 KernelNotification::LinkGone(index) => {
                     self.handle_link_gone(index).and_then(|()| self.settle_links())
                 }
-                KernelNotification::Address(index, address) => self.handle_address(index, address, true),
-                KernelNotification::AddressGone(index, address) => self.handle_address(index, address, false),
+                KernelNotification::Address(address) => self.handle_address(&address, true),
+                KernelNotification::AddressGone(address) => self.handle_address(&address, false),
                 KernelNotification::Route { route, new, replaces } => {
                     self.handle_gateway_route(&route, new, replaces);
                     self.handle_route(&route)
@@ -316,6 +313,7 @@ impl Owner {
             if is_usable {
                 self.restore_neighbours(index);
             }
+            self.settle_addresses();
             self.settle_all()?;
         }
         if changed { self.settle_links() } else { Ok(()) }
@@ -340,16 +338,21 @@ impl Owner {
         self.settle_all()
     }
 
-    fn handle_address(&mut self, index: u32, address: IpNet, there: bool) -> Result<(), KernelError> {
+    fn handle_address(&mut self, address: &objects::AddressInfo, there: bool) -> Result<(), KernelError> {
+        let (index, prefix) = (address.ifindex, address.prefix);
         let Some(link) = self.topology.links.get_mut(&index) else { return Ok(()) };
-        let known = link.addresses.contains(&address);
+        if link.own.contains(&prefix.addr()) || scan::is_own(address, &link.info) {
+            self.handle_own_address(index, prefix, there);
+            return Ok(());
+        }
+        let known = link.addresses.contains(&prefix);
         if there == known {
             return Ok(());
         }
         if there {
-            link.addresses.push(address);
+            link.addresses.push(prefix);
         } else {
-            link.addresses.retain(|known| *known != address);
+            link.addresses.retain(|known| *known != prefix);
         }
         if is_pods(&link.info) {
             return Ok(()); // Trunkline adds no address to a pod's link, and needs none
@@ -357,6 +360,8 @@ impl Owner {
         self.host_changed();
         self.farther.clear();
         self.forget_installed(index);
+        // The plan may want an address that another program had.
+        self.settle_addresses();
         self.settle_all()
     }
 

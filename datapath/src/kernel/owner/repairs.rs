@@ -24,6 +24,8 @@ pub enum RepairKind {
     Table,
     /// A setting below `/proc/sys`.
     Sysctl,
+    /// An address of the host.
+    Address,
 }
 
 /// Number of repairs of one kind since the start, and the last one.
@@ -47,6 +49,7 @@ impl RepairKind {
             RepairKind::Forwarding => ("forwarding entry", "forwarding entries"),
             RepairKind::Table => ("nftables table", "nftables tables"),
             RepairKind::Sysctl => ("sysctl", "sysctls"),
+            RepairKind::Address => ("address", "addresses"),
         };
         if number == 1 { one } else { several }
     }

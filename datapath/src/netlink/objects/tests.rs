@@ -61,6 +61,19 @@ fn rule_is_parsed_as_encoded() {
 }
 
 #[test]
+fn host_address_is_parsed_as_encoded() {
+    for text in ["192.0.2.7", "2001:db8::7"] {
+        let address: IpAddr = text.parse().unwrap();
+        let mut batch = Batch::new();
+        batch.put_host_address(1, address);
+        batch.delete_host_address(1, address);
+        let read: Vec<_> = messages(&batch.buffer).filter_map(|it| read_address(it.body)).collect();
+        let info = |protocol| AddressInfo { ifindex: 1, prefix: address.into(), protocol };
+        assert_eq!(read, [info(PROTOCOL), info(0)]);
+    }
+}
+
+#[test]
 fn short_messages_are_rejected() {
     for length in 0..12 {
         let body = vec![2; length];

@@ -9,7 +9,7 @@
 
 mod agent;
 mod memory;
-mod server;
+pub(super) mod server;
 
 use anyhow::{Result, bail};
 use serde::Serialize;

@@ -204,7 +204,7 @@ fn together<F: Future<Output = Result<()>> + Send>(
 }
 
 /// Runs a job a number of times, [`AT_A_TIME`] concurrently.
-pub(super) fn flood<T, F>(
+pub(in crate::bench) fn flood<T, F>(
     cluster: &Cluster,
     count: usize,
     one: impl Fn(usize) -> F + Clone + Send + Sync + 'static,

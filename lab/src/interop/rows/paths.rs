@@ -1,4 +1,4 @@
-//! Several paths of a prefix, reflected paths, local AS, stale marks and roles.
+//! Several paths of a prefix, reflected paths, local AS, stale marks, link bandwidth and roles.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use trunkline_bgp::config::{LocalAs, PeerConfig};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::State;
-use trunkline_bgp::types::{Asn, Role};
+use trunkline_bgp::types::{Asn, ExtendedCommunity, LinkBandwidth, Role};
 
 use crate::interop::cell::{Cell, goodbye, prefix};
 use crate::interop::router::{Path, SECOND, Session, Way, parse, wait_established};
@@ -142,6 +142,34 @@ pub(super) fn graceful_shutdown(cell: &Cell<'_>) -> Result<()> {
     cell.has(&prefix(0, true), "to stay", |paths| paths.iter().any(|path| !marked(path)))?;
     ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
     us.stop(goodbye());
+    Ok(())
+}
+
+/// External routers receive the transitive form, internal ones the non-transitive one.
+pub(super) fn link_bandwidth(cell: &Cell<'_>) -> Result<()> {
+    for (router_as, kind) in [(65001, 0), (65002, 0x40)] {
+        let session = Session { router_as, ..Session::new(Way::V4) };
+        let us = cell.both(&session)?;
+        // 1 Gbit/s and 10 Gbit/s in octets per second, as IEEE 754 numbers.
+        let rows: [(u64, [u8; 4]); 2] =
+            [(125_000_000, [0x4c, 0xee, 0x6b, 0x28]), (1_250_000_000, [0x4e, 0x95, 0x02, 0xf9])];
+        for (octets, [a, b, c, d]) in rows {
+            let link_bandwidth = Some(LinkBandwidth(octets));
+            us.originate(vec![(prefix(0, true), Origination { link_bandwidth, ..Origination::default() })])?;
+            // AS 65002.
+            let community = ExtendedCommunity([kind, 4, 0xfd, 0xea, a, b, c, d]);
+            let shown = cell.router.link_bandwidth(community);
+            cell.has(&prefix(0, true), &format!("with {shown}"), |paths| {
+                paths.iter().any(|path| path.extended_communities == shown)
+            })?;
+        }
+        cell.originate(&us, &session)?;
+        cell.has(&prefix(0, true), "without a link bandwidth", |paths| {
+            paths.iter().any(|path| path.extended_communities.is_empty())
+        })?;
+        ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
+        us.stop(goodbye());
+    }
     Ok(())
 }
 

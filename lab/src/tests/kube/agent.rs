@@ -76,6 +76,13 @@ metadata: { name: rack1-v6 }
 spec: { network: rack1, range: { version: "6", cidr: "fd00:201::/112" } }
 "#;
 
+const BY_NAMESPACE: &str = "
+apiVersion: trunkline.io/v1alpha1
+kind: ServiceAdvertisement
+metadata: { name: by-namespace }
+spec: { namespaceSelector: { matchLabels: { public: 'yes' } } }
+";
+
 const OVERLAY: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -368,6 +375,15 @@ fn addresses(context: &Context) -> Result<Verdict> {
         node.cluster.kubectl(["delete", "network", "tunnels"])?;
         node.wait_source("the end of the watch of other nodes", |source| !follows(source))?;
 
+        // The agent watches Namespaces only while a ServiceAdvertisement selects them.
+        let follows = |source: &ClusterStatus| {
+            source.watches.iter().any(|watch| watch.name == "namespaces" && watch.live && watch.optional)
+        };
+        node.cluster.apply(BY_NAMESPACE)?;
+        node.wait_source("the Namespaces to be watched", follows)?;
+        node.cluster.kubectl(["delete", "serviceadvertisement", "by-namespace"])?;
+        node.wait_source("the end of the watch of Namespaces", |source| !follows(source))?;
+
         // The next sandbox of the same pod starts before the DEL of the first one, and replaces it.
         let again = Sandbox { container_id: format!("{}-again", late.container_id), ..late.clone() };
         let got = node.add(&again)?;
@@ -382,7 +398,13 @@ fn addresses(context: &Context) -> Result<Verdict> {
         let pings = lost_nothing(pings)?;
         cni::del(bed.fabric, &cni::trunkline(None), &first)?;
         bed.nothing_but(&[], &[])?;
-        let rights = node.accounts.check(node.cluster, &["agent"], &[])?;
+        let services = (
+            "agent",
+            "list",
+            "nodeservices.trunkline.io",
+            "`trunkline services NAME`: observability/cluster",
+        );
+        let rights = node.accounts.check(node.cluster, &["agent"], &[services])?;
         passed(format!(
             "allocated, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost; {rights}"
         ))

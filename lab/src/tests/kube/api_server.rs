@@ -9,10 +9,9 @@ use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt as _};
 
 use super::{Test, Verdict, cluster};
-use crate::interrupt::{self, Registered};
 use crate::kube::Cluster;
 use crate::kube::daemon::Daemon;
-use crate::netns::Namespace;
+use crate::netns::{Namespace, Temporary};
 use crate::shell::{Seen, cmd, wait_for};
 use crate::tests::{Context as Lab, passed};
 
@@ -53,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn api_server(context: &Lab) -> Result<Verdict> {
     cluster(context, "api-server", |cluster| {
-        let inside = Inside::create(&format!("tl-kube-{}", std::process::id()))?;
+        let inside = Temporary::create(&format!("tl-kube-{}", std::process::id()))?;
         let _doorway = cluster.doorway(&inside.ns)?;
         cluster.apply(KIND)?;
         cluster.kubectl([
@@ -120,26 +119,6 @@ fn wait_for_line(watcher: &mut Daemon, wanted: &str) -> Result<()> {
         let printed = std::fs::read_to_string(&log)?;
         Ok(Seen::when(printed.lines().any(|l| l == wanted), || printed))
     })
-}
-
-/// A network namespace without a link; a drop deletes it.
-struct Inside {
-    ns: Namespace,
-    _on_stop: Registered,
-}
-
-impl Inside {
-    fn create(name: &str) -> Result<Self> {
-        let at_stop = Namespace::named(name);
-        let on_stop = interrupt::on_stop(move || drop(at_stop.delete()));
-        Ok(Self { ns: Namespace::create(name)?, _on_stop: on_stop })
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        let _reported_by_the_next_lab = self.ns.delete();
-    }
 }
 
 /// The API server authenticates a service account's kubeconfig, and the account has no rights.

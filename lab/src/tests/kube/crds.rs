@@ -49,11 +49,18 @@ const OWN: &[(&str, &str)] = &[
     ("docs/manifests/vxlan", include_str!("../../../../docs/manifests/vxlan.yaml")),
 ];
 
+/// The page whose examples the server accepts.
+const SERVICES: &str = include_str!("../../../../docs/services.md");
+
 fn on_a_server(context: &Lab) -> Result<Verdict> {
     cluster(context, "crds", |cluster| {
         install(cluster)?;
         for (name, text) in DOCUMENTED.iter().chain(OWN) {
             documented(cluster, text).with_context(|| (*name).to_owned())?;
+        }
+        let examples = SERVICES.split("```yaml\n").skip(1);
+        for example in examples.filter_map(|rest| rest.split("```").next()) {
+            documented(cluster, example).with_context(|| format!("docs/services.md: {example}"))?;
         }
         let mut spoken = BTreeSet::new();
         let mut refused = 0;
@@ -74,7 +81,7 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
                 expect(cluster, &base, edits, words, true, &mut spoken)?;
             }
             refused += base.bad.len() + base.changes.len();
-            if base.kind != "IPInstance" {
+            if base.has_rust_rules() {
                 let (good, bad) = generated(cluster, &base)?;
                 agreed = (agreed.0 + good, agreed.1 + bad);
             }
@@ -163,7 +170,8 @@ fn documented(cluster: &Cluster, text: &str) -> Result<()> {
 }
 
 fn api(cluster: &Cluster, base: &Base) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk("networking.alibaba.com", "v1", base.kind);
+    let (group, version) = base.group_and_version();
+    let gvk = GroupVersionKind::gvk(group, version, base.kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, base.plural);
     match base.namespace {
         Some(namespace) => Api::namespaced_with(cluster.client(), namespace, &resource),
@@ -172,8 +180,9 @@ fn api(cluster: &Cluster, base: &Base) -> Api<DynamicObject> {
 }
 
 fn object(base: &Base, spec: Value) -> Result<DynamicObject> {
+    let (group, version) = base.group_and_version();
     Ok(serde_json::from_value(json!({
-        "apiVersion": "networking.alibaba.com/v1", "kind": base.kind, "metadata": {"name": base.name}, "spec": spec,
+        "apiVersion": format!("{group}/{version}"), "kind": base.kind, "metadata": {"name": base.name}, "spec": spec,
     }))?)
 }
 

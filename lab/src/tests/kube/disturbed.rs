@@ -8,13 +8,14 @@ use anyhow::Result;
 use super::storm::{BURST, Storm, furnish};
 use super::{Test, Verdict, cluster};
 use crate::kube::controller::Replicas;
+use crate::tests::service_addresses::storm::ServiceStorm;
 use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/leader-kill",
-        about: "the leading controller is killed at each moment of a burst of allocations: no \
-                address is allocated twice or leaked",
+        about: "the leading controller is killed at each moment of a burst of allocations, of \
+                pods and of Services: no address is allocated twice or leaked",
         run: leader_kill,
     },
     Test {
@@ -39,13 +40,17 @@ fn leader_kill(context: &Context) -> Result<Verdict> {
         let pretended = furnish(cluster)?;
         let mut replicas = Replicas::start(cluster, &program, 3)?;
         let mut storm = Storm::begin(cluster, pretended)?;
+        let mut services = ServiceStorm::begin(cluster)?;
         for _ in 0..context.rounds(ROUNDS, SOAK_ROUNDS) {
             // The leader is found before the burst, because a query during the burst would give it
             // time to finish.
             let leader = replicas.wait_leader(cluster)?;
+            services.create(cluster)?;
             storm.round(cluster, |cluster| replicas.kill(cluster, leader))?;
+            services.finish(cluster)?;
         }
-        passed(storm.end(cluster, &mut replicas)?)
+        let services = services.end(cluster)?;
+        passed(format!("{}; {services}", storm.end(cluster, &mut replicas)?))
     })
 }
 

@@ -27,12 +27,12 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
-pub(super) const NODES: [&str; 2] = ["node1a", "node1b"];
+pub(in crate::tests) const NODES: [&str; 2] = ["node1a", "node1b"];
 /// The image's name on the page, with the chart's own version.
 pub(super) const IMAGE: &str = "registry.example/trunkline:0.1.0";
 
 /// Runs a test on a cluster with the nodes of the topology `rack`, with a page to walk.
-pub(super) fn with_page(
+pub(in crate::tests) fn with_page(
     context: &Lab,
     name: &str,
     page: &'static str,
@@ -145,12 +145,12 @@ pub(super) fn established(cluster: &Cluster, kind: &str) -> Result<()> {
     cluster.kubectl(["wait", "--for=condition=Established", "--timeout=30s", &crd]).map(drop)
 }
 
-pub(super) fn rolled_out(cluster: &Cluster, what: &str) -> Result<()> {
+pub(in crate::tests) fn rolled_out(cluster: &Cluster, what: &str) -> Result<()> {
     cluster.kubectl(["-n", "trunkline-system", "rollout", "status", what, "--timeout=120s"]).map(drop)
 }
 
 /// Waits until kubectl prints the expected text.
-pub(super) fn wait_text(
+pub(in crate::tests) fn wait_text(
     cluster: &Cluster,
     args: &[&str],
     what: &str,

@@ -11,7 +11,7 @@ mod disturbed;
 mod finalizers;
 mod hostile;
 mod hybridnet;
-mod install;
+pub(super) mod install;
 mod leader;
 mod migrate;
 mod overlay;
@@ -22,13 +22,14 @@ mod storm;
 mod tenancy;
 mod twice;
 mod unsupported;
-mod walk;
+pub(super) mod walk;
 pub(super) mod webhook;
 
 use anyhow::Result;
 use kube::Api;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
+use trunkline_api::names::{OWN_GROUP, OWN_VERSION};
 
 use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
@@ -71,18 +72,23 @@ pub(super) fn cluster(
 
 /// Objects of any kind, without its schema, in `default` or the given namespace.
 fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-    let group = match kind {
-        "Pod" | "Node" | "Namespace" => "",
-        "RemoteCluster" => "multicluster.alibaba.com",
-        _ => "networking.alibaba.com",
+    let (group, version) = match kind {
+        "Pod" | "Node" | "Namespace" | "Service" => ("", "v1"),
+        "EndpointSlice" => ("discovery.k8s.io", "v1"),
+        "RemoteCluster" => ("multicluster.alibaba.com", "v1"),
+        "ServicePool" | "ServiceAddress" | "ServiceAdvertisement" | "AnycastAddress" | "NodeServices" => {
+            (OWN_GROUP, OWN_VERSION)
+        }
+        _ => ("networking.alibaba.com", "v1"),
     };
-    let gvk = GroupVersionKind::gvk(group, "v1", kind);
+    let gvk = GroupVersionKind::gvk(group, version, kind);
     let resource = match kind {
         "NodeInfo" => ApiResource::from_gvk_with_plural(&gvk, "nodeinfoes"),
+        "NodeServices" => ApiResource::from_gvk_with_plural(&gvk, "nodeservices"),
         _ => ApiResource::from_gvk(&gvk),
     };
     match kind {
-        "Pod" | "IPInstance" => {
+        "Pod" | "IPInstance" | "Service" | "EndpointSlice" => {
             Api::namespaced_with(cluster.client(), namespace.unwrap_or("default"), &resource)
         }
         _ => Api::all_with(cluster.client(), &resource),

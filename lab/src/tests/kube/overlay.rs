@@ -39,7 +39,10 @@ const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Ov
 /// The agents' rights that this test does not use. The agents need the other rights for an overlay.
 const UNSEEN: &[Unseen] = &[
     ("agent", "get", "pods", "addresses that hybridnet allocated: kube/agent"),
+    ("agent", "list", "namespaces", "for a ServiceAdvertisement's namespaceSelector: kube/agent"),
+    ("agent", "watch", "namespaces", "for a ServiceAdvertisement's namespaceSelector: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
+    ("agent", "list", "nodeservices.trunkline.io", "`trunkline services NAME`: observability/cluster"),
     ("agent", "patch", "events.events.k8s.io", "there is no fault: kube/agent"),
 ];
 

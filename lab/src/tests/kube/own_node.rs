@@ -44,6 +44,8 @@ const OBJECTS: &str = "
 ---
 {apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: node-b}, spec: {vtepInfo: {ip: 10.0.0.2}}}
 ---
+{apiVersion: trunkline.io/v1alpha1, kind: NodeServices, metadata: {name: node-b}}
+---
 {apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: of-a, namespace: default, labels: {networking.alibaba.com/node: node-a}},
  spec: {network: rack, subnet: rack-v4, address: {version: '4', ip: 10.9.0.1/24, mac: '02:00:00:00:00:01'}, binding: {nodeName: node-a, podName: p}}}
 ---
@@ -88,16 +90,17 @@ fn status(what: &'static str, kind: &'static str, name: &'static str, how: How, 
 
 impl Write {
     fn send(&self, cluster: &Cluster, client: &Client, dry_run: bool) -> kube::Result<DynamicObject> {
-        let (group, plural) = match self.kind {
-            "Node" => ("", "nodes"),
-            "Event" => ("events.k8s.io", "events"),
-            "NodeInfo" => ("networking.alibaba.com", "nodeinfoes"),
-            _ => ("networking.alibaba.com", "ipinstances"),
+        let (group, version, plural) = match self.kind {
+            "Node" => ("", "v1", "nodes"),
+            "Event" => ("events.k8s.io", "v1", "events"),
+            "NodeInfo" => ("networking.alibaba.com", "v1", "nodeinfoes"),
+            "NodeServices" => ("trunkline.io", "v1alpha1", "nodeservices"),
+            _ => ("networking.alibaba.com", "v1", "ipinstances"),
         };
-        let kind = GroupVersionKind::gvk(group, "v1", self.kind);
+        let kind = GroupVersionKind::gvk(group, version, self.kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, plural);
         let api: Api<DynamicObject> = match self.kind {
-            "Node" | "NodeInfo" => Api::all_with(client.clone(), &resource),
+            "Node" | "NodeInfo" | "NodeServices" => Api::all_with(client.clone(), &resource),
             _ => Api::namespaced_with(client.clone(), "default", &resource),
         };
         let mut body = self.body.clone();
@@ -154,6 +157,10 @@ fn event(about: &str, by: &str) -> Value {
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": about, "uid": about}})
 }
 
+fn services() -> Value {
+    json!({"status": {"services": [{"address": "192.0.2.1", "state": "advertised"}]}})
+}
+
 fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
 }
@@ -187,6 +194,14 @@ fn allowed(uid: &str) -> Vec<Write> {
             How::Strategic,
             condition("NetworkUnavailable", "False"),
         ),
+        write(
+            "make its NodeServices",
+            "NodeServices",
+            "node-a",
+            How::Apply,
+            json!({"metadata": {"ownerReferences": owner}}),
+        ),
+        status("report its service addresses", "NodeServices", "node-a", How::Apply, services()),
         status("report a sandbox", "IPInstance", "of-a", How::Merge, sandbox),
         write("write an event", "Event", "of-a", How::Create, event("node-a", "node-a")),
         write("count an event up", "Event", "of-a", How::Merge, series()),
@@ -254,6 +269,30 @@ fn forbidden() -> Vec<(Write, &'static str)> {
                 json!({"metadata": {"ownerReferences": stranger}}),
             ),
             "no owner except its own Node",
+        ),
+        (
+            status("report another's addresses", "NodeServices", "node-b", How::Apply, services()),
+            "NodeServices of its own node, and not the NodeServices of node-b",
+        ),
+        (
+            write(
+                "make another's NodeServices",
+                "NodeServices",
+                "node-c",
+                How::Create,
+                json!({"metadata": {}}),
+            ),
+            "and not the NodeServices of node-c",
+        ),
+        (
+            write(
+                "hold its NodeServices",
+                "NodeServices",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"finalizers": ["lab/held"]}}),
+            ),
+            "adds no finalizers to its NodeServices",
         ),
         (
             status(
@@ -444,7 +483,7 @@ fn secrets(cluster: &Cluster, agent: &Client) -> Result<usize> {
 
 /// All objects that an agent might change, without the fields that Kubernetes changes.
 fn state(cluster: &Cluster) -> Result<String> {
-    let kinds = "nodes,nodeinfoes,ipinstances,events.v1.events.k8s.io";
+    let kinds = "nodes,nodeinfoes,nodeservices,ipinstances,events.v1.events.k8s.io";
     let text = cluster.kubectl(["get", kinds, "-A", "-o", "json"])?;
     let mut all: Value = serde_json::from_str(&text)?;
     for item in all["items"].as_array_mut().into_iter().flatten() {

@@ -32,14 +32,31 @@ pub(super) const TESTS: &[Test] = &[Test {
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "shop";
 
+const SERVICE_ADDRESSES: &str = "Services of type LoadBalancer: service-addresses/pools";
+
 /// Rights that this test does not use.
 const UNSEEN: &[Unseen] = &[
     ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
     ("agent", "watch", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
     ("agent", "get", "pods", "addresses that hybridnet allocated: kube/agent"),
+    ("agent", "list", "namespaces", "for a ServiceAdvertisement's namespaceSelector: kube/agent"),
+    ("agent", "watch", "namespaces", "for a ServiceAdvertisement's namespaceSelector: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
     ("agent", "patch", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
+    ("agent", "list", "nodeservices.trunkline.io", "`trunkline services NAME`: observability/cluster"),
     ("controller", "get", "ipinstances.networking.alibaba.com", "after a lost answer: kube/leader-kill"),
+    ("controller", "patch", "services/status", SERVICE_ADDRESSES),
+    ("controller", "patch", "servicepools.trunkline.io/status", SERVICE_ADDRESSES),
+    ("controller", "get", "serviceaddresses.trunkline.io", SERVICE_ADDRESSES),
+    ("controller", "create", "serviceaddresses.trunkline.io", SERVICE_ADDRESSES),
+    ("controller", "patch", "serviceaddresses.trunkline.io", SERVICE_ADDRESSES),
+    ("controller", "delete", "serviceaddresses.trunkline.io", SERVICE_ADDRESSES),
+    (
+        "controller",
+        "patch",
+        "serviceaddresses.trunkline.io/status",
+        "with NodeServices: observability/cluster",
+    ),
 ];
 
 /// Additional objects: some with hybridnet's finalizer, and a node in no Network.
@@ -62,6 +79,10 @@ apiVersion: networking.alibaba.com/v1
 kind: NodeInfo
 metadata: { name: nowhere }
 spec: {}
+---
+apiVersion: trunkline.io/v1alpha1
+kind: NodeServices
+metadata: { name: nowhere }
 ";
 
 const OVERLAY: &str = "
@@ -147,6 +168,10 @@ impl Racks<'_> {
         }
         nodes::tells_its_peers(cluster, "node2b", 2)?;
         nodes::says(cluster, "node2b", "False", "TrunklineServes")?;
+        wait_for("the NodeServices of each node", PATIENCE, || {
+            let names = cluster.kubectl(["get", "nodeservices", "-o", "jsonpath={.items[*].status}"])?;
+            Ok(Seen::when(names.matches("\"proxy\"").count() == 4, || names))
+        })?;
 
         let mut pods = Vec::new();
         for (n, node) in ["node1a", "node1b", "node2a", "node2b"].into_iter().enumerate() {
@@ -194,9 +219,10 @@ impl Racks<'_> {
         cluster.apply(FRINGE)?;
         nodes::says(cluster, "nowhere", "True", "NoNetwork")?;
         cluster.kubectl(["delete", "node", "nowhere"])?;
-        wait_for("the removal of the NodeInfo of a deleted node", PATIENCE, || {
-            let left = cluster.kubectl(["get", "nodeinfo", "nowhere", "--ignore-not-found", "-o", "name"])?;
-            Ok(Seen::when(left.is_empty(), || left))
+        wait_for("the removal of the objects of a deleted node", PATIENCE, || {
+            let kinds = "nodeinfoes,nodeservices";
+            let left = cluster.kubectl(["get", kinds, "-o", "name"])?;
+            Ok(Seen::when(!left.contains("nowhere"), || left))
         })?;
         // These deletions wait for the finalizers.
         cluster.kubectl(["delete", "subnet", "spare", "--timeout=60s"])?;

@@ -1,5 +1,5 @@
 //! A real Prometheus in a cluster: API server, two controllers that also serve admission, and a
-//! node between two ToRs. Each alert about these components fires during its fault and clears
+//! node between two ToRs, with Services ([`super::services`]). Each alert about these components fires during its fault and clears
 //! afterwards. In the end every panel about these components has had data.
 //!
 //! A certificate of the webhook is valid for only 90 s here. The controller stores the next one in
@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 use super::labs::{self, Lab};
 use super::prometheus::{LAST_SECONDS, Prometheus, Target, hastened};
 use super::rules::RULES;
+use super::services::{self, Services};
 use crate::client;
 use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
 use crate::kube::rights::{Accounts, WITHOUT_KEYS, agent_on};
+use crate::packages;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, lab};
 use crate::tests::kube::{cluster, crds, webhook};
@@ -31,9 +33,9 @@ pub(super) const TEST: Test = Test {
     run: observed,
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
-const NODE: &str = "node1";
-const NAMESPACE: &str = "shop";
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const NODE: &str = "node1";
+pub(super) const NAMESPACE: &str = "shop";
 /// Namespace of a second IPInstance with the same address. Both have the address as their name, so
 /// they need two namespaces.
 const ELSEWHERE: &str = "warehouse";
@@ -68,6 +70,7 @@ fn observed(context: &Context) -> Result<Verdict> {
     let rules = std::fs::read_to_string(context.place.repository.join(RULES))?;
     cluster(context, "observability", |cluster| {
         lab(context, "one-rack", |bed| {
+            packages::need(["nftables"])?;
             let words = Observed { cluster, bed }.test(&program, &hastened(&rules)?, context)?;
             passed(words)
         })
@@ -84,6 +87,7 @@ impl Observed<'_> {
         let cluster = &*self.cluster;
         crds::install(cluster)?;
         cluster.apply(OBJECTS)?;
+        services::configure(self.bed)?;
         for namespace in [NAMESPACE, ELSEWHERE] {
             cluster.wait(self.pretended().namespace(namespace))?;
         }
@@ -107,6 +111,10 @@ impl Observed<'_> {
             pods.push(self.attach(name)?);
             prometheus.wait_scrape()?;
         }
+        say("Services");
+        Services { cluster: self.cluster, bed: self.bed, prometheus: &prometheus }
+            .test(&pods[0])
+            .context("Services")?;
         // This step precedes the registration of the webhook. With the webhook, the API server
         // would refuse the second IPInstance while no controller runs.
         say("no controller");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
-use crate::kube::assets::find_go;
 use crate::kube::daemon::Daemon;
+use crate::kube::golang::find_go;
 use crate::progress::{say, step};
 use crate::shell::{Seen, giving_way, run};
 

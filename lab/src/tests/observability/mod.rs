@@ -7,6 +7,7 @@
 //! two_racks   nodes and routers
 //! agents      faults of agents as a whole, in the same lab
 //! cluster     an API server, controllers with their webhook, a node
+//! services    Services in the same lab
 //! vlans       pods on VLANs, in a user-mode kernel
 //! otlp        a node and a real OpenTelemetry collector
 //! ```
@@ -21,6 +22,7 @@ mod otlp;
 mod paths;
 mod prometheus;
 mod rules;
+mod services;
 mod two_racks;
 mod vlans;
 

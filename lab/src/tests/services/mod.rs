@@ -7,6 +7,7 @@
 //! plan    the places of nodes, networks, pods and Services
 //! vlan    the same matrix in a user-mode kernel, with the API server on the machine
 //! world   a topology with the pods, kube-proxy on each node, and the connections
+//! proxy_rules  the agent's reader of kube-proxy's rules and health
 //! return_path  nodes with several links: the link by which an answer leaves
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 pub(crate) mod cells;
 mod plan;
+mod proxy_rules;
 mod return_path;
 mod vlan;
 mod world;
@@ -56,6 +58,12 @@ pub(super) const TESTS: &[Test] = &[
         name: "services/return-path",
         about: "two uplinks and a management network: with every translator, an answer leaves by the link of its request",
         run: return_path::run,
+    },
+    Test {
+        name: "services/proxy-rules",
+        about: "the agent's reader follows kube-proxy's rules and health in both modes: endpoints, \
+                policies, SIGKILL, SIGSTOP, restart, flush",
+        run: proxy_rules::run,
     },
 ];
 

@@ -14,13 +14,13 @@ use crate::netns::Namespace;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The server. It ends when this value is dropped.
-pub(super) struct Greeter {
+pub(crate) struct Greeter {
     listener: TcpListener,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Greeter {
-    pub(super) fn listen(ns: &Namespace, port: u16) -> Result<Greeter> {
+    pub(crate) fn listen(ns: &Namespace, port: u16) -> Result<Greeter> {
         // This listener also accepts IPv4 clients.
         let listener = ns.within(|| Ok(TcpListener::bind(("::", port))?)).context("a port to listen on")?;
         let accepted = listener.try_clone()?;
@@ -46,12 +46,12 @@ impl Drop for Greeter {
 }
 
 /// Connects from a namespace; returns the source address that the server sees.
-pub(super) fn greeted(from: &Namespace, to: SocketAddr) -> Result<IpAddr> {
+pub(crate) fn greeted(from: &Namespace, to: SocketAddr) -> Result<IpAddr> {
     greeted_within(from, to, PATIENCE)
 }
 
 /// Like [`greeted`], with a time limit for the connection and for the answer.
-pub(super) fn greeted_within(from: &Namespace, to: SocketAddr, bound: Duration) -> Result<IpAddr> {
+pub(crate) fn greeted_within(from: &Namespace, to: SocketAddr, bound: Duration) -> Result<IpAddr> {
     let greeting = from.within(|| {
         let mut connection = TcpStream::connect_timeout(&to, bound)?;
         connection.set_read_timeout(Some(bound))?;

@@ -1,0 +1,242 @@
+//! The inputs of the engine: each one changes state, and marks the addresses that it may concern.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tokio::time::Instant;
+use trunkline_api::service::{AddressKind, PortKey};
+
+use super::Engine;
+use crate::services::advertisements;
+use crate::services::rows::Touched;
+use crate::services::{
+    EndpointCondition, LocalPods, NamespaceInput, NodeStage, PortRules, ProxyHealth, ProxyState, RowChange,
+    RuleChanges, ServiceKey, ServicesInput, ServicesPlan, SliceInput,
+};
+
+impl Engine {
+    /// Takes over an input.
+    pub(in crate::services) fn handle(&mut self, input: ServicesInput, now: Instant) {
+        match input {
+            ServicesInput::Services(change) => {
+                self.services_listed |= matches!(change, RowChange::Listed(_));
+                let mut touched = Touched::default();
+                self.rows.change_services(change, &mut touched);
+                for key in &touched.services {
+                    self.match_labels(key);
+                }
+                self.touch(touched, now);
+            }
+            ServicesInput::Slices(change) => self.change_slices(change, now),
+            ServicesInput::Namespaces(change) => self.change_namespaces(change),
+            ServicesInput::Node(node) => {
+                if self.node.as_ref() != Some(&node) {
+                    self.node = Some(node);
+                    self.touched_all = true;
+                }
+            }
+            ServicesInput::Proxy(state) => self.set_proxy(state, now),
+            ServicesInput::Rules(changes) => self.change_rules(changes),
+        }
+    }
+
+    /// Takes over a plan. A plan whose selectors need labels of Namespaces waits for their list:
+    /// until then it would select too little.
+    pub(in crate::services) fn set_plan(&mut self, plan: Arc<ServicesPlan>) {
+        self.waiting_plan = None;
+        if !advertisements::needs_namespaces(&plan) {
+            self.namespaces = None;
+        } else if self.known && self.namespaces.is_none() {
+            self.waiting_plan = Some(plan);
+            return;
+        }
+        self.has_plan = true;
+        self.touched_all = true;
+        self.kinds = advertisements::kinds(&plan);
+        self.plan = plan;
+        let keys: Vec<ServiceKey> = self.rows.services().map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            self.match_labels(key);
+        }
+        self.set_interest();
+    }
+
+    /// Takes over the host routes and the host's addresses.
+    pub(in crate::services) fn set_local(&mut self, local: LocalPods) {
+        let changed = self.reachable.set(local);
+        for endpoint in &changed {
+            let services = self.rows.with_endpoint(endpoint).to_vec();
+            for key in &services {
+                if !self.reachable.has(endpoint) {
+                    self.note_stale(key, self.local_endpoints(key));
+                }
+                self.touch_service(key);
+            }
+        }
+        if !self.known && !changed.is_empty() {
+            self.touched.extend(self.former.keys());
+        }
+    }
+
+    /// Takes over the stage of a drain.
+    pub(in crate::services) fn set_stage(&mut self, stage: NodeStage) {
+        self.touched_all |= self.stage != stage;
+        self.stage = stage;
+    }
+
+    fn change_slices(&mut self, change: RowChange<SliceInput>, now: Instant) {
+        self.slices_listed |= matches!(change, RowChange::Listed(_));
+        // The endpoints before the change are those that the rules of an absent proxy know.
+        let mut before: HashMap<ServiceKey, Vec<IpAddr>> = HashMap::new();
+        if matches!(self.proxy.health, ProxyHealth::Away { .. }) {
+            let keys: Vec<ServiceKey> = match &change {
+                RowChange::Listed(_) => self.rows.services().map(|(key, _)| key.clone()).collect(),
+                RowChange::Applied(input) | RowChange::Deleted(input) => {
+                    vec![ServiceKey { namespace: input.key.namespace.clone(), name: input.service.clone() }]
+                }
+            };
+            before.extend(keys.into_iter().map(|key| {
+                let local = self.local_endpoints(&key);
+                (key, local)
+            }));
+        }
+        let mut touched = Touched::default();
+        self.rows.change_slices(change, &mut touched);
+        for key in &touched.services {
+            if let Some(local) = before.remove(key) {
+                self.note_stale(key, local);
+            }
+        }
+        self.touch(touched, now);
+    }
+
+    /// The endpoints of a Service on this node that receive packets.
+    pub(super) fn local_endpoints(&self, key: &ServiceKey) -> Vec<IpAddr> {
+        let all = [false, true].map(|v6| self.rows.endpoints(key, v6, None));
+        let local = all.iter().flat_map(|endpoints| &endpoints.local);
+        local.filter(|of| of.condition != EndpointCondition::NotReady).map(|of| of.address).collect()
+    }
+
+    /// Records that a Service's endpoints change while the service proxy is away. `local`: the
+    /// endpoints on this node before the change.
+    fn note_stale(&mut self, key: &ServiceKey, local: Vec<IpAddr>) {
+        if matches!(self.proxy.health, ProxyHealth::Away { .. }) && !self.stale.contains_key(key) {
+            self.stale.insert(key.clone(), local);
+        }
+    }
+
+    fn change_namespaces(&mut self, change: RowChange<NamespaceInput>) {
+        // A change without a list belongs to a watch that has ended.
+        let known = match (&change, &mut self.namespaces) {
+            (RowChange::Listed(_), known) => known.get_or_insert_default(),
+            (_, Some(known)) => known,
+            (_, None) => return,
+        };
+        let mut changed: Vec<Arc<str>> = Vec::new();
+        match change {
+            RowChange::Applied(input) => {
+                if known.get(&input.name) != Some(&input.labels) {
+                    known.insert(Arc::clone(&input.name), input.labels);
+                    changed.push(input.name);
+                }
+            }
+            RowChange::Deleted(input) => {
+                known.remove(&input.name);
+                changed.push(input.name);
+            }
+            RowChange::Listed(inputs) => {
+                let new: HashMap<_, _> = inputs.into_iter().map(|input| (input.name, input.labels)).collect();
+                changed.extend(known.keys().filter(|name| !new.contains_key(*name)).cloned());
+                changed.extend(
+                    new.iter()
+                        .filter(|(name, of)| known.get(*name) != Some(of))
+                        .map(|(name, _)| name.clone()),
+                );
+                *known = new;
+            }
+        }
+        if let Some(plan) = self.waiting_plan.take() {
+            return self.set_plan(plan);
+        }
+        for name in changed {
+            for key in self.rows.namespace(&name) {
+                if self.match_labels(&key) {
+                    self.touch_service(&key);
+                }
+            }
+        }
+    }
+
+    fn set_proxy(&mut self, state: ProxyState, now: Instant) {
+        if self.proxy == state {
+            return;
+        }
+        if state.health == ProxyHealth::Up && self.proxy.health != ProxyHealth::Up {
+            self.up_since = now;
+            self.stale.clear();
+        }
+        self.proxy = state;
+        self.touched_all = true;
+    }
+
+    fn change_rules(&mut self, RuleChanges { complete, changes }: RuleChanges) {
+        if complete {
+            self.rules.clear();
+            self.touched_all = true;
+        }
+        for change in changes {
+            let port = PortKey { protocol: change.protocol, port: change.port };
+            let ports = self.rules.entry(change.address).or_default();
+            ports.retain(|(of, _)| *of != port);
+            match change.rules {
+                PortRules::Missing if ports.is_empty() => drop(self.rules.remove(&change.address)),
+                PortRules::Missing => {}
+                rules => ports.push((port, rules)),
+            }
+            self.touched.insert(change.address);
+        }
+    }
+
+    /// Selects the advertisements of a Service by labels. Returns whether they are others.
+    fn match_labels(&mut self, key: &ServiceKey) -> bool {
+        let Some(row) = self.rows.service(key) else { return false };
+        let namespace = self.namespaces.as_ref().and_then(|labels| labels.get(&key.namespace));
+        let matching = advertisements::matching(&self.plan, || row.labels(), namespace);
+        self.rows.set_matching(key, matching)
+    }
+
+    fn touch(&mut self, touched: Touched, now: Instant) {
+        for (service, endpoint) in touched.gone {
+            self.reachable.keep_moving(&service, endpoint, now);
+        }
+        self.touched.extend(touched.addresses);
+        touched.services.iter().for_each(|key| self.touch_service(key));
+    }
+
+    fn touch_service(&mut self, key: &ServiceKey) {
+        let Some(row) = self.rows.service(key) else { return };
+        self.touched.extend(row.addresses().iter().map(|(address, _)| *address));
+    }
+
+    /// The prefixes of which the service proxy's rules matter.
+    pub(super) fn set_interest(&mut self) {
+        let blocks = self.plan.pools.iter().filter(|pool| pool.bgp).flat_map(|pool| &pool.blocks);
+        let mut interest: Vec<IpNet> = blocks.flat_map(|block| block.to_prefixes()).collect();
+        for of in self.plan.advertisements.values() {
+            if of.kinds.contains(&AddressKind::External) {
+                interest.extend(&of.external_cidrs);
+            }
+            if of.kinds.contains(&AddressKind::Cluster) {
+                interest.extend([IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]);
+            }
+        }
+        interest.extend(self.former.keys().map(|address| IpNet::from(*address)));
+        let interest = IpNet::aggregate(&interest);
+        if interest != self.interest {
+            self.interest.clone_from(&interest);
+            self.output.interest = Some(interest);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Service addresses in the fabric: pools, advertisements, the service proxy, and anycast addresses.
+//! A real API server, real routers, and the test as the rest of the cluster.
+
+mod admission;
+mod advertise;
+mod anycast;
+mod faults;
+mod life;
+pub(in crate::tests) mod metallb;
+mod pools;
+mod proxy;
+mod rolling;
+pub(in crate::tests) mod storm;
+mod truth;
+mod world;
+
+use super::{Context, Test, Verdict};
+
+pub(super) const TESTS: &[&[Test]] = &[
+    pools::TESTS,
+    &[advertise::TEST, proxy::TEST, truth::TEST, rolling::TEST, anycast::TEST, metallb::TEST],
+];
