@@ -16,13 +16,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use trunkline_api::control::{EventKind, ServiceView};
 use trunkline_api::resources::NodeServicesStatus;
+use trunkline_bgp::net::release_free_memory;
 use trunkline_bgp::rib::Origination;
 
 use super::cache::{self, CacheFile, CachedAddress};
 use super::engine::{Counts, Engine, Former, Output, State, Transition};
 use super::{
-    AppliedPrefixes, ApplyPrefixes, Dependencies, ProxyHealth, ProxyRequests, ProxyState, ServicePrefixes,
-    ServicesInput,
+    AppliedPrefixes, ApplyPrefixes, Dependencies, ProxyHealth, ProxyRequests, ProxyState, RowChange,
+    ServicePrefixes, ServicesInput,
 };
 use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
@@ -32,6 +33,8 @@ use crate::metrics::Metrics;
 const TOGETHER: usize = 4096;
 /// Up to this number of simultaneous changes have an event each. More changes share one event.
 const FEW: usize = 8;
+/// A list with this many rows leaves much free memory behind.
+const LONG_LIST: usize = 1000;
 /// The time limit for the measurement from an event to a peer.
 const MEASURED: Duration = Duration::from_secs(30);
 
@@ -214,6 +217,16 @@ struct CacheWriter {
     failed: bool,
 }
 
+/// Whether the API server's answer had many objects. Their text and their unused fields are free
+/// memory between the rows.
+fn is_long_list(input: &ServicesInput) -> bool {
+    match input {
+        ServicesInput::Services(RowChange::Listed(all)) => all.len() >= LONG_LIST,
+        ServicesInput::Slices(RowChange::Listed(all)) => all.len() >= LONG_LIST,
+        _ => false,
+    }
+}
+
 /// The result of a future; pending forever without one.
 async fn done<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     match future {
@@ -286,17 +299,22 @@ impl Task {
     /// Takes over an input, and those that wait behind it.
     fn take(&mut self, first: ServicesInput, inbox: &mut mpsc::Receiver<ServicesInput>) {
         let now = Instant::now();
+        let mut inputs = 0;
+        let mut long_list = false;
         let mut next = Some(first);
-        for _ in 0..TOGETHER {
-            let Some(input) = next.take() else { return };
+        while let Some(input) = next.take() {
             if let ServicesInput::Proxy(state) = &input {
                 self.record_proxy(state);
             }
+            long_list |= is_long_list(&input);
             self.engine.handle(input, now);
-            next = inbox.try_recv().ok();
+            inputs += 1;
+            if inputs <= TOGETHER {
+                next = inbox.try_recv().ok();
+            }
         }
-        if let Some(input) = next {
-            self.engine.handle(input, now);
+        if long_list {
+            release_free_memory();
         }
     }
 

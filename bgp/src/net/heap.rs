@@ -48,8 +48,8 @@ impl Trim {
     /// Releases free pages if most of many attribute sets are gone; `sets` is the current number.
     #[inline]
     pub(super) fn turn(&mut self, sets: usize) {
-        if self.is_due(sets) && COMPACT.load(Ordering::Relaxed) {
-            give_back();
+        if self.is_due(sets) {
+            release_free_memory();
         }
     }
 
@@ -63,9 +63,12 @@ impl Trim {
     }
 }
 
-fn give_back() {
+/// Returns free pages of the heap to the kernel. For a caller that has just freed much memory in
+/// small blocks, for example the objects of a long list. Other threads wait for milliseconds if they
+/// allocate meanwhile. Does nothing without [`compact_heap`].
+pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
+    if COMPACT.load(Ordering::Relaxed) {
         #[expect(unsafe_code, reason = "malloc_trim has no other interface")]
         // SAFETY: malloc_trim takes an integer by value and locks the heap while it examines free
         // blocks.

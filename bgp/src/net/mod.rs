@@ -56,7 +56,7 @@ pub use self::dump::Dump;
 pub use self::error::{CommandError, Stopped};
 pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;
-pub use self::heap::compact_heap;
+pub use self::heap::{compact_heap, release_free_memory};
 pub use self::listener::{ListenFault, ListenStatus};
 pub use self::listing::RouteListing;
 
