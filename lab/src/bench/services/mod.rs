@@ -5,10 +5,12 @@
 //!   lost it, with 1,000 Services; with the real kube-proxy, and with `services.proxy.kind: none`.
 //! - [`size`]: the agent's memory with 10,000 Services and 50,000 endpoints, and its processor time
 //!   for one endpoint's change with 10 and with 10,000 Services.
+//! - [`anycast`]: time from the end of a program until its anycast address has left the ToR.
 //!
 //! Only the API server, kube-proxy and the agent run. The bench writes Services with their status
 //! and EndpointSlices, as the controllers do. Local endpoints have the node's own address.
 
+mod anycast;
 mod latency;
 mod size;
 mod world;
@@ -27,6 +29,7 @@ struct Figures {
     bench: &'static str,
     latency: latency::Figures,
     size: size::Figures,
+    anycast: anycast::Figures,
     bounds: Vec<Bound>,
 }
 
@@ -41,8 +44,10 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     warn_if_busy();
     let latency = latency::measure(place, &assets, &kube_proxy, &nodes)?;
     let size = size::measure(place, &assets, &nodes)?;
-    let words = format!("{latency}\n{size}\n");
-    let bounds: Vec<Bound> = [latency.bounds(), size.bounds()].into_iter().flatten().collect();
-    let figures = Figures { bench: "services", latency, size, bounds };
+    let anycast = anycast::measure(place, &assets, &nodes)?;
+    let words = format!("{latency}\n{size}\n{anycast}\n");
+    let bounds: Vec<Bound> =
+        [latency.bounds(), size.bounds(), anycast.bounds()].into_iter().flatten().collect();
+    let figures = Figures { bench: "services", latency, size, anycast, bounds };
     report(json, &figures, &words, &figures.bounds)
 }
