@@ -34,7 +34,7 @@ use crate::tests::{hybrid, passed};
 pub(super) const TEST: Test = Test {
     name: "service-addresses/advertise",
     about: "addresses of Services in FRR and BIRD: Cluster and Local, moves and death of endpoints, \
-            aggregation, peers, communities, prepend; clients outside of the fabric connect",
+            aggregation, peers, communities, prepend, weights in FRR's kernel; clients outside of the fabric connect",
     run,
 };
 
@@ -91,6 +91,14 @@ metadata: { name: d-external }
 spec: { addresses: [External], externalCIDRs: [198.51.100.0/24], gracefulShutdownSeconds: 0 }
 ";
 
+/// Traffic by the number of local endpoints.
+const WEIGHTED: &str = "
+apiVersion: trunkline.io/v1alpha1
+kind: ServiceAdvertisement
+metadata: { name: e-weighted }
+spec: { weights: LocalEndpoints, gracefulShutdownSeconds: 0 }
+";
+
 /// A path of a router from a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodePath {
@@ -123,6 +131,7 @@ fn run(context: &Context) -> Result<Verdict> {
             test.attributes(&pods)?;
             test.no_loops()?;
             test.external(&pods)?;
+            test.weights(&pods)?;
             test.with_kube_proxy(&pods, &program)?;
             test.last_endpoint_dies(pods)?;
             passed("three nodes in FRR and BIRD, both families; outside clients reach Cluster and Local")
@@ -422,6 +431,65 @@ impl Advertise<'_> {
         self.cluster.kubectl(["delete", "serviceadvertisement", "d-external"])?;
         self.prefixes_from(&allowed, &[])?;
         self.from(1, &NODES)
+    }
+
+    /// Node 1 has two endpoints and node 2 has one: FRR's kernel has weights of two to one. They
+    /// follow the endpoints.
+    fn weights(&self, pods: &[Attached]) -> Result<()> {
+        let plan = Plan {
+            namespace: NAMESPACE.to_owned(),
+            name: "second".to_owned(),
+            node: "node1".to_owned(),
+            family: "DualStack",
+            stateful_set: None,
+        };
+        let second = nodes::attach(self.cluster, self.bed.fabric, plan, &[])?;
+        self.cluster.apply(WEIGHTED)?;
+        self.service("scaled", 3, "Local")?;
+        self.endpoints("scaled", &[(&pods[0], true), (&second, true), (&pods[1], true)])?;
+        self.from(3, &["node1", "node2"])?;
+        self.wait_share_of_node1(3, 2.0 / 3.0)?;
+        self.endpoints("scaled", &[(&pods[0], true), (&pods[1], true)])?;
+        self.wait_share_of_node1(3, 0.5)?;
+        self.cluster.kubectl(["delete", "service", "scaled", "-n", NAMESPACE])?;
+        self.cluster.kubectl(["delete", "serviceadvertisement", "e-weighted"])?;
+        self.from(3, &[])?;
+        self.from(1, &NODES)?;
+        second.take_away(self.cluster, self.bed.fabric)
+    }
+
+    /// Waits until this share of a Service's packets goes to node1, by the weights in the kernel of
+    /// tor1, in both families.
+    fn wait_share_of_node1(&self, number: u8, share: f64) -> Result<()> {
+        let tor = self.bed.host("tor1")?;
+        let gateways = self.gateways_of_node1()?;
+        for pool in POOL {
+            let prefix = host(pool, number);
+            let family = if prefix.addr().is_ipv4() { "-4" } else { "-6" };
+            wait_for(&format!("{share:.2} of {prefix} to node1"), PATIENCE, || {
+                let text = tor.sh(&format!("ip {family} -j route show {prefix}"))?;
+                let routes: Value = serde_json::from_str(&text)?;
+                let hops = routes[0]["nexthops"].as_array().cloned().unwrap_or_default();
+                let weight = |hop: &Value| hop["weight"].as_f64().unwrap_or_default();
+                let all: f64 = hops.iter().map(weight).sum();
+                let gateway = |hop: &Value| {
+                    let via = hop["gateway"].as_str().or(hop["via"]["host"].as_str());
+                    via.and_then(|via| via.parse::<IpAddr>().ok())
+                };
+                let own = hops.iter().filter(|hop| gateway(hop).is_some_and(|via| gateways.contains(&via)));
+                let own: f64 = own.map(weight).sum();
+                Ok(Seen::when(all > 0.0 && (own / all - share).abs() < 0.02, || text.clone()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of node1's uplink: routers use one of them as next hop.
+    fn gateways_of_node1(&self) -> Result<Vec<IpAddr>> {
+        let text = self.bed.node()?.sh("ip -j addr show dev eth1")?;
+        let links: Value = serde_json::from_str(&text)?;
+        let addresses = links[0]["addr_info"].as_array().cloned().unwrap_or_default();
+        Ok(addresses.iter().filter_map(|one| one["local"].as_str()?.parse().ok()).collect())
     }
 
     /// The real service proxy on each node, and clients outside of the fabric.

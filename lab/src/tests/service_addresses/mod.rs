@@ -7,6 +7,7 @@ mod anycast;
 mod faults;
 mod life;
 pub(in crate::tests) mod metallb;
+mod own_crds;
 mod pools;
 mod proxy;
 mod rolling;
@@ -18,5 +19,5 @@ use super::{Context, Test, Verdict};
 
 pub(super) const TESTS: &[&[Test]] = &[
     pools::TESTS,
-    &[advertise::TEST, proxy::TEST, truth::TEST, rolling::TEST, anycast::TEST, metallb::TEST],
+    &[advertise::TEST, proxy::TEST, truth::TEST, rolling::TEST, anycast::TEST, metallb::TEST, own_crds::TEST],
 ];
