@@ -135,6 +135,14 @@ fn uplink_length(family: Family) -> u8 {
     }
 }
 
+/// The addresses for Services of type LoadBalancer.
+fn load_balancers(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "10.79.0.0/24",
+        Family::V6 => "fd79::/112",
+    }
+}
+
 fn pods(rack: u8, family: Family) -> String {
     match family {
         Family::V4 => format!("10.{}.0.0/20", 80 + u16::from(rack)),
@@ -283,6 +291,21 @@ spec: {{network: rack{rack}, range: {{version: '{0}', cidr: '{1}'}}}}
             }
         }
         yaml
+    }
+
+    /// The pool of addresses for Services of type LoadBalancer.
+    pub(crate) fn pool(&self) -> String {
+        let addresses: Vec<String> =
+            self.families.all().iter().map(|family| format!("'{}'", load_balancers(*family))).collect();
+        format!(
+            "---
+apiVersion: trunkline.io/v1alpha1
+kind: ServicePool
+metadata: {{name: lab}}
+spec: {{addresses: [{}]}}
+",
+            addresses.join(", ")
+        )
     }
 
     /// Writes the topology file `NAME.clab.yml` and the files that it binds into a folder.
@@ -581,7 +604,8 @@ fn router(name: &str, image: &str, binds: &[(String, &str)]) -> String {
     yaml + "      exec:\n"
 }
 
-/// Settings of every node.
+/// Settings of every node. The routers choose a path by the two addresses only: Services with
+/// session affinity need this.
 const HEAD: &str = "topology:
   defaults:
     network-mode: none
@@ -589,9 +613,11 @@ const HEAD: &str = "topology:
     linux:
       sysctls:
         net.ipv4.ip_forward: 1
-        net.ipv4.fib_multipath_hash_policy: 1
+        net.ipv4.fib_multipath_hash_policy: 3
+        net.ipv4.fib_multipath_hash_fields: 3
         net.ipv6.conf.all.forwarding: 1
-        net.ipv6.fib_multipath_hash_policy: 1
+        net.ipv6.fib_multipath_hash_policy: 3
+        net.ipv6.fib_multipath_hash_fields: 3
         net.ipv6.conf.all.accept_dad: 0
         net.ipv6.conf.default.accept_dad: 0
         net.ipv6.conf.all.keep_addr_on_down: 1

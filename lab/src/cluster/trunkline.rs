@@ -1,5 +1,4 @@
-//! Trunkline on a cluster, as `docs/install.md` has it: the CRDs, the chart with its default values,
-//! a Network for each rack.
+//! Trunkline on a cluster, as `docs/install.md` has it: the CRDs, the chart, a Network for each rack.
 
 use std::path::{Path, PathBuf};
 
@@ -43,14 +42,15 @@ pub(super) fn install(cluster: &RealCluster, place: &Place) -> Result<()> {
     ])?;
     let chart = deploy.join("helm/trunkline");
     let chart = chart.to_str().context("the repository's path is not text")?;
-    let family = format!("defaultIPFamily={}", cluster.layout().chart_family());
+    // Upstream's tests create Services without a class.
+    let values = format!("defaultIPFamily={},services.defaultClass=true", cluster.layout().chart_family());
     run(&mut cluster.control_command(
         &cluster.programs().helm,
-        &["install", "trunkline", chart, "--namespace", NAMESPACE, "--create-namespace", "--set", &family],
+        &["install", "trunkline", chart, "--namespace", NAMESPACE, "--create-namespace", "--set", &values],
     )?)?;
     cluster.rolled_out(NAMESPACE, "deployment/trunkline-controller")?;
     // The webhook denies Networks until its Service is reachable from the API server.
-    let networks = cluster.layout().networks();
+    let networks = cluster.layout().networks() + &cluster.layout().pool();
     wait_for("the Networks to be admitted", PATIENCE, || cluster.apply(&networks).map(Seen::Yes))?;
     cluster.rolled_out(NAMESPACE, "daemonset/trunkline-agent")
 }
