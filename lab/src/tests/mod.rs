@@ -284,8 +284,26 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
         bail!("no test's name contains {}; `cargo lab test --list` names them all", filters.join(" or "));
     }
     need_packages(&chosen)?;
+    if filters.is_empty() {
+        warn_if_disk_is_small(place);
+    }
     let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
     Ok(report(&outcomes))
+}
+
+/// Disk space that all tests need on a fresh machine: mostly the builds, in gigabytes.
+const DISK: u64 = 15;
+
+/// A full disk makes tests fail with many different errors, so the cause is printed first.
+fn warn_if_disk_is_small(place: &Place) {
+    let Ok(disk) = rustix::fs::statvfs(&place.repository) else { return };
+    let free = disk.f_bavail * disk.f_frsize / 1_000_000_000;
+    if free < DISK {
+        let folder = place.repository.display();
+        say(&format!(
+            "  warning: {free} GB of disk are free at {folder}; all tests of a fresh machine need {DISK} GB"
+        ));
+    }
 }
 
 /// Installs the Debian packages that these tests need.

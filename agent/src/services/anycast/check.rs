@@ -43,7 +43,8 @@ pub struct HolderSettings {
 pub enum Health {
     /// No check has a result yet.
     Unknown,
-    /// The last run advertised the address, and its check has no result yet. The first one decides.
+    /// The last run advertised the address, and its check has not passed since. One passed check
+    /// confirms the address; as many failures as usual withdraw it.
     Retained,
     /// It receives traffic.
     Healthy,
@@ -74,9 +75,10 @@ impl HealthCounter {
     pub fn record(&mut self, passed: bool, settings: &HolderSettings) -> bool {
         let (limit, next) = match (self.health, passed) {
             (Health::Retained, true) => (1, Health::Healthy),
-            (Health::Unknown | Health::Retained, false) => (1, Health::Unhealthy),
+            (Health::Unknown, false) => (1, Health::Unhealthy),
             (Health::Unknown | Health::Unhealthy, true) => (settings.rise, Health::Healthy),
-            (Health::Healthy, false) => (settings.fall, Health::Unhealthy),
+            // A restart must not make one slow answer a withdrawal.
+            (Health::Healthy | Health::Retained, false) => (settings.fall, Health::Unhealthy),
             (Health::Healthy, true) | (Health::Unhealthy, false) => {
                 self.against = 0;
                 return false;
@@ -241,7 +243,9 @@ mod tests {
             (Unknown, "+-+", Unhealthy),
             (Unknown, "+-++", Healthy),
             (Retained, "+", Healthy),
-            (Retained, "-", Unhealthy),
+            (Retained, "--", Retained),
+            (Retained, "--+", Healthy),
+            (Retained, "---", Unhealthy),
             (Healthy, "--", Healthy),
             (Healthy, "---", Unhealthy),
             (Healthy, "--+--", Healthy),
