@@ -259,7 +259,11 @@ impl<V: ClusterReader> Reviewer<V> {
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
     ) -> Result<ReviewResponse, ReviewError> {
-        judge::<ServicePoolSpec, ServicePool>(request, async |change| {
+        let mut warning = None;
+        let mut answer = judge::<ServicePoolSpec, ServicePool>(request, async |change| {
+            if let Change::Create(new) | Change::Update(_, new) = &change {
+                warning = service_pool::warning(new);
+            }
             let reader = self.reader(client).await;
             Ok(match change {
                 Change::Create(new) => service_pool::create(new, &reader.for_owned_addresses().await?),
@@ -271,7 +275,9 @@ impl<V: ClusterReader> Reviewer<V> {
                 }
             })
         })
-        .await
+        .await?;
+        answer.warnings.extend(warning);
+        Ok(answer)
     }
 
     async fn service_advertisement(

@@ -28,6 +28,15 @@ pub fn update(old: &ServicePool, new: &ServicePool, facts: &Facts) -> RuleResult
     verdict(found)
 }
 
+/// Addresses of mode L2 are allocated, and no agent of this version answers for them.
+pub fn warning(pool: &ServicePool) -> Option<String> {
+    (pool.spec.mode == PoolMode::L2).then(|| {
+        "spec.mode: L2: Services get addresses of this pool, but agents of this version do not answer ARP and ND \
+         requests for them: use mode BGP, or another program that answers"
+            .to_owned()
+    })
+}
+
 /// Facts: the ServiceAddresses of the pool.
 pub fn delete(pool: &ServicePool, facts: &Facts) -> RuleResult {
     let used: Vec<String> = facts.claims.iter().map(described).collect();
@@ -149,6 +158,13 @@ mod tests {
             "spec": {"address": address, "pool": "p", "services": services},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_pool_that_no_agent_answers_for_is_a_warning() {
+        let l2 = pool("p", json!({"addresses": ["10.0.0.5"], "mode": "L2", "l2": {"network": "vlan"}}));
+        assert!(warning(&l2).unwrap().starts_with("spec.mode: L2: "));
+        assert_eq!(warning(&pool("p", json!({"addresses": ["10.0.0.5"]}))), None);
     }
 
     fn cluster() -> Facts {
