@@ -35,6 +35,10 @@ const ALL: &[Exclusion] = &[
         "should target all nodes with endpoints",
         "the routers hash the addresses only, as session affinity needs: one client reaches one node",
     ),
+    always(
+        "should be able to switch session affinity for LoadBalancer service with Local traffic policy",
+        "without affinity the client must reach two endpoints, and they are on different nodes: see above",
+    ),
     always("[Feature:Networking-IPv4]", "needs the internet"),
     always("[Feature:Networking-IPv6]", "needs the internet"),
     always("[Feature:Networking-DNS]", "needs the internet"),
