@@ -6,7 +6,9 @@ mod advertise;
 mod anycast;
 mod faults;
 mod life;
+mod local_service;
 pub(in crate::tests) mod metallb;
+mod node_death;
 mod pools;
 mod proxy;
 mod rolling;
@@ -18,5 +20,13 @@ use super::{Context, Test, Verdict};
 
 pub(super) const TESTS: &[&[Test]] = &[
     pools::TESTS,
-    &[advertise::TEST, proxy::TEST, truth::TEST, rolling::TEST, anycast::TEST, metallb::TEST],
+    &[
+        advertise::TEST,
+        proxy::TEST,
+        truth::TEST,
+        rolling::TEST,
+        node_death::TEST,
+        anycast::TEST,
+        metallb::TEST,
+    ],
 ];
