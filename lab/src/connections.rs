@@ -110,6 +110,11 @@ impl Connections {
         })
     }
 
+    /// Waits until this number of further connections has ended.
+    pub(crate) fn wait_more(&self, count: usize, bound: Duration) -> Result<()> {
+        self.wait_count(self.made.load(Ordering::Relaxed) + count, bound)
+    }
+
     /// Ends the clients, and returns all connections.
     pub(crate) fn end(mut self) -> Vec<Attempt> {
         self.stop.store(true, Ordering::Relaxed);

@@ -47,7 +47,7 @@ pub(super) const SERVICE_PORT: u16 = 80;
 /// Each family's first octets of the pool.
 pub(super) const POOL: [&str; 2] = ["203.0.113.", "2001:db8:113::"];
 
-const OBJECTS: &str = "
+pub(super) const OBJECTS: &str = "
 apiVersion: trunkline.io/v1alpha1
 kind: ServicePool
 metadata: { name: public }

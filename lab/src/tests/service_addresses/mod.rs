@@ -6,7 +6,9 @@ mod advertise;
 mod anycast;
 mod faults;
 mod life;
+mod local_service;
 pub(in crate::tests) mod metallb;
+mod node_death;
 mod own_crds;
 mod pools;
 mod proxy;
@@ -19,5 +21,14 @@ use super::{Context, Test, Verdict};
 
 pub(super) const TESTS: &[&[Test]] = &[
     pools::TESTS,
-    &[advertise::TEST, proxy::TEST, truth::TEST, rolling::TEST, anycast::TEST, metallb::TEST, own_crds::TEST],
+    &[
+        advertise::TEST,
+        proxy::TEST,
+        truth::TEST,
+        rolling::TEST,
+        node_death::TEST,
+        anycast::TEST,
+        metallb::TEST,
+        own_crds::TEST,
+    ],
 ];

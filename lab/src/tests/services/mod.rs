@@ -6,6 +6,7 @@
 //! cells   the cells and their promises, which `docs/services.md` shows
 //! plan    the places of nodes, networks, pods and Services
 //! vlan    the same matrix in a user-mode kernel, with the API server on the machine
+//! advertised  the Services' addresses from a ServicePool, over BGP
 //! world   a topology with the pods, kube-proxy on each node, and the connections
 //! proxy_rules  the agent's reader of kube-proxy's rules and health
 //! return_path  nodes with several links: the link by which an answer leaves
@@ -13,6 +14,7 @@
 //!
 //! The test simulates the rest of the cluster: it writes Nodes, Services and EndpointSlices itself.
 
+mod advertised;
 pub(crate) mod cells;
 mod plan;
 mod proxy_rules;
@@ -22,6 +24,7 @@ mod world;
 
 use anyhow::Result;
 
+use self::advertised::Advertised;
 use self::plan::{Kind, Node, Plan};
 use super::bed::{PATIENCE, lab};
 use super::kube::cluster;
@@ -32,14 +35,14 @@ use crate::kube::proxy::Mode;
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "services/iptables",
-        about: "BGP, GlobalBGP and VXLAN with kube-proxy in iptables mode: each frontend, policy, \
-                backend and client gives the promised source",
+        about: "BGP, GlobalBGP and VXLAN with kube-proxy in iptables mode, and addresses of a ServicePool over BGP: \
+                each frontend, policy, backend and client gives the promised source",
         run: |context| routed(context, Mode::Iptables),
     },
     Test {
         name: "services/nftables",
-        about: "BGP, GlobalBGP and VXLAN with kube-proxy in nftables mode: each frontend, policy, \
-                backend and client gives the promised source",
+        about: "BGP, GlobalBGP and VXLAN with kube-proxy in nftables mode, and addresses of a ServicePool over BGP: \
+                each frontend, policy, backend and client gives the promised source",
         run: |context| routed(context, Mode::Nftables),
     },
     Test {
@@ -110,6 +113,7 @@ const ROUTED: Plan = Plan {
         },
     ],
     router: "tor1",
+    by_bgp: true,
     outside: ["10.90.0.2", "fd00:90::2"],
 };
 
@@ -119,15 +123,15 @@ fn routed(context: &Context, mode: Mode) -> Result<Verdict> {
         Ok(program) => program,
         Err(missing) => return Ok(Verdict::Skipped(missing)),
     };
+    let controller = context.controller()?;
     cluster(context, &format!("services-{}", mode.name()), |cluster| {
         let kubeconfig = world::prepare(cluster, &ROUTED)?;
         lab(context, ROUTED.topology, |bed| {
+            let advertised = Advertised::start(cluster, bed, &ROUTED, &controller)?;
             hybrid::ready(bed)?;
-            let doorways = ROUTED.nodes.iter().map(|node| cluster.doorway(&bed.host(node.name)?.ns));
-            let _doorways = doorways.collect::<Result<Vec<_>>>()?;
             let of =
                 world::Proxies { folder: cluster.folder(), program: &program, kubeconfig: &kubeconfig, mode };
-            world::run(bed, &ROUTED, &of, PATIENCE)
+            world::run(bed, &ROUTED, &of, Some(&advertised), PATIENCE)
         })
     })
 }

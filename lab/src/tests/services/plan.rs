@@ -1,10 +1,12 @@
 //! Places in the Services matrix: nodes, networks, pods with their addresses, and the objects for
 //! kube-proxy. The whole plan is fixed before anything runs.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use trunkline_api::names::{LOAD_BALANCER_CLASS, annotation};
 
 use super::cells::{Backend, Cell, Client, Frontend, Policy, Promise};
 use super::world::endpoints;
@@ -22,8 +24,11 @@ pub(super) struct Plan {
     /// The target node, another node of its rack, and a node of another rack.
     pub nodes: [Node; 3],
     pub kinds: &'static [Kind],
-    /// The router with routes for load balancers' addresses and external IPs to the target node.
+    /// The router with routes for load balancers' addresses and external IPs.
     pub router: &'static str,
+    /// Whether these addresses are Trunkline's: see [`super::advertised`]. Otherwise another load
+    /// balancer allocates them, and the router has static routes to the target node.
+    pub by_bgp: bool,
     pub outside: [&'static str; 2],
 }
 
@@ -109,15 +114,16 @@ impl Plan {
         format!("{kind}-{}-{}", place(backend), policy.to_string().to_lowercase())
     }
 
-    /// Nodes, Services and EndpointSlices, as YAML documents.
+    /// Nodes, Services and EndpointSlices, as YAML documents. Agents of a cluster are joined to it
+    /// later, with their Nodes.
     pub(super) fn objects(&self) -> Result<String> {
-        let mut objects: Vec<Value> = self.nodes.iter().map(Node::object).collect();
+        let mut objects: Vec<Value> = self.nodes.iter().filter(|_| !self.by_bgp).map(Node::object).collect();
         for (kind, backend, policy) in self.each_service() {
             let name = self.name(kind, backend, policy);
             let number = number(kind, backend, policy);
             let pod = self.pod(kind, Some(backend))?;
             let both = |frontend| [address(frontend, number, true), address(frontend, number, false)];
-            objects.push(json!({
+            let mut service = json!({
                 "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
                 "spec": {
                     "type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack",
@@ -127,7 +133,13 @@ impl Plan {
                     "externalTrafficPolicy": policy.to_string(),
                     "ports": [{ "port": PORT, "targetPort": BACKEND_PORT, "nodePort": node_port(number) }],
                 },
-            }));
+            });
+            if self.by_bgp {
+                service["spec"]["loadBalancerClass"] = LOAD_BALANCER_CLASS.into();
+                let requested = both(Frontend::LoadBalancer).join(",");
+                service["metadata"]["annotations"] = json!({ annotation::ADDRESSES: requested });
+            }
+            objects.push(service);
             for address in pod.addresses {
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
                 let node = self.nodes[pod.node].name;
@@ -137,15 +149,47 @@ impl Plan {
         Ok(objects.iter().map(|object| format!("{object}\n---\n")).collect())
     }
 
-    /// A load balancer's entry in each Service's status.
-    pub(super) fn statuses(&self) -> impl Iterator<Item = (String, Value)> {
+    /// The load balancer's addresses of each Service, IPv4 first.
+    pub(super) fn load_balancers(&self) -> impl Iterator<Item = (String, [String; 2])> {
         self.each_service().map(|(kind, backend, policy)| {
             let number = number(kind, backend, policy);
-            let ingress = [true, false]
-                .map(|v4| json!({ "ip": address(Frontend::LoadBalancer, number, v4), "ipMode": "VIP" }));
-            let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
-            (self.name(kind, backend, policy), status)
+            let addresses = [true, false].map(|v4| address(Frontend::LoadBalancer, number, v4));
+            (self.name(kind, backend, policy), addresses)
         })
+    }
+
+    /// A load balancer's entry in each Service's status.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = (String, Value)> {
+        self.load_balancers().map(|(name, addresses)| {
+            let ingress = addresses.map(|address| json!({ "ip": address, "ipMode": "VIP" }));
+            (name, json!({ "status": { "loadBalancer": { "ingress": ingress } } }))
+        })
+    }
+
+    /// The addresses that the target node can deliver, or any node: load balancers' and external.
+    pub(super) fn external_addresses(&self, by_target: bool) -> BTreeSet<IpAddr> {
+        let services = self.each_service().filter(|(_, backend, policy)| {
+            !by_target || *policy == Policy::Cluster || *backend == Backend::SameNode
+        });
+        services
+            .flat_map(|(kind, backend, policy)| {
+                let number = number(kind, backend, policy);
+                [Frontend::LoadBalancer, Frontend::ExternalIp]
+                    .into_iter()
+                    .flat_map(move |frontend| [true, false].map(|v4| address(frontend, number, v4)))
+            })
+            .filter_map(|address| address.parse().ok())
+            .collect()
+    }
+
+    /// The connections from outside to load balancers' and external addresses with policy Local.
+    pub(super) fn local_asks(&self) -> Vec<Ask> {
+        let is_local = |ask: &Ask| {
+            let Cell { frontend, policy, client, .. } = ask.cell;
+            let external = matches!(frontend, Frontend::LoadBalancer | Frontend::ExternalIp);
+            external && policy == Some(Policy::Local) && client == Client::Outside
+        };
+        self.asks().into_iter().filter(is_local).collect()
     }
 
     /// Routes of the router, for addresses that are not a node's own.

@@ -41,6 +41,7 @@ pub(super) const PLAN: Plan = Plan {
         },
     ],
     router: "gw",
+    by_bgp: false,
     outside: ["10.90.0.2", "fd00:90::2"],
 };
 
@@ -102,6 +103,6 @@ pub(super) fn inside(context: &Context) -> Result<Verdict> {
             kubeconfig: &handed.kubeconfig,
             mode: handed.mode,
         };
-        world::run(bed, &PLAN, &of, PATIENCE)
+        world::run(bed, &PLAN, &of, None, PATIENCE)
     })
 }

@@ -13,6 +13,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::advertised::Advertised;
 use super::cells::{Cell, Client};
 use super::plan::{Ask, BACKEND_PORT, Plan, Pod};
 use crate::cni::{self, Sandbox};
@@ -54,7 +55,9 @@ pub(super) fn prepare(cluster: &Cluster, plan: &Plan) -> Result<PathBuf> {
     let kubeconfig = cluster.service_account(namespace, account)?;
     cluster.create(proxy::RIGHTS)?;
     cluster.create(&plan.objects()?)?;
-    write_statuses(cluster, plan.statuses())?;
+    if !plan.by_bgp {
+        write_statuses(cluster, plan.statuses())?;
+    }
     Ok(kubeconfig)
 }
 
@@ -86,27 +89,48 @@ pub(super) fn endpoints(service: &str, family: &str, address: &str, port: u16, n
     })
 }
 
+/// A connection to make, with the source that the backend must see, or `None` if there must be no
+/// connection.
+struct Wanted<'a> {
+    ask: Ask,
+    source: Option<IpAddr>,
+    from: &'a Namespace,
+}
+
 /// Attaches the pods, starts kube-proxy on each node, and makes every connection of the matrix.
-pub(super) fn run(bed: &Bed<'_>, plan: &Plan, of: &Proxies<'_>, patience: Duration) -> Result<Verdict> {
+pub(super) fn run(
+    bed: &Bed<'_>,
+    plan: &Plan,
+    of: &Proxies<'_>,
+    advertised: Option<&Advertised<'_>>,
+    patience: Duration,
+) -> Result<Verdict> {
     packages::need(PACKAGES)?;
     let mut proxies = Vec::new();
     for node in &plan.nodes {
         let host = bed.host(node.name)?;
         proxies.push((proxy::start(of.folder, host, of.program, of.kubeconfig, of.mode)?, host));
     }
-    bed.host(plan.router)?.sh(&plan.routes())?;
     let pods = plan.pods()?;
-    let attached: Vec<Namespace> = pods.iter().map(|pod| attach(bed, plan, pod)).collect::<Result<_>>()?;
+    let attach = |pod: &Pod| match advertised {
+        Some(advertised) => advertised.attach(bed, plan, pod),
+        None => attach(bed, plan, pod),
+    };
+    let attached: Vec<Namespace> = pods.iter().map(attach).collect::<Result<_>>()?;
     let _servers: Vec<Greeter> =
         attached.iter().map(|ns| Greeter::listen(ns, BACKEND_PORT)).collect::<Result<_>>()?;
     for (proxy, host) in &mut proxies {
         proxy::wait_rules(proxy, host, of.mode, &plan.services())?;
     }
     reaches(bed, plan, &pods, patience)?;
+    match advertised {
+        Some(advertised) => advertised.by_target(bed, plan)?,
+        None => bed.host(plan.router)?.sh(&plan.routes()).map(drop)?,
+    }
 
     let namespaces: BTreeMap<&str, &Namespace> =
         pods.iter().map(|pod| pod.name.as_str()).zip(&attached).collect();
-    let mut asks = Vec::new();
+    let mut wanted = Vec::new();
     for ask in plan.asks() {
         let from = match ask.cell.client {
             Client::Outside => &bed.host("outside")?.ns,
@@ -114,21 +138,35 @@ pub(super) fn run(bed: &Bed<'_>, plan: &Plan, of: &Proxies<'_>, patience: Durati
             Client::Pod => namespaces[plan.pod(ask.kind, None)?.name.as_str()],
             Client::Backend => namespaces[plan.pod(ask.kind, Some(ask.cell.backend))?.name.as_str()],
         };
-        asks.push((ask, from));
+        wanted.push(Wanted { ask, source: plan.source(ask)?, from });
     }
-    let start = Instant::now();
-    let answers = connect(plan, &asks)?;
+    let mut words = check(plan, &wanted)?;
+    if let Some(advertised) = advertised {
+        advertised.by_all(bed, plan)?;
+        let from = &bed.host("outside")?.ns;
+        let wanted = plan.local_asks().into_iter().map(|ask| {
+            let source = Some(plan.outside[usize::from(!ask.v4)].parse()?);
+            Ok(Wanted { ask, source, from })
+        });
+        let reached = check(plan, &wanted.collect::<Result<Vec<_>>>()?)?;
+        words += &format!("; Local from the nodes of the backends: {reached}");
+    }
     for (proxy, _) in &mut proxies {
         proxy.still_running()?;
     }
-    judge(plan, &answers, start.elapsed())
+    passed(words)
 }
 
 fn attach(bed: &Bed<'_>, plan: &Plan, pod: &Pod) -> Result<Namespace> {
     let mut sandbox = Sandbox::create(bed.fabric, plan.nodes[pod.node].name, &pod.name)?;
     let [v4, v6] = pod.addresses;
     sandbox.args = format!("IP={v4},{v6}");
-    let mut chain = vec![cni::trunkline(Some(plan.kinds[pod.kind].networks[pod.node]))];
+    add(bed, Some(plan.kinds[pod.kind].networks[pod.node]), pod, sandbox)
+}
+
+/// Attaches a pod in this network, or in the one that the API server names.
+pub(super) fn add(bed: &Bed<'_>, network: Option<&str>, pod: &Pod, sandbox: Sandbox) -> Result<Namespace> {
+    let mut chain = vec![cni::trunkline(network)];
     if let Some(port) = pod.host_port {
         chain.push(json!({
             "cniVersion": "1.0.0", "name": "lab", "type": "portmap", "capabilities": { "portMappings": true },
@@ -158,17 +196,24 @@ fn reaches(bed: &Bed<'_>, plan: &Plan, pods: &[Pod], patience: Duration) -> Resu
     Ok(())
 }
 
-/// Result of a connection.
-type Answer = (Ask, Result<IpAddr>);
+/// Makes these connections, and fails if one is not as promised. Returns the result in words.
+fn check(plan: &Plan, wanted: &[Wanted<'_>]) -> Result<String> {
+    let start = Instant::now();
+    let answers = connect(plan, wanted)?;
+    judge(plan, &answers, start.elapsed())
+}
 
-fn connect(plan: &Plan, asks: &[(Ask, &Namespace)]) -> Result<Vec<Answer>> {
+/// A connection with its result.
+type Answer<'a> = (&'a Wanted<'a>, Result<IpAddr>);
+
+fn connect<'a>(plan: &Plan, wanted: &'a [Wanted<'a>]) -> Result<Vec<Answer<'a>>> {
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || -> Result<()> {
-        while let Some((ask, from)) = asks.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(one) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
             crate::interrupt::check()?;
-            let bound = if plan.source(*ask)?.is_some() { ANSWERED } else { REFUSED };
-            let answer = greeted_within(from, plan.target(*ask)?, bound);
-            answers.lock().unwrap_or_else(|e| e.into_inner()).push((*ask, answer));
+            let bound = if one.source.is_some() { ANSWERED } else { REFUSED };
+            let answer = greeted_within(one.from, plan.target(one.ask)?, bound);
+            answers.lock().unwrap_or_else(|e| e.into_inner()).push((one, answer));
         }
         Ok(())
     };
@@ -182,12 +227,11 @@ fn connect(plan: &Plan, asks: &[(Ask, &Namespace)]) -> Result<Vec<Answer>> {
 }
 
 /// Prints the cells that break their promise, and fails if there are any.
-fn judge(plan: &Plan, answers: &[Answer], took: Duration) -> Result<Verdict> {
+fn judge(plan: &Plan, answers: &[Answer<'_>], took: Duration) -> Result<String> {
     let mut wrong: BTreeMap<Cell, Vec<String>> = BTreeMap::new();
     let mut count = 0;
-    for (ask, answer) in answers {
-        let wanted = plan.source(*ask)?;
-        let right = match (wanted, answer) {
+    for (Wanted { ask, source, .. }, answer) in answers {
+        let right = match (*source, answer) {
             (Some(wanted), Ok(seen)) => wanted == *seen,
             (None, Err(_)) => true,
             _ => false,
@@ -203,7 +247,7 @@ fn judge(plan: &Plan, answers: &[Answer], took: Duration) -> Result<Verdict> {
     }
     if wrong.is_empty() {
         let refused = answers.iter().filter(|(_, answer)| answer.is_err()).count();
-        return passed(format!(
+        return Ok(format!(
             "{} connections in {}: {} with the promised source, {refused} refused as promised",
             answers.len(),
             seconds(took.as_secs_f64()),
