@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -38,10 +38,7 @@ pub(crate) fn join(
     for name in fabric.topology.with_image(Image::Node) {
         let host = fabric.host(name)?;
         doorways.push(cluster.doorway(&host.ns)?);
-        let file = fabric.file(&format!("{}/{name}/agent.yaml", fabric.topology.name));
-        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        let mut config: BTreeMap<String, Value> =
-            serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
+        let (_, mut config) = configuration(fabric, name)?;
         let labels = config.remove("nodeLabels").unwrap_or_default();
         let labels: Vec<(&str, &str)> = labels
             .as_object()
@@ -51,16 +48,31 @@ pub(crate) fn join(
             .collect();
         cluster.wait(pretended.node(name, &labels))?;
         cluster.wait(pretended.addresses(name, &addresses(host)?))?;
-        let kubeconfig = kubeconfig(name)?;
-        config.remove("manifests");
-        config.insert("source".to_owned(), json!("kube"));
-        config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
-        // The file is overwritten in place, because the node has mounted this file.
-        std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
-        client::end_agent(host, Signal::TERM)?;
-        client::start_agent(host)?;
+        follow_cluster(fabric, name, &kubeconfig(name)?)?;
     }
     Ok(doorways)
+}
+
+/// The configuration of a node's agent, and its file.
+fn configuration(fabric: &Fabric, name: &str) -> Result<(PathBuf, BTreeMap<String, Value>)> {
+    let file = fabric.file(&format!("{}/{name}/agent.yaml", fabric.topology.name));
+    let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let config = serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
+    Ok((file, config))
+}
+
+/// Restarts a node's agent with `source: kube`. The node's Node has its labels.
+pub(crate) fn follow_cluster(fabric: &Fabric, name: &str, kubeconfig: &Path) -> Result<()> {
+    let host = fabric.host(name)?;
+    let (file, mut config) = configuration(fabric, name)?;
+    config.remove("nodeLabels");
+    config.remove("manifests");
+    config.insert("source".to_owned(), json!("kube"));
+    config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
+    // The file is overwritten in place, because the node has mounted this file.
+    std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
+    client::end_agent(host, Signal::TERM)?;
+    client::start_agent(host)
 }
 
 /// The addresses that a kubelet would report for a host.

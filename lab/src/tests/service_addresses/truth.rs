@@ -233,6 +233,15 @@ impl Truth<'_> {
         Ok(())
     }
 
+    /// Waits until the routers show this state on all nodes. The agents report no addresses of a kind
+    /// that no ServiceAdvertisement has.
+    fn wait_routed(&self, of: &Addresses, wanted: AdvertisementState) -> Result<()> {
+        wait_for(&format!("{}: {wanted:?} in the routers", of.service), PATIENCE, || {
+            let seen = of.prefixes.iter().map(|prefix| self.routed(prefix)).collect::<Result<Vec<_>>>()?;
+            Ok(Seen::when(seen.iter().flatten().all(|state| *state == wanted), || format!("{seen:?}")))
+        })
+    }
+
     /// The state of a prefix on each node, as the node's router has it.
     fn routed(&self, prefix: &IpNet) -> Result<[AdvertisementState; 3]> {
         let paths = self.inner.paths(prefix)?;
@@ -410,17 +419,17 @@ impl Truth<'_> {
         kubectl.create(&service.to_string())?;
         self.slices("old", &[ready(&pods[1])?])?;
         let (external, foreign) = (old(EXTERNAL)?, old(FOREIGN)?);
-        self.see(&external, [&rows::NOT_SELECTED; 3])?;
+        self.wait_routed(&external, AdvertisementState::Withheld)?;
         let prefixes = ["198.51.100.0/24", "2001:db8:100::/64"];
         let kinds = json!({ "addresses": ["LoadBalancer", "External"], "externalCIDRs": prefixes });
         self.advertise(SHORT, kinds)?;
         self.see(&external, [&rows::ALLOWED; 3])?;
         self.see(&foreign, [&rows::NOT_ALLOWED; 3])?;
         self.advertise(SHORT, json!({}))?;
-        self.see(&external, [&rows::NOT_SELECTED; 3])?;
+        self.wait_routed(&external, AdvertisementState::Withheld)?;
         // Without any ServiceAdvertisement, the default advertises the addresses of the pools.
         kubectl.kubectl(["delete", "serviceadvertisement", SHORT.name])?;
-        self.see(&external, [&rows::NOT_SELECTED; 3])?;
+        self.wait_routed(&external, AdvertisementState::Withheld)?;
         self.see(&web(), [&rows::ELSEWHERE, &rows::HERE, &rows::ELSEWHERE])
     }
 

@@ -1,9 +1,12 @@
-//! The Services' addresses as Trunkline's own: from a ServicePool, and over BGP. The router has no
-//! other route to them.
+//! The Services' addresses from a ServicePool, and over BGP. The router has no other route to them.
 //!
-//! First only the target node advertises, so the cells' "asked node" is known. Then every node with
-//! an endpoint advertises the Services with `externalTrafficPolicy: Local`, so a client outside of
-//! the fabric reaches each backend, and the backend sees the client.
+//! In a fabric with BGP on each node, first only the target node advertises, so the cells' "asked
+//! node" is known. Then every node with an endpoint advertises the Services with
+//! `externalTrafficPolicy: Local`: a client outside of the fabric reaches each backend, and the
+//! backend sees the client.
+//!
+//! A node with VLANs has no BGP peers. There an edge node without pods advertises the Services with
+//! policy Cluster, and forwards to the VLANs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,6 +17,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use trunkline_api::names::annotation;
 
+use super::cells::{Backend, Policy};
 use super::plan::{Plan, Pod};
 use super::world;
 use crate::cni::{Identity, Sandbox};
@@ -40,37 +44,54 @@ const ASKED: (&str, &str) = ("asked", "yes");
 const NAMESPACE: &str = "default";
 const STATEFUL_SET: &str = "matrix";
 
+/// Creates the ServicePool, starts the controller, and waits until it has allocated the Services'
+/// addresses.
+pub(super) fn allocate(cluster: &Cluster, plan: &Plan, controller: &Path) -> Result<Replicas> {
+    crds::install(cluster)?;
+    let pool = json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": { "name": "public" },
+        "spec": { "addresses": POOL },
+    });
+    cluster.apply(&pool.to_string())?;
+    let controller = Replicas::start(cluster, controller, 1)?;
+    for (name, addresses) in plan.load_balancers() {
+        wait_for(&format!("the addresses of Service {name}"), PATIENCE, || {
+            let text = cluster.kubectl(["get", "service", &name, "-o", "json"])?;
+            let status = serde_json::from_str::<Value>(&text)?["status"]["loadBalancer"].take();
+            let ingress = status["ingress"].as_array().into_iter().flatten();
+            let ips: Vec<&str> = ingress.filter_map(|point| point["ip"].as_str()).collect();
+            Ok(Seen::when(ips == addresses, || status.to_string()))
+        })?;
+    }
+    Ok(controller)
+}
+
+/// Writes the ServiceAdvertisement.
+pub(super) fn advertise(cluster: &Cluster, mut spec: Value) -> Result<()> {
+    spec["addresses"] = json!(["LoadBalancer", "External"]);
+    spec["externalCIDRs"] = json!(EXTERNAL);
+    let object = json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "ServiceAdvertisement",
+        "metadata": { "name": "all" }, "spec": spec,
+    });
+    cluster.apply(&object.to_string()).map(drop)
+}
+
 /// A cluster with the controller, which the agents have joined.
 pub(super) struct Advertised<'a> {
-    pub cluster: &'a Cluster,
+    cluster: &'a Cluster,
     _controller: Replicas,
     _doorways: Vec<Doorway>,
 }
 
 impl<'a> Advertised<'a> {
-    /// Starts the controller, and waits until it has allocated the Services' addresses. The agents
-    /// join the cluster.
+    /// Starts the controller. The agents join the cluster.
     pub(super) fn start(cluster: &'a Cluster, bed: &Bed<'_>, plan: &Plan, controller: &Path) -> Result<Self> {
-        crds::install(cluster)?;
+        let controller = allocate(cluster, plan, controller)?;
         for file in ["networks", "subnets"] {
             let file = bed.fabric.file(&format!("{}/manifests/{file}.yaml", plan.topology));
             let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             cluster.apply(&text)?;
-        }
-        let pool = json!({
-            "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": { "name": "public" },
-            "spec": { "addresses": POOL },
-        });
-        cluster.apply(&pool.to_string())?;
-        let controller = Replicas::start(cluster, controller, 1)?;
-        for (name, addresses) in plan.load_balancers() {
-            wait_for(&format!("the addresses of Service {name}"), PATIENCE, || {
-                let text = cluster.kubectl(["get", "service", &name, "-o", "json"])?;
-                let status = serde_json::from_str::<Value>(&text)?["status"]["loadBalancer"].take();
-                let ingress = status["ingress"].as_array().into_iter().flatten();
-                let ips: Vec<&str> = ingress.filter_map(|point| point["ip"].as_str()).collect();
-                Ok(Seen::when(ips == addresses, || status.to_string()))
-            })?;
         }
         let doorways = nodes::join(cluster, bed.fabric, |_| Ok(cluster.kubeconfig()))?;
         let (name, value) = ASKED;
@@ -101,29 +122,20 @@ impl<'a> Advertised<'a> {
     /// The target node advertises all addresses that it can deliver.
     pub(super) fn by_target(&self, bed: &Bed<'_>, plan: &Plan) -> Result<()> {
         let (name, value) = ASKED;
-        self.advertise(json!({ "nodeSelector": { "matchLabels": { name: value } } }))?;
-        wait_routes(bed.host(plan.router)?, plan.external_addresses(true))
+        advertise(self.cluster, json!({ "nodeSelector": { "matchLabels": { name: value } } }))?;
+        let delivers = |backend, policy| policy == Policy::Cluster || backend == Backend::SameNode;
+        wait_routes(bed.host(plan.router)?, plan.external_addresses(delivers))
     }
 
     /// All nodes advertise.
     pub(super) fn by_all(&self, bed: &Bed<'_>, plan: &Plan) -> Result<()> {
-        self.advertise(json!({}))?;
-        wait_routes(bed.host(plan.router)?, plan.external_addresses(false))
-    }
-
-    fn advertise(&self, mut spec: Value) -> Result<()> {
-        spec["addresses"] = json!(["LoadBalancer", "External"]);
-        spec["externalCIDRs"] = json!(EXTERNAL);
-        let object = json!({
-            "apiVersion": "trunkline.io/v1alpha1", "kind": "ServiceAdvertisement",
-            "metadata": { "name": "all" }, "spec": spec,
-        });
-        self.cluster.apply(&object.to_string()).map(drop)
+        advertise(self.cluster, json!({}))?;
+        wait_routes(bed.host(plan.router)?, plan.external_addresses(|_, _| true))
     }
 }
 
 /// Waits until a router has BGP routes to exactly these addresses among those of Services.
-fn wait_routes(router: &Host, addresses: BTreeSet<IpAddr>) -> Result<()> {
+pub(super) fn wait_routes(router: &Host, addresses: BTreeSet<IpAddr>) -> Result<()> {
     let wanted: BTreeSet<IpNet> = addresses.into_iter().map(IpNet::from).collect();
     let prefixes = [POOL, EXTERNAL].concat().into_iter().map(str::parse::<IpNet>);
     let prefixes = prefixes.collect::<std::result::Result<Vec<_>, _>>()?;

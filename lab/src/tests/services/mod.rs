@@ -25,10 +25,12 @@ mod world;
 use anyhow::Result;
 
 use self::advertised::Advertised;
-use self::plan::{Kind, Node, Plan};
+use self::cells::Policy;
+use self::plan::{Kind, Node, Plan, Pod};
+use self::world::Matrix;
 use super::bed::{PATIENCE, lab};
 use super::kube::cluster;
-use super::{Context, Test, Verdict, hybrid};
+use super::{Context, Test, Verdict, hybrid, passed};
 use crate::kube::assets::Assets;
 use crate::kube::proxy::Mode;
 
@@ -85,7 +87,7 @@ pub(crate) fn coverage() -> impl Iterator<Item = (&'static str, [&'static str; 2
 }
 
 /// The plan for the machine's kernel.
-const ROUTED: Plan = Plan {
+static ROUTED: Plan = Plan {
     topology: "hybrid",
     nodes: [
         Node { name: "node1", addresses: ["10.51.0.11", "fd00:51::11"] },
@@ -113,7 +115,7 @@ const ROUTED: Plan = Plan {
         },
     ],
     router: "tor1",
-    by_bgp: true,
+    edge: None,
     outside: ["10.90.0.2", "fd00:90::2"],
 };
 
@@ -131,7 +133,18 @@ fn routed(context: &Context, mode: Mode) -> Result<Verdict> {
             hybrid::ready(bed)?;
             let of =
                 world::Proxies { folder: cluster.folder(), program: &program, kubeconfig: &kubeconfig, mode };
-            world::run(bed, &ROUTED, &of, Some(&advertised), PATIENCE)
+            let attach = |pod: &Pod| advertised.attach(bed, &ROUTED, pod);
+            let mut matrix = Matrix::start(bed, &ROUTED, &of, &attach, PATIENCE)?;
+            advertised.by_target(bed, &ROUTED)?;
+            let cells = matrix.check_cells()?;
+            advertised.by_all(bed, &ROUTED)?;
+            let asks = ROUTED.external_asks().into_iter();
+            let asks = asks.filter(|ask| ask.cell.policy == Some(Policy::Local)).map(|ask| {
+                let source = ROUTED.outside[usize::from(!ask.v4)].parse()?;
+                Ok((ask, Some(source)))
+            });
+            let local = matrix.check_outside(asks.collect::<Result<_>>()?)?;
+            passed(format!("one node advertises: {cells}; all do, policy Local: {local}"))
         })
     })
 }

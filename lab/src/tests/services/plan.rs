@@ -26,9 +26,8 @@ pub(super) struct Plan {
     pub kinds: &'static [Kind],
     /// The router with routes for load balancers' addresses and external IPs.
     pub router: &'static str,
-    /// Whether these addresses are Trunkline's: see [`super::advertised`]. Otherwise another load
-    /// balancer allocates them, and the router has static routes to the target node.
-    pub by_bgp: bool,
+    /// A node with BGP peers and without pods, if the other nodes have no BGP peers.
+    pub edge: Option<Node>,
     pub outside: [&'static str; 2],
 }
 
@@ -114,10 +113,14 @@ impl Plan {
         format!("{kind}-{}-{}", place(backend), policy.to_string().to_lowercase())
     }
 
-    /// Nodes, Services and EndpointSlices, as YAML documents. Agents of a cluster are joined to it
-    /// later, with their Nodes.
+    /// All nodes.
+    pub(super) fn all_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().chain(&self.edge)
+    }
+
+    /// Services and EndpointSlices, as YAML documents.
     pub(super) fn objects(&self) -> Result<String> {
-        let mut objects: Vec<Value> = self.nodes.iter().filter(|_| !self.by_bgp).map(Node::object).collect();
+        let mut objects: Vec<Value> = Vec::new();
         for (kind, backend, policy) in self.each_service() {
             let name = self.name(kind, backend, policy);
             let number = number(kind, backend, policy);
@@ -126,7 +129,8 @@ impl Plan {
             let mut service = json!({
                 "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
                 "spec": {
-                    "type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack",
+                    "type": "LoadBalancer", "loadBalancerClass": LOAD_BALANCER_CLASS,
+                    "ipFamilyPolicy": "RequireDualStack",
                     "clusterIP": address(Frontend::ClusterIp, number, true),
                     "clusterIPs": both(Frontend::ClusterIp),
                     "externalIPs": both(Frontend::ExternalIp),
@@ -134,11 +138,8 @@ impl Plan {
                     "ports": [{ "port": PORT, "targetPort": BACKEND_PORT, "nodePort": node_port(number) }],
                 },
             });
-            if self.by_bgp {
-                service["spec"]["loadBalancerClass"] = LOAD_BALANCER_CLASS.into();
-                let requested = both(Frontend::LoadBalancer).join(",");
-                service["metadata"]["annotations"] = json!({ annotation::ADDRESSES: requested });
-            }
+            let requested = both(Frontend::LoadBalancer).join(",");
+            service["metadata"]["annotations"] = json!({ annotation::ADDRESSES: requested });
             objects.push(service);
             for address in pod.addresses {
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
@@ -158,19 +159,9 @@ impl Plan {
         })
     }
 
-    /// A load balancer's entry in each Service's status.
-    pub(super) fn statuses(&self) -> impl Iterator<Item = (String, Value)> {
-        self.load_balancers().map(|(name, addresses)| {
-            let ingress = addresses.map(|address| json!({ "ip": address, "ipMode": "VIP" }));
-            (name, json!({ "status": { "loadBalancer": { "ingress": ingress } } }))
-        })
-    }
-
-    /// The addresses that the target node can deliver, or any node: load balancers' and external.
-    pub(super) fn external_addresses(&self, by_target: bool) -> BTreeSet<IpAddr> {
-        let services = self.each_service().filter(|(_, backend, policy)| {
-            !by_target || *policy == Policy::Cluster || *backend == Backend::SameNode
-        });
+    /// Load balancers' and external addresses of the Services with these backends and policies.
+    pub(super) fn external_addresses(&self, of: fn(Backend, Policy) -> bool) -> BTreeSet<IpAddr> {
+        let services = self.each_service().filter(|(_, backend, policy)| of(*backend, *policy));
         services
             .flat_map(|(kind, backend, policy)| {
                 let number = number(kind, backend, policy);
@@ -182,22 +173,22 @@ impl Plan {
             .collect()
     }
 
-    /// The connections from outside to load balancers' and external addresses with policy Local.
-    pub(super) fn local_asks(&self) -> Vec<Ask> {
-        let is_local = |ask: &Ask| {
-            let Cell { frontend, policy, client, .. } = ask.cell;
-            let external = matches!(frontend, Frontend::LoadBalancer | Frontend::ExternalIp);
-            external && policy == Some(Policy::Local) && client == Client::Outside
+    /// The connections from outside to load balancers' and external addresses.
+    pub(super) fn external_asks(&self) -> Vec<Ask> {
+        let is_external = |ask: &Ask| {
+            let external = matches!(ask.cell.frontend, Frontend::LoadBalancer | Frontend::ExternalIp);
+            external && ask.cell.client == Client::Outside
         };
-        self.asks().into_iter().filter(is_local).collect()
+        self.asks().into_iter().filter(is_external).collect()
     }
 
-    /// Routes of the router, for addresses that are not a node's own.
-    pub(super) fn routes(&self) -> String {
+    /// Static routes of the router for these addresses to the target node, as of another load
+    /// balancer. `verb` is `add` or `del`.
+    pub(super) fn routes(&self, verb: &str) -> String {
         let [v4, v6] = self.nodes[0].addresses;
         format!(
-            "ip route add 203.0.113.0/24 via {v4}; ip route add 198.51.100.0/24 via {v4}; \
-             ip -6 route add 2001:db8:113::/64 via {v6}; ip -6 route add 2001:db8:100::/64 via {v6}"
+            "ip route {verb} 203.0.113.0/24 via {v4}; ip route {verb} 198.51.100.0/24 via {v4}; \
+             ip -6 route {verb} 2001:db8:113::/64 via {v6}; ip -6 route {verb} 2001:db8:100::/64 via {v6}"
         )
     }
 
@@ -232,7 +223,8 @@ impl Plan {
 }
 
 impl Node {
-    fn object(&self) -> Value {
+    /// The Node, if no agent of a cluster is on it.
+    pub(super) fn object(&self) -> Value {
         let addresses = self.addresses.map(|address| json!({ "type": "InternalIP", "address": address }));
         json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": self.name },

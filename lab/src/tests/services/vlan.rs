@@ -6,20 +6,25 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::advertised;
+use super::cells::Policy;
 use super::plan::{Kind, Node, Plan};
-use super::world::{self, Proxies};
+use super::world::{self, Matrix, Proxies};
+use crate::daemons::vtysh;
 use crate::kube::assets::Assets;
 use crate::kube::doorway::Doorway;
+use crate::kube::nodes;
 use crate::kube::proxy::Mode;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{PATIENCE, lab};
 use crate::tests::kube::cluster;
-use crate::tests::{Context, Verdict, boot_for};
+use crate::tests::{Context, Verdict, boot_for, passed};
 use crate::uml::link::{self, Link};
 use crate::{client, packages, uml};
 
-pub(super) const PLAN: Plan = Plan {
+pub(super) static PLAN: Plan = Plan {
     topology: "services-vlan",
     nodes: [
         Node { name: "node1", addresses: ["10.1.0.11", "fd00:1::11"] },
@@ -41,9 +46,26 @@ pub(super) const PLAN: Plan = Plan {
         },
     ],
     router: "gw",
-    by_bgp: false,
+    edge: Some(Node { name: "node4", addresses: ["10.3.0.14", "fd00:3::14"] }),
     outside: ["10.90.0.2", "fd00:90::2"],
 };
+
+/// The Network of the edge node: BGP peers, and no Subnet.
+const EDGE_NETWORK: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: edge }
+spec:
+  type: Underlay
+  mode: BGP
+  netID: 65103
+  nodeSelector: { rack: '3' }
+  config: { bgpPeers: [{ asn: 65000, address: 10.3.0.1 }] }
+";
+
+fn edge() -> Result<&'static Node> {
+    PLAN.edge.as_ref().context("an edge node")
+}
 
 /// Data from the part outside for the part inside.
 #[derive(Serialize, Deserialize)]
@@ -51,6 +73,8 @@ struct Handed {
     mode: Mode,
     program: PathBuf,
     kubeconfig: PathBuf,
+    /// The administrator's, for the agent of the edge node.
+    agent: PathBuf,
     /// Port of the API server, on the link's other end and on each node's loopback.
     port: u16,
 }
@@ -66,13 +90,27 @@ pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
     };
     // No package can be installed in the user-mode kernel.
     packages::need(world::PACKAGES)?;
+    let controller = context.controller()?;
     let name = format!("services-vlan-{}", mode.name());
     cluster(context, &name, |cluster| {
         let kubeconfig = world::prepare(cluster, &PLAN)?;
+        for node in PLAN.all_nodes() {
+            cluster.create(&node.object().to_string())?;
+        }
+        let _controller = advertised::allocate(cluster, &PLAN, &controller)?;
+        cluster.apply(EDGE_NETWORK)?;
+        cluster.kubectl(["label", "node", edge()?.name, "rack=3"])?;
+        advertised::advertise(cluster, json!({}))?;
         let link = Link::create(&context.place)?;
         let at = (link::MACHINE, cluster.port()).into();
         let _doorway = cluster.doorway_at(link.namespace(), at)?;
-        let handed = Handed { mode, program: program.clone(), kubeconfig, port: cluster.port() };
+        let handed = Handed {
+            mode,
+            program: program.clone(),
+            kubeconfig,
+            agent: cluster.kubeconfig(),
+            port: cluster.port(),
+        };
         let file = cluster.folder().join("handed.json");
         std::fs::write(&file, serde_json::to_string(&handed)?)?;
         boot_for(context, &name.replacen('-', "/", 1), Some((&link, &file)))
@@ -88,10 +126,14 @@ pub(super) fn inside(context: &Context) -> Result<Verdict> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     lab(context, PLAN.topology, |bed| {
         let mut doorways = Vec::new();
-        for node in &PLAN.nodes {
+        for node in PLAN.all_nodes() {
             let host = bed.host(node.name)?;
             let at = ([127, 0, 0, 1], handed.port).into();
             doorways.push(Doorway::open(&runtime, &host.ns, at, (link::MACHINE, handed.port).into())?);
+        }
+        nodes::follow_cluster(bed.fabric, edge()?.name, &handed.agent)?;
+        for node in &PLAN.nodes {
+            let host = bed.host(node.name)?;
             wait_for(&format!("{} to be ready", node.name), PATIENCE, || {
                 let status = client::status(host)?;
                 Ok(Seen::when(status.ready, || format!("{:?}", status.not_ready)))
@@ -103,6 +145,22 @@ pub(super) fn inside(context: &Context) -> Result<Verdict> {
             kubeconfig: &handed.kubeconfig,
             mode: handed.mode,
         };
-        world::run(bed, &PLAN, &of, None, PATIENCE)
+        let mut matrix = Matrix::start(bed, &PLAN, &of, &|pod| world::attach(bed, &PLAN, pod), PATIENCE)?;
+        let router = bed.host(PLAN.router)?;
+        router.sh(&PLAN.routes("add"))?;
+        let cells = matrix.check_cells()?;
+        router.sh(&PLAN.routes("del"))?;
+        vtysh(router, &["configure", "router bgp 65000", "no neighbor 10.3.0.14 shutdown"])?;
+        // Only the edge node has BGP peers, and it has no endpoint.
+        advertised::wait_routes(router, PLAN.external_addresses(|_, policy| policy == Policy::Cluster))?;
+        let asks = PLAN.external_asks().into_iter().map(|ask| {
+            let source = match ask.cell.policy {
+                Some(Policy::Cluster) => Some(edge()?.addresses[usize::from(!ask.v4)].parse()?),
+                _ => None,
+            };
+            Ok((ask, source))
+        });
+        let by_edge = matrix.check_outside(asks.collect::<Result<_>>()?)?;
+        passed(format!("by static routes: {cells}; by BGP from an edge node: {by_edge}"))
     })
 }

@@ -13,18 +13,17 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::advertised::Advertised;
 use super::cells::{Cell, Client};
 use super::plan::{Ask, BACKEND_PORT, Plan, Pod};
 use crate::cni::{self, Sandbox};
 use crate::kube::Cluster;
+use crate::kube::daemon::Daemon;
 use crate::kube::proxy::{self, Mode};
 use crate::netns::Namespace;
 use crate::packages;
 use crate::progress::{say, seconds, table};
 use crate::tests::bed::Bed;
 use crate::tests::greeter::{Greeter, greeted_within};
-use crate::tests::{Verdict, passed};
 
 /// The packages of portmap, and of the programs with which portmap and kube-proxy write rules.
 pub(super) const PACKAGES: [&str; 3] = ["containernetworking-plugins", "iptables", "nftables"];
@@ -55,9 +54,6 @@ pub(super) fn prepare(cluster: &Cluster, plan: &Plan) -> Result<PathBuf> {
     let kubeconfig = cluster.service_account(namespace, account)?;
     cluster.create(proxy::RIGHTS)?;
     cluster.create(&plan.objects()?)?;
-    if !plan.by_bgp {
-        write_statuses(cluster, plan.statuses())?;
-    }
     Ok(kubeconfig)
 }
 
@@ -97,67 +93,79 @@ struct Wanted<'a> {
     from: &'a Namespace,
 }
 
-/// Attaches the pods, starts kube-proxy on each node, and makes every connection of the matrix.
-pub(super) fn run(
-    bed: &Bed<'_>,
-    plan: &Plan,
-    of: &Proxies<'_>,
-    advertised: Option<&Advertised<'_>>,
-    patience: Duration,
-) -> Result<Verdict> {
-    packages::need(PACKAGES)?;
-    let mut proxies = Vec::new();
-    for node in &plan.nodes {
-        let host = bed.host(node.name)?;
-        proxies.push((proxy::start(of.folder, host, of.program, of.kubeconfig, of.mode)?, host));
-    }
-    let pods = plan.pods()?;
-    let attach = |pod: &Pod| match advertised {
-        Some(advertised) => advertised.attach(bed, plan, pod),
-        None => attach(bed, plan, pod),
-    };
-    let attached: Vec<Namespace> = pods.iter().map(attach).collect::<Result<_>>()?;
-    let _servers: Vec<Greeter> =
-        attached.iter().map(|ns| Greeter::listen(ns, BACKEND_PORT)).collect::<Result<_>>()?;
-    for (proxy, host) in &mut proxies {
-        proxy::wait_rules(proxy, host, of.mode, &plan.services())?;
-    }
-    reaches(bed, plan, &pods, patience)?;
-    match advertised {
-        Some(advertised) => advertised.by_target(bed, plan)?,
-        None => bed.host(plan.router)?.sh(&plan.routes()).map(drop)?,
-    }
-
-    let namespaces: BTreeMap<&str, &Namespace> =
-        pods.iter().map(|pod| pod.name.as_str()).zip(&attached).collect();
-    let mut wanted = Vec::new();
-    for ask in plan.asks() {
-        let from = match ask.cell.client {
-            Client::Outside => &bed.host("outside")?.ns,
-            Client::Node => &bed.host(plan.nodes[0].name)?.ns,
-            Client::Pod => namespaces[plan.pod(ask.kind, None)?.name.as_str()],
-            Client::Backend => namespaces[plan.pod(ask.kind, Some(ask.cell.backend))?.name.as_str()],
-        };
-        wanted.push(Wanted { ask, source: plan.source(ask)?, from });
-    }
-    let mut words = check(plan, &wanted)?;
-    if let Some(advertised) = advertised {
-        advertised.by_all(bed, plan)?;
-        let from = &bed.host("outside")?.ns;
-        let wanted = plan.local_asks().into_iter().map(|ask| {
-            let source = Some(plan.outside[usize::from(!ask.v4)].parse()?);
-            Ok(Wanted { ask, source, from })
-        });
-        let reached = check(plan, &wanted.collect::<Result<Vec<_>>>()?)?;
-        words += &format!("; Local from the nodes of the backends: {reached}");
-    }
-    for (proxy, _) in &mut proxies {
-        proxy.still_running()?;
-    }
-    passed(words)
+/// The matrix' pods with their servers, and kube-proxy on each node.
+pub(super) struct Matrix<'a> {
+    bed: &'a Bed<'a>,
+    plan: &'a Plan,
+    proxies: Vec<Daemon>,
+    namespaces: BTreeMap<String, Namespace>,
+    _servers: Vec<Greeter>,
 }
 
-fn attach(bed: &Bed<'_>, plan: &Plan, pod: &Pod) -> Result<Namespace> {
+impl<'a> Matrix<'a> {
+    /// Starts kube-proxy on each node, and attaches the pods.
+    pub(super) fn start(
+        bed: &'a Bed<'a>,
+        plan: &'a Plan,
+        of: &Proxies<'_>,
+        attach: &dyn Fn(&Pod) -> Result<Namespace>,
+        patience: Duration,
+    ) -> Result<Self> {
+        packages::need(PACKAGES)?;
+        let mut proxies = Vec::new();
+        for node in plan.all_nodes() {
+            let host = bed.host(node.name)?;
+            proxies.push((proxy::start(of.folder, host, of.program, of.kubeconfig, of.mode)?, host));
+        }
+        let pods = plan.pods()?;
+        let (mut namespaces, mut servers) = (BTreeMap::new(), Vec::new());
+        for pod in &pods {
+            let ns = attach(pod)?;
+            servers.push(Greeter::listen(&ns, BACKEND_PORT)?);
+            namespaces.insert(pod.name.clone(), ns);
+        }
+        for (proxy, host) in &mut proxies {
+            proxy::wait_rules(proxy, host, of.mode, &plan.services())?;
+        }
+        reaches(bed, plan, &pods, patience)?;
+        let proxies = proxies.into_iter().map(|(proxy, _)| proxy).collect();
+        Ok(Self { bed, plan, proxies, namespaces, _servers: servers })
+    }
+
+    /// Makes the connection of every cell. Returns the result in words.
+    pub(super) fn check_cells(&mut self) -> Result<String> {
+        let mut wanted = Vec::new();
+        for ask in self.plan.asks() {
+            let from = match ask.cell.client {
+                Client::Outside => &self.bed.host("outside")?.ns,
+                Client::Node => &self.bed.host(self.plan.nodes[0].name)?.ns,
+                Client::Pod => &self.namespaces[&self.plan.pod(ask.kind, None)?.name],
+                Client::Backend => &self.namespaces[&self.plan.pod(ask.kind, Some(ask.cell.backend))?.name],
+            };
+            wanted.push(Wanted { ask, source: self.plan.source(ask)?, from });
+        }
+        let words = check(self.plan, &wanted)?;
+        self.still_running()?;
+        Ok(words)
+    }
+
+    /// Makes these connections from outside of the fabric, each with its promised source.
+    pub(super) fn check_outside(&mut self, asks: Vec<(Ask, Option<IpAddr>)>) -> Result<String> {
+        let from = &self.bed.host("outside")?.ns;
+        let wanted: Vec<Wanted<'_>> =
+            asks.into_iter().map(|(ask, source)| Wanted { ask, source, from }).collect();
+        let words = check(self.plan, &wanted)?;
+        self.still_running()?;
+        Ok(words)
+    }
+
+    fn still_running(&mut self) -> Result<()> {
+        self.proxies.iter_mut().try_for_each(Daemon::still_running)
+    }
+}
+
+/// Attaches a pod without a cluster.
+pub(super) fn attach(bed: &Bed<'_>, plan: &Plan, pod: &Pod) -> Result<Namespace> {
     let mut sandbox = Sandbox::create(bed.fabric, plan.nodes[pod.node].name, &pod.name)?;
     let [v4, v6] = pod.addresses;
     sandbox.args = format!("IP={v4},{v6}");
