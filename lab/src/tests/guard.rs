@@ -6,6 +6,7 @@
 //! then its packets arrive. This proves that the guard drops the packets.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -404,13 +405,21 @@ fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<
     Ok(arrived)
 }
 
+/// Opens the port. A program that another thread starts holds a copy of a closed socket between
+/// fork and exec, so the port may stay in use for a moment.
 fn listen(ns: &Namespace, port: u16) -> Result<UdpSocket> {
-    ns.within(|| {
-        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, port).into();
-        let socket = UdpSocket::bind(any)?;
-        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
-        Ok(socket)
-    })
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, port).into();
+    let socket = wait_for("a free UDP port", PATIENCE, || {
+        ns.within(|| match UdpSocket::bind(any) {
+            Ok(socket) => Ok(Seen::Yes(socket)),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                Ok(Seen::NotYet(format!("{any}: {error}")))
+            }
+            Err(error) => Err(error.into()),
+        })
+    })?;
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    Ok(socket)
 }
 
 /// Returns the first datagram. Sends the marker until a datagram arrives, because routes between
