@@ -412,9 +412,7 @@ fn listen(ns: &Namespace, port: u16) -> Result<UdpSocket> {
     let socket = wait_for("a free UDP port", PATIENCE, || {
         ns.within(|| match UdpSocket::bind(any) {
             Ok(socket) => Ok(Seen::Yes(socket)),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                Ok(Seen::NotYet(format!("{any}: {error}")))
-            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(Seen::NotYet(format!("{any}: {error}"))),
             Err(error) => Err(error.into()),
         })
     })?;
