@@ -52,23 +52,29 @@ use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
-use crate::ipam::{Ipam, Started};
+use crate::ipam::{Ipam, Record, Started};
 use crate::metrics::Metrics;
+use crate::netpolicy::{self, feed::PolicyInput};
+use crate::netpolicy::{Policies, PolicyDependencies, PolicyLink};
 use crate::observe::Observer;
 use crate::page::{Page, Served};
-use crate::pods::{AttachmentLocks, Pods};
+use crate::plan::Pod;
+use crate::pods::{self, AttachmentLocks, Pods};
 use crate::probe;
 use crate::reconcile::{self, Reconcile, ServiceFactReceivers};
 use crate::recover::{Recovery, recover};
 use crate::server::Server;
 use crate::services::anycast::cache::AnycastCache;
 use crate::services::anycast::{self, AnycastDependencies};
+use crate::services::l2::Candidates;
 use crate::services::proxy::ProxyObserver;
 use crate::services::{self, Services, ServicesInput};
 use crate::socket;
 use crate::source;
-use crate::source::folder::Context as FolderContext;
+use crate::source::folder::{Context as FolderContext, FolderContent};
 use crate::source::kube::SourceKind;
+use crate::source::kube::l2::{HeldAddresses, L2Parts};
+use crate::source::kube::policies::PolicyWatches;
 use crate::source::watch::FolderSource;
 use crate::telemetry::{self, Telemetry};
 
@@ -76,6 +82,8 @@ use crate::telemetry::{self, Telemetry};
 const ATTACH_THREADS: usize = 8;
 /// Inputs of the services task that may wait. A watch waits while the queue is full.
 const SERVICE_INPUTS: usize = 1024;
+/// Inputs of the policies task that may wait.
+const POLICY_INPUTS: usize = 1024;
 /// Time limit for current requests after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Time limit for writing the last events to disk.
@@ -111,12 +119,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let anycast_file = anycast::cache::path_for_store(&config.store);
     let last_anycast = AnycastCache::read(&anycast_file, &anycast::cache::boot());
+    let held_file = source::kube::l2::path_for_store(&config.store);
+    let last_held = HeldAddresses::read(&held_file, &anycast::cache::boot());
     let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig {
         hold: IpFamily::ALL.into(),
         addresses: last_anycast.addresses.clone(),
     })
     .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();
+    let policies_touched = kernel_events.take_policies();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 
     let host = kernel.host().await.context("reading the host's state")?;
@@ -144,6 +155,27 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let metrics = Metrics::new().context("creating the metrics")?;
     let notifier = ChangeNotifier::default();
     let (history, run) = History::begin(&config.store);
+    let addresses = match &cluster {
+        Some(parts) => Addresses::Cluster(parts.cluster.clone()),
+        None => Addresses::Local,
+    };
+    let policy_inputs = policies_touched.filter(|_| config.has_policies()).map(|touched| {
+        let (inputs, inbox) = mpsc::channel(POLICY_INPUTS);
+        let (wanted, wants) = watch::channel(false);
+        let policies = Policies::spawn(PolicyDependencies {
+            node: node.clone(),
+            inbox,
+            links: policy_links(&records, &recovery.pods, &addresses),
+            cache: cluster.is_some().then(|| netpolicy::cache::path_for_store(&config.store)),
+            wanted,
+            kernel: kernel.clone(),
+            touched,
+            metrics: metrics.clone(),
+            notifier: notifier.clone(),
+        });
+        (policies, inputs, wants)
+    });
+    let policies = policy_inputs.as_ref().map(|(policies, _, _)| policies.clone());
     let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
         node: node.clone(),
         router_id: config.router_id,
@@ -177,6 +209,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         // Without such addresses nothing would be lost, and pods' prefixes must not wait for a kind
         // that the API server may not have.
         waits_for_anycast: !last_anycast.advertised.is_empty(),
+        held_addresses: last_held.held.clone(),
         metrics: metrics.clone(),
         notifier: notifier.clone(),
         stage: drain::stage(drained.as_deref()),
@@ -214,9 +247,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .has_services()
         .then(|| serve_services(&config, &reconcile, &history, &metrics, &notifier))
         .transpose()?;
-    let (services, service_inputs, serving) = match services {
-        Some((services, inputs, task)) => (Some(services), Some(inputs), Some(task)),
-        None => (None, None, None),
+    let link_checker = LinkChecker::new(config.link_check_timeouts());
+    let (services, service_inputs, l2, serving) = match services {
+        Some(ServiceTask { services, inputs, candidates, task }) => {
+            let (links, former, file) = (link_checker.clone(), last_held, held_file);
+            let l2 = L2Parts { candidates, links, former, file };
+            (Some(services), Some(inputs), Some(l2), Some(task))
+        }
+        None => (None, None, None, None),
     };
     let reported = services
         .clone()
@@ -234,7 +272,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         began,
         reconcile: reconcile.clone(),
         ipam: ipam.clone(),
-        kernel,
+        kernel: kernel.clone(),
         devices: devices.clone(),
         metrics: metrics.clone(),
         http_fault: http::Fault::default(),
@@ -243,20 +281,20 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         probes,
         anycast,
         services,
+        policies: policies.clone(),
         started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
     tokio::spawn(crate::observe::identifiers::follow(Arc::clone(&observer), history.clone()));
     let mut keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
-        addresses: match &cluster {
-            Some(parts) => Addresses::Cluster(parts.cluster.clone()),
-            None => Addresses::Local,
-        },
+        addresses,
+        policies,
+        kernel,
         ipam: ipam.clone(),
         devices,
         reconcile: reconcile.clone(),
-        link_checker: LinkChecker::new(config.link_check_timeouts()),
+        link_checker,
         metrics: metrics.clone(),
         tracer: telemetry.tracer(),
         readiness_timeout: config.readiness_timeout(),
@@ -271,10 +309,20 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         let listener = http::bind_patiently(address, fault).await;
         http::serve(listener, limiter, http::Paths::All, served).await;
     });
+    if let (Some((_, inputs, wanted)), Some(parts)) = (&policy_inputs, &cluster) {
+        let watches = PolicyWatches {
+            node: node.clone(),
+            cluster: parts.cluster.clone(),
+            inputs: inputs.clone(),
+            wanted: wanted.clone(),
+        };
+        tokio::spawn(watches.follow());
+    }
     let source = match cluster {
         None => {
             let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
-            tokio::spawn(follow(source, reconcile.clone(), metrics, config.node_labels()))
+            let inputs = policy_inputs.as_ref().map(|(_, inputs, _)| inputs.clone());
+            tokio::spawn(follow(source, reconcile.clone(), inputs, metrics, config.node_labels()))
         }
         Some(parts) => {
             let dependencies = source::kube::ClusterDependencies {
@@ -287,6 +335,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
                 services: service_inputs,
                 reported,
+                l2,
             };
             tokio::spawn(parts.follow(dependencies))
         }
@@ -327,6 +376,24 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
 }
 
+/// The services task with its channels.
+struct ServiceTask {
+    services: Services,
+    inputs: mpsc::Sender<ServicesInput>,
+    candidates: watch::Receiver<Candidates>,
+    task: JoinHandle<()>,
+}
+
+/// The links of the last run's pods that continue.
+fn policy_links(records: &[Record], pods: &[Pod], addresses: &Addresses) -> Vec<PolicyLink> {
+    let of = |record: &Record| {
+        let name = host_ifname(&record.key.container_id, &record.key.ifname);
+        let pod = pods.iter().find(|pod| pod.host_ifname == name)?;
+        Some(pods::policy_link(record, pod.host_ifindex, addresses))
+    };
+    records.iter().filter_map(of).collect()
+}
+
 /// Starts the services task, and the observers of the service proxy.
 fn serve_services(
     config: &Config,
@@ -334,7 +401,7 @@ fn serve_services(
     history: &History,
     metrics: &Metrics,
     notifier: &ChangeNotifier,
-) -> anyhow::Result<(Services, mpsc::Sender<ServicesInput>, JoinHandle<()>)> {
+) -> anyhow::Result<ServiceTask> {
     let (inputs, inbox) = mpsc::channel(SERVICE_INPUTS);
     let (interest, check) = (watch::Sender::new(Vec::new()), Arc::new(Notify::new()));
     let observer = ProxyObserver {
@@ -344,6 +411,7 @@ fn serve_services(
     };
     let ServiceFactReceivers { local_pods, stage, plan, anycast: _ } = reconcile.service_facts();
     let reconcile = reconcile.clone();
+    let (candidates, wanted) = watch::channel(Candidates::new());
     let (services, task) = services::spawn(services::Dependencies {
         settings: config.services(),
         inbox,
@@ -355,13 +423,14 @@ fn serve_services(
             Box::pin(async move { reconcile.services(prefixes).await })
         }),
         proxy: services::ProxyRequests { interest, check },
+        candidates,
         history: history.clone(),
         metrics: metrics.clone(),
         notifier: notifier.clone(),
     });
     // The services task sets the prefixes of interest first: the observers read them at once.
     observer.spawn(inputs.clone()).context("reading the service proxy's rules")?;
-    Ok((services, inputs, task))
+    Ok(ServiceTask { services, inputs, candidates: wanted, task })
 }
 
 /// The end of a task; pending forever without one.
@@ -420,6 +489,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
 async fn follow(
     mut source: FolderSource,
     reconcile: Reconcile,
+    policies: Option<mpsc::Sender<PolicyInput>>,
     metrics: Metrics,
     labels: std::collections::BTreeMap<String, String>,
 ) {
@@ -427,8 +497,13 @@ async fn follow(
     let mut reported: Vec<String> = Vec::new();
     loop {
         let outcome = match source.read(context.clone()).await {
-            Ok(snapshot) => match reconcile.snapshot(snapshot).await {
-                Some(outcome) => outcome,
+            Ok(FolderContent { snapshot, policies: objects }) => match reconcile.snapshot(snapshot).await {
+                Some(outcome) => {
+                    if let (Some(inputs), Ok(_)) = (&policies, &outcome) {
+                        objects.send(inputs).await;
+                    }
+                    outcome
+                }
                 None => return,
             },
             Err(refused) => {

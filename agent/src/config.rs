@@ -106,6 +106,8 @@ pub struct Config {
     pub probes: ProbeConfig,
     /// Advertisement of Services' addresses.
     pub services: ServicesConfig,
+    /// Enforcement of network policies.
+    pub network_policies: NetworkPoliciesConfig,
     /// The readiness of pods.
     pub readiness: Readiness,
     /// The drain of this node.
@@ -130,6 +132,22 @@ pub struct GuardConfig {
 impl Default for GuardConfig {
     fn default() -> Self {
         GuardConfig { enabled: true }
+    }
+}
+
+/// Enforcement of network policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NetworkPoliciesConfig {
+    /// The agent enforces NetworkPolicies and ClusterNetworkPolicies for the pods of this node, in
+    /// the nftables table `inet trunkline-policy`. Disable this only if another program enforces
+    /// them.
+    pub enabled: bool,
+}
+
+impl Default for NetworkPoliciesConfig {
+    fn default() -> Self {
+        NetworkPoliciesConfig { enabled: true }
     }
 }
 
@@ -212,6 +230,7 @@ impl Default for Config {
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
+            network_policies: NetworkPoliciesConfig::default(),
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
@@ -464,6 +483,11 @@ impl Config {
     /// Whether this node advertises Services' addresses.
     pub fn has_services(&self) -> bool {
         self.services.enabled && self.source == SourceKind::Kube
+    }
+
+    /// Whether this node enforces network policies.
+    pub fn has_policies(&self) -> bool {
+        self.network_policies.enabled
     }
 
     /// The settings of the services task.

@@ -8,17 +8,19 @@
 //! No owner computes anything for a scrape: with a million routes it costs as much as with none
 //! (`cargo lab bench scrape`).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
     AdvertisementState, AgentStatus, AnycastStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis,
-    Messages, NetworkStatus, Peer, PeerState, ProbeFaultKind, ProbedRouter, ProxyRulesState,
+    Messages, NetworkStatus, Peer, PeerState, PolicyState, ProbeFaultKind, ProbedRouter, ProxyRulesState,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Exposition as Page, counter, histogram, text};
 
+use crate::netpolicy::{PolicyScrape, direction};
 use crate::services::{ProxyHealth, Summary};
 
 /// The event counters.
@@ -32,6 +34,7 @@ pub struct Metrics {
     peer_loss: HistogramVec,
     address_wait: HistogramVec,
     service_to_fabric: HistogramVec,
+    policy_change: HistogramVec,
     cluster_requests: HistogramVec,
     cluster_failures: IntCounterVec,
     refused: IntCounterVec,
@@ -56,6 +59,8 @@ pub struct ScrapeData {
     pub bfd_refused: Vec<(&'static str, u64)>,
     /// Service addresses; none if this node does not advertise any.
     pub services: Option<Summary>,
+    /// Network policies; none if the configuration disables them.
+    pub policies: Option<PolicyScrape>,
 }
 
 impl Metrics {
@@ -70,6 +75,7 @@ impl Metrics {
             peer_loss: histogram(&registry, &m::PEER_LOSS_TO_KERNEL)?,
             address_wait: histogram(&registry, &m::CLUSTER_ADDRESS_WAIT)?,
             service_to_fabric: histogram(&registry, &m::SERVICE_TO_FABRIC)?,
+            policy_change: histogram(&registry, &m::POLICY_CHANGE)?,
             cluster_requests: histogram(&registry, &m::CLUSTER_REQUESTS)?,
             cluster_failures: counter(&registry, &m::CLUSTER_REQUEST_FAILURES)?,
             refused: counter(&registry, &m::MANIFESTS_REFUSED)?,
@@ -120,6 +126,12 @@ impl Metrics {
     /// Counts the time from an event until the prefix of a service address was written to a peer.
     pub fn service_to_fabric(&self, took: Duration) {
         self.service_to_fabric.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
+    }
+
+    /// Counts the time from an event of policies, Namespaces or pods until the kernel has its
+    /// change.
+    pub fn policy_change(&self, took: Duration) {
+        self.policy_change.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
     }
 
     /// Counts a write to the API server. `failure`: the reason, if it failed.
@@ -175,6 +187,9 @@ impl Metrics {
         }
         if let Some(services) = &data.services {
             write_services(&mut page, services);
+        }
+        if let Some(policies) = &data.policies {
+            write_policies(&mut page, policies);
         }
         text(&self.registry, page)
     }
@@ -314,6 +329,36 @@ fn write_services(page: &mut Page, services: &Summary) {
     page.put_bool(m::SERVICE_PROXY_VISIBLE, &[], visible);
     let lag = services.late_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
     page.put(m::SERVICE_PROXY_LAG, &[], lag);
+}
+
+/// Writes the metrics of network policies.
+fn write_policies(page: &mut Page, policies: &PolicyScrape) {
+    let PolicyScrape { summary, faulty, repairs, counters } = policies;
+    let state = match summary.state {
+        PolicyState::Loading => 0,
+        PolicyState::InForce => 1,
+        PolicyState::Retained => 2,
+        PolicyState::Refused => 3,
+    };
+    page.put_count(m::POLICY_STATE, &[], state);
+    page.put_count(m::POLICIES, &[], summary.policies as u64);
+    page.put_count(m::POLICY_PODS, &[], summary.pods as u64);
+    page.put_count(m::POLICY_OBJECTS, &["chains"], summary.chains as u64);
+    page.put_count(m::POLICY_OBJECTS, &["sets"], summary.sets as u64);
+    page.put_count(m::POLICY_UNENFORCED, &[], summary.unenforced as u64);
+    page.put_count(m::POLICY_WAITING, &[], summary.waiting as u64);
+    page.put_count(m::POLICY_FAULTY, &[], *faulty as u64);
+    page.put_count(m::POLICY_REPAIRS, &[], *repairs);
+    // Several rules of a policy count together.
+    let mut sums: BTreeMap<(bool, String, &str), u64> = BTreeMap::new();
+    for (key, count) in counters {
+        let of = (key.audit, key.policy.to_string(), direction(key.direction).name());
+        *sums.entry(of).or_default() += count.packets;
+    }
+    for ((audit, policy, direction), packets) in sums {
+        let metric = if audit { m::POLICY_AUDITED } else { m::POLICY_DROPPED };
+        page.put_count(metric, &[&policy, direction], packets);
+    }
 }
 
 fn write_network(page: &mut Page, network: &NetworkStatus) {
@@ -457,7 +502,10 @@ mod tests {
     use trunkline_api::metrics::of_agent;
 
     use super::*;
+    use crate::netpolicy::input::{Direction, ObjectKey};
+    use crate::netpolicy::{CounterKey, PolicyRef};
     use crate::services::{Counts, ProxyState};
+    use trunkline_datapath::nft::policy::PolicyCount;
 
     fn data() -> ScrapeData {
         let messages = Messages { update: 7, octets: 99, ..Messages::default() };
@@ -604,6 +652,7 @@ mod tests {
                     errors_by_reason: [("ENOSPC".to_owned(), 3)].into(),
                     ..KernelStatus::default()
                 },
+                policies: None,
                 http_fault: None,
             },
             peers: vec![Peer {
@@ -688,6 +737,28 @@ mod tests {
             established_peers: Some(1),
             refused_connections: 4,
             bfd_refused: vec![("link", 6), ("socket", 5)],
+            policies: Some(PolicyScrape {
+                summary: PolicySummary {
+                    state: PolicyState::InForce,
+                    reason: None,
+                    policies: 5,
+                    pods: 4,
+                    chains: 12,
+                    sets: 6,
+                    unenforced: 1,
+                    waiting: 2,
+                },
+                faulty: 3,
+                repairs: 9,
+                counters: [(Some(0), false, 4), (None, false, 3), (None, true, 8)]
+                    .map(|(rule, audit, packets)| {
+                        let policy = PolicyRef::Network(ObjectKey::new("shop", "db"));
+                        let direction = Direction::Ingress;
+                        let key = CounterKey { direction, policy, rule, denied: true, audit };
+                        (key, PolicyCount { packets, octets: 60 * packets })
+                    })
+                    .into(),
+            }),
             services: Some(Summary {
                 known: true,
                 counts: Counts {
@@ -708,6 +779,7 @@ mod tests {
         metrics.peer_loss_settled(Duration::from_millis(1));
         metrics.address_wait(true, Duration::from_millis(1));
         metrics.service_to_fabric(Duration::from_millis(1));
+        metrics.policy_change(Duration::from_millis(1));
         metrics.cluster_request("peers", Some("refused"), Duration::from_millis(1));
         metrics.wire_check(true, "in_use", Duration::from_millis(1));
         metrics.manifests_refused();
@@ -772,6 +844,17 @@ mod tests {
             "trunkline_services_withheld{reason=\"noRules\"} 2",
             "trunkline_service_proxy_up 1",
             "trunkline_service_proxy_rules_visible 1",
+            "trunkline_policy_state 1",
+            "trunkline_policies 5",
+            "trunkline_policy_pods 4",
+            "trunkline_policy_objects{kind=\"chains\"} 12",
+            "trunkline_policy_objects{kind=\"sets\"} 6",
+            "trunkline_policy_unenforced_interfaces 1",
+            "trunkline_policy_waiting_pods 2",
+            "trunkline_policy_faulty 3",
+            "trunkline_policy_repairs_total 9",
+            "trunkline_policy_dropped_total{policy=\"NetworkPolicy shop/db\",direction=\"ingress\"} 7",
+            "trunkline_policy_audited_total{policy=\"NetworkPolicy shop/db\",direction=\"ingress\"} 8",
             "trunkline_guard_in_force 1",
             "trunkline_guard_dropped_total{reason=\"source\"} 7",
             "trunkline_guard_repairs_total 3",

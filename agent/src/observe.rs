@@ -37,6 +37,7 @@ use crate::drain::Drain;
 use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::metrics::{Metrics, ScrapeData};
+use crate::netpolicy::Policies;
 use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
 use crate::probe::Probes;
@@ -51,6 +52,7 @@ pub mod identifiers;
 mod missing;
 mod node_peers;
 mod operate;
+mod policies;
 mod retention;
 mod services;
 mod snapshot;
@@ -101,6 +103,8 @@ pub struct Observer {
     pub anycast: Anycast,
     /// The service addresses; none if this node does not advertise any.
     pub services: Option<Services>,
+    /// Network policies; none if the configuration disables them.
+    pub policies: Option<Policies>,
     /// Whether the agent was ready in this run.
     pub started: StartupState,
 }
@@ -177,6 +181,10 @@ impl Observer {
             refused_connections,
             bfd_refused,
             services: self.services.as_ref().map(Services::summary),
+            policies: match &self.policies {
+                Some(policies) => policies.scrape().await,
+                None => None,
+            },
         })
     }
 
@@ -248,6 +256,10 @@ impl Observer {
             alternate_paths: alternate_paths(kernel.alternate_paths),
             probes: self.probes.status(),
             anycast: anycast::with_node(self.anycast.status(), view),
+            policies: match &self.policies {
+                Some(policies) => policies.summary().await,
+                None => None,
+            },
             http_fault: self.http_fault.words(),
         })
     }

@@ -3,9 +3,9 @@
 //! **ADD**: addresses are allocated (from this node's pools, or from the pod's IPInstances once
 //! they exist: [`Addresses`]) and written to disk → in a VLAN: the router answers, and no other
 //! host has the addresses ([`trunkline_datapath::link_check`]) → device in the pod's namespace →
-//! neighbour entries and host route → in a VLAN: ARP or ND announcement → prefixes originated → an
+//! rules of network policies ([`crate::netpolicy`]) → neighbour entries and host route → in a VLAN: ARP or ND announcement → prefixes originated → an
 //! established peer has received them → answer. **DEL** runs in reverse: prefixes withdrawn,
-//! routes, device, and the addresses are released last. So the process can be killed at any moment:
+//! routes, device, rules of network policies, and the addresses are released last. So the process can be killed at any moment:
 //! the store contains at least the attachments in the kernel, and every step can be repeated:
 //!
 //! | killed | state after the kill | cleaned by |
@@ -38,11 +38,12 @@ use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
     Origin,
 };
-use trunkline_api::names::full_name;
+use trunkline_api::names::{full_name, label};
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
 use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use trunkline_datapath::attach::workers::DeviceWorkers;
+use trunkline_datapath::kernel::KernelHandle;
 use trunkline_datapath::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
 use trunkline_datapath::mac::show_mac;
 use trunkline_datapath::naming::host_ifname;
@@ -52,6 +53,8 @@ use crate::addresses::{AddressChoice, Addresses};
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
 use crate::metrics::Metrics;
+use crate::netpolicy::input::ObjectKey;
+use crate::netpolicy::{Policies, PolicyLink, PolicyWait};
 use crate::plan::{AttachTarget, LinkParameters, Pod};
 use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
@@ -70,6 +73,8 @@ pub struct Pods {
     pub devices: DeviceWorkers,
     /// Routes and advertisements.
     pub reconcile: Reconcile,
+    /// The kernel's connection tracking.
+    pub kernel: KernelHandle,
     /// ARP and ND checks and announcements on VLANs.
     pub link_checker: LinkChecker,
     /// Durations.
@@ -78,6 +83,8 @@ pub struct Pods {
     pub tracer: Tracer,
     /// Maximum time for which an ADD waits for the fabric.
     pub readiness_timeout: Duration,
+    /// Network policies, if the configuration enables them.
+    pub policies: Option<Policies>,
     /// One lock for each attachment.
     pub locks: AttachmentLocks,
 }
@@ -212,6 +219,7 @@ impl Pods {
             mac,
             bandwidth: request.wanted.bandwidth,
             extra_prefixes,
+            labels: request.wanted.labels,
             netns: request.netns,
             pod,
         };
@@ -261,6 +269,17 @@ impl Pods {
         let spec = spec(record, parameters);
         let made = steps.time("link", self.devices.attach(netns, spec.clone())).await;
         let device = made.map_err(device_failure)?;
+        // The rules precede the route to the pod, and the pod's processes start after the answer.
+        if let Some(policies) = &self.policies {
+            let link = policy_link(record, device.host_ifindex, &self.addresses);
+            let attached = steps.time("policies", policies.attach(link, deadline));
+            tokio::select! {
+                outcome = attached => outcome.map_err(policy_failure)?,
+                () = abandoned.as_mut() => {
+                    return Err(Failure::new(Code::TryAgainLater, "the client has disconnected"));
+                }
+            }
+        }
         let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
         let gate = added.map_err(pod_failure)?;
         for address in &free {
@@ -420,7 +439,14 @@ impl Pods {
             Ok::<(), Failure>(())
         };
         steps.time("kernel", removed).await?;
-        steps.time("link", self.devices.detach(host_ifname, netns)).await.map_err(device_failure)?;
+        let detached = self.devices.detach(host_ifname.clone(), netns);
+        steps.time("link", detached).await.map_err(device_failure)?;
+        // The rules stay as long as the link.
+        if let Some(policies) = &self.policies
+            && policies.detach(host_ifname).await
+        {
+            self.forget_connections(key).await;
+        }
         let released = steps.time("record", self.ipam.release(key.clone())).await;
         let record = released.map_err(|error| Failure::new(Code::TryAgainLater, error.on_release()))?;
         if let Some(record) = &record {
@@ -428,6 +454,16 @@ impl Pods {
             tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
         }
         Ok(record)
+    }
+
+    /// Deletes the connections of a pod's addresses. The next pod with such an address can have
+    /// other policies, and an established connection passes without a rule.
+    async fn forget_connections(&self, key: &AttachmentKey) {
+        let Some(record) = self.ipam.get(key.clone()).await else { return };
+        let addresses = record.addresses.iter().map(|assigned| assigned.address).collect();
+        if let Err(error) = self.kernel.forget_connections(addresses).await {
+            tracing::warn!(attachment = %key, %error, "connections of a deleted pod may continue to its next address holder");
+        }
     }
 
     /// Repairs the bandwidth limits of devices after changes by other programs, until the channel
@@ -610,6 +646,38 @@ pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
         attachment: parameters.attachment,
         destinations: parameters.destinations,
     }
+}
+
+/// A link of a record for its network policies.
+pub fn policy_link(record: &Record, ifindex: u32, addresses: &Addresses) -> PolicyLink {
+    // Without a pod's name, the container is its own pod.
+    let name = if record.pod.name.is_empty() { &record.key.container_id } else { &record.pod.name };
+    PolicyLink {
+        pod: ObjectKey::new(&record.pod.namespace, name),
+        uid: record.pod.uid.as_str().into(),
+        host_ifname: host_ifname(&record.key.container_id, &record.key.ifname),
+        ifindex,
+        addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+        enforceable: record.attachment == AttachmentKind::Veth,
+        labels: match addresses {
+            Addresses::Cluster(_) => None,
+            Addresses::Local => {
+                let passed = record.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+                let name = (label::POD, name.as_str());
+                Some(passed.filter(|(key, _)| *key != label::POD).chain([name]).collect())
+            }
+        },
+    }
+}
+
+fn policy_failure(error: PolicyWait) -> Failure {
+    let code = match &error {
+        PolicyWait::Unenforceable { .. } => Code::InvalidConfiguration,
+        PolicyWait::Lists(_) | PolicyWait::Pod(_) | PolicyWait::Refused(_) | PolicyWait::Stopped => {
+            Code::TryAgainLater
+        }
+    };
+    Failure::new(code, error.to_string())
 }
 
 fn pod(record: &Record, device: &Device) -> Pod {

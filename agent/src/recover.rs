@@ -143,6 +143,7 @@ mod tests {
             mtu: None,
             bandwidth: Bandwidth::default(),
             extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
+            labels: Default::default(),
             netns: String::new(),
             pod: PodName::default(),
         }

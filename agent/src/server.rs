@@ -199,6 +199,10 @@ impl Server {
             Query::Services { name, everywhere } => {
                 answer(stream, observer.services(name, everywhere).await).await;
             }
+            Query::Policies => answer(stream, observer.policies().await).await,
+            Query::PolicyDecision { question } => {
+                answer(stream, observer.policy_decision(question).await).await;
+            }
             Query::Path { container_id, destination, source } => {
                 let outcome = match descriptor {
                     Some(netns) => observer.path(netns, &container_id, destination, source).await,

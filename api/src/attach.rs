@@ -34,7 +34,7 @@
 
 mod pieces;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -158,7 +158,14 @@ pub struct AttachOptions {
     /// Prefixes from which the container may send in addition to its addresses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// The container's labels, for the selectors of network policies without an API server. At most
+    /// [`MAX_LABELS`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
+
+/// The maximum number of a container's labels in a request.
+pub const MAX_LABELS: usize = 64;
 
 impl AttachOptions {
     /// Whether the request names no value.
@@ -457,6 +464,7 @@ mod tests {
                         egress: Some(RateLimit { rate: 1_000_000, burst: Some(800_000) }),
                     },
                     extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
+                    labels: [("app".into(), "web".into())].into(),
                 },
                 deadline_ms: 60_000,
             })),

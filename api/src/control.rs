@@ -23,6 +23,7 @@ mod history;
 mod names;
 mod path;
 mod peer;
+mod policy;
 mod probe;
 mod service;
 mod snapshot;
@@ -41,6 +42,10 @@ pub use names::{
 };
 pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 pub use peer::{BfdSession, Dated, DatedNotification, Messages, Peer, PeerFamily, PeerSession};
+pub use policy::{
+    PoliciesView, PolicyAnswer, PolicyDecision, PolicyDirection, PolicyQuestion, PolicyRuleView, PolicyState,
+    PolicySummary, PolicyView,
+};
 pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
 };
@@ -88,6 +93,15 @@ pub enum Query {
         /// Also list the nodes that advertise each address. The agent lists them from the API server.
         #[serde(default)]
         everywhere: bool,
+    },
+    /// The network policies on this node: `Reply<PoliciesView>`.
+    Policies,
+    /// The decisions of the network policies of this node's pods about a packet:
+    /// `Reply<PolicyAnswer>`.
+    PolicyDecision {
+        /// The packet.
+        #[serde(flatten)]
+        question: PolicyQuestion,
     },
     /// The path of a packet from a pod: `Reply<PacketPath>`. The request carries the pod's network
     /// namespace.
@@ -271,6 +285,9 @@ pub struct AgentStatus {
     /// The anycast addresses on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anycast: Vec<AnycastStatus>,
+    /// Network policies; none if the configuration disables them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<PolicySummary>,
     /// The reason why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
@@ -655,6 +672,14 @@ mod tests {
             Query::Pods,
             Query::Services { name: None, everywhere: false },
             Query::Services { name: Some("default/web".to_owned()), everywhere: true },
+            Query::Policies,
+            Query::PolicyDecision {
+                question: PolicyQuestion {
+                    pod: "10.0.0.1".parse().unwrap(),
+                    peer: "10.0.0.2".parse().unwrap(),
+                    port: Some((crate::service::Protocol::Tcp, 80)),
+                },
+            },
             path,
             Query::Events { after: 7, run: Some(3), wait: true },
             Query::Watch { after: 7, run: Some(3) },

@@ -10,6 +10,7 @@
 //! - [`validate`]: the rules for resources, alone, together and on one node.
 //! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
 //! - [`names`]: annotations, labels and finalizers.
+//! - [`network_policy`]: NetworkPolicies and ClusterNetworkPolicies, and their tolerant reader.
 //! - [`pod`]: the annotations and labels of a pod or its namespace.
 //! - [`service`]: the annotations and fields of a Service that request its addresses.
 //! - [`pool`]: the addresses of a subnet, and the order of their allocation.
@@ -27,6 +28,7 @@ pub mod kube;
 pub mod manifest;
 pub mod metrics;
 pub mod names;
+pub mod network_policy;
 pub mod pod;
 pub mod policy;
 pub mod pool;

@@ -1,23 +1,31 @@
 //! From the text of a manifest file to resources.
 //!
-//! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo or an AnycastAddress.
-//! Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
+//! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo, an AnycastAddress, a
+//! NetworkPolicy, a ClusterNetworkPolicy or a Namespace. Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
 //! resource, the field's path and the fix. It never quotes a line of the file, which could contain
 //! a password.
 //!
 //! The text is split at document markers before it is parsed. Then the `kind` of a document can
 //! select its type, while lines and field paths stay exact.
 
+mod place;
+
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_saphyr::Location;
 
 use crate::names::{API_VERSION, OWN_API_VERSION};
-use crate::resources::{AnycastAddress, Network, NodeInfo, Subnet};
+use crate::network_policy::{
+    ClusterPolicy, NetworkPolicy, ObjectKey, PathSegment, PolicyFault, Read, read_cluster_policy,
+    read_network_policy,
+};
+use crate::resources::{AnycastAddress, Ignored, Network, NodeInfo, ObjectMeta, Subnet};
 
-const KINDS: &str = "Network, Subnet, NodeInfo or AnycastAddress";
+const KINDS: &str =
+    "Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace";
 
 /// A resource in the agent's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +38,41 @@ pub enum Resource {
     NodeInfo(Box<NodeInfo>),
     /// `kind: AnycastAddress`
     AnycastAddress(Box<AnycastAddress>),
+    /// `kind: NetworkPolicy`
+    NetworkPolicy(Box<NetworkPolicy>),
+    /// `kind: ClusterNetworkPolicy`
+    ClusterNetworkPolicy(Box<ClusterPolicy>),
+    /// `kind: Namespace`
+    Namespace(Box<ObjectMeta>),
+}
+
+/// A policy in a file. The reader of the API server's policies reads the spec.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PolicyDocument {
+    #[serde(rename = "apiVersion")]
+    _api_version: Ignored,
+    #[serde(rename = "kind")]
+    _kind: Ignored,
+    metadata: ObjectMeta,
+    spec: Value,
+    #[serde(default, rename = "status")]
+    _status: Ignored,
+}
+
+/// A Namespace in a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct NamespaceDocument {
+    #[serde(rename = "apiVersion")]
+    _api_version: Ignored,
+    #[serde(rename = "kind")]
+    _kind: Ignored,
+    metadata: ObjectMeta,
+    #[serde(default, rename = "spec")]
+    _spec: Ignored,
+    #[serde(default, rename = "status")]
+    _status: Ignored,
 }
 
 /// A document that could not be read.
@@ -81,7 +124,7 @@ pub fn parse(text: &str) -> Result<Vec<Resource>, Vec<ManifestError>> {
         match document.read() {
             Ok(Some(resource)) => resources.push(resource),
             Ok(None) => {}
-            Err(error) => errors.push(error),
+            Err(found) => errors.extend(found),
         }
     }
     if errors.is_empty() { Ok(resources) } else { Err(errors) }
@@ -115,31 +158,88 @@ fn documents(text: &str) -> Vec<Document> {
 }
 
 impl Document {
-    fn read(&self) -> Result<Option<Resource>, ManifestError> {
-        let header: Option<Header> = self.parse("")?;
+    fn read(&self) -> Result<Option<Resource>, Vec<ManifestError>> {
+        let header: Option<Header> = self.parse("").map_err(|error| vec![error])?;
         let Some(header) = header else { return Ok(None) };
-        let refuse = |field: &str, message: String| ManifestError {
+        match header.kind.as_deref() {
+            Some("NetworkPolicy" | "ClusterNetworkPolicy") => self.read_policy(&header).map(Some),
+            _ => self.read_other(&header).map(Some).map_err(|error| vec![error]),
+        }
+    }
+
+    /// All faults of a policy are reported at once.
+    fn read_policy(&self, header: &Header) -> Result<Resource, Vec<ManifestError>> {
+        let resource = header.describe();
+        self.check_version(header).map_err(|error| vec![error])?;
+        let document: PolicyDocument = self.parse(&resource).map_err(|error| vec![error])?;
+        let PolicyDocument { metadata, spec, .. } = document;
+        let (read, faults) = if header.kind.as_deref() == Some("NetworkPolicy") {
+            let Some(namespace) = metadata.namespace.as_deref().filter(|name| !name.is_empty()) else {
+                let message = "missing: write the Namespace of the pods".to_owned();
+                return Err(vec![self.refuse(header, "metadata.namespace", message)]);
+            };
+            let Read { object, faults } =
+                read_network_policy(ObjectKey::new(namespace, &metadata.name), &spec);
+            (Resource::NetworkPolicy(Box::new(object)), faults)
+        } else {
+            let Read { object, faults } = read_cluster_policy(metadata.name.into(), &spec);
+            (Resource::ClusterNetworkPolicy(Box::new(object)), faults)
+        };
+        if faults.is_empty() {
+            return Ok(read);
+        }
+        Err(faults.into_iter().map(|fault| self.policy_error(&resource, fault)).collect())
+    }
+
+    fn policy_error(&self, resource: &str, fault: PolicyFault) -> ManifestError {
+        ManifestError {
+            line: self.line_of(&fault.path),
+            resource: resource.to_owned(),
+            field: fault.field(),
+            message: fault.message,
+        }
+    }
+
+    /// The line of a field.
+    fn line_of(&self, path: &[PathSegment]) -> u64 {
+        place::line(&self.text, path).map_or(self.first_line(), |line| self.offset + line)
+    }
+
+    fn refuse(&self, header: &Header, field: &str, message: String) -> ManifestError {
+        ManifestError {
             line: self.first_line(),
             resource: header.describe(),
             field: field.to_owned(),
             message,
-        };
-        let kind = header.kind.as_deref();
-        let version = if kind == Some("AnycastAddress") { OWN_API_VERSION } else { API_VERSION };
-        match header.api_version.as_deref() {
-            Some(given) if given == version => {}
-            // The fault is the kind: files have no other kind of this version.
-            Some(OWN_API_VERSION) if !matches!(kind, Some("Network" | "Subnet" | "NodeInfo")) => {}
-            Some(other) => {
-                return Err(refuse("apiVersion", format!("`{other}` is not known: write {version}")));
-            }
-            None => return Err(refuse("apiVersion", format!("missing: write {version}"))),
         }
-        match kind {
-            Some("Network") => Ok(Some(Resource::Network(self.parse(&header.describe())?))),
-            Some("Subnet") => Ok(Some(Resource::Subnet(self.parse(&header.describe())?))),
-            Some("NodeInfo") => Ok(Some(Resource::NodeInfo(self.parse(&header.describe())?))),
-            Some("AnycastAddress") => Ok(Some(Resource::AnycastAddress(self.parse(&header.describe())?))),
+    }
+
+    fn check_version(&self, header: &Header) -> Result<(), ManifestError> {
+        let refuse = |field: &str, message: String| self.refuse(header, field, message);
+        let kind = header.kind.as_deref();
+        let version = version_of(kind);
+        match header.api_version.as_deref() {
+            Some(given) if given == version => Ok(()),
+            // The fault is the kind: files have no other kind of this version.
+            Some(OWN_API_VERSION) if version == API_VERSION && !is_hybridnet(kind) => Ok(()),
+            Some(other) => Err(refuse("apiVersion", format!("`{other}` is not known: write {version}"))),
+            None => Err(refuse("apiVersion", format!("missing: write {version}"))),
+        }
+    }
+
+    fn read_other(&self, header: &Header) -> Result<Resource, ManifestError> {
+        self.check_version(header)?;
+        let refuse = |field: &str, message: String| self.refuse(header, field, message);
+        let resource = header.describe();
+        match header.kind.as_deref() {
+            Some("Network") => Ok(Resource::Network(self.parse(&resource)?)),
+            Some("Subnet") => Ok(Resource::Subnet(self.parse(&resource)?)),
+            Some("NodeInfo") => Ok(Resource::NodeInfo(self.parse(&resource)?)),
+            Some("AnycastAddress") => Ok(Resource::AnycastAddress(self.parse(&resource)?)),
+            Some("Namespace") => {
+                let NamespaceDocument { metadata, .. } = self.parse(&resource)?;
+                Ok(Resource::Namespace(Box::new(metadata)))
+            }
             Some(other) => Err(refuse("kind", format!("`{other}` is not read from files: write {KINDS}"))),
             None => Err(refuse("kind", format!("missing: write {KINDS}"))),
         }
@@ -210,6 +310,21 @@ impl Document {
         let rest = &line[start..];
         rest.split([',', '}', ']', ' ', '#']).next().unwrap_or(rest)
     }
+}
+
+/// The `apiVersion` of a kind. A kind without one has hybridnet's, for the error.
+fn version_of(kind: Option<&str>) -> &'static str {
+    match kind {
+        Some("AnycastAddress") => OWN_API_VERSION,
+        Some("NetworkPolicy") => "networking.k8s.io/v1",
+        Some("ClusterNetworkPolicy") => "policy.networking.k8s.io/v1beta1",
+        Some("Namespace") => "v1",
+        _ => API_VERSION,
+    }
+}
+
+fn is_hybridnet(kind: Option<&str>) -> bool {
+    matches!(kind, Some("Network" | "Subnet" | "NodeInfo"))
 }
 
 impl Header {
@@ -325,7 +440,7 @@ mod tests {
             [
                 "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
                 "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
-                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo or AnycastAddress",
+                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
                 "line 13: expected a mapping, `key: value`",
             ]
         );
@@ -353,7 +468,7 @@ mod tests {
             ("Subnet", "apiVersion: `trunkline.io/v1alpha1` is not known: write networking.alibaba.com/v1"),
             (
                 "ServicePool",
-                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo or AnycastAddress",
+                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
             ),
         ] {
             let document =

@@ -15,6 +15,9 @@ pub const OWN_API_VERSION: &str = "trunkline.io/v1alpha1";
 /// `spec.loadBalancerClass` of a Service that gets its addresses from Trunkline.
 pub const LOAD_BALANCER_CLASS: &str = "trunkline.io/load-balancer";
 
+/// Value of the annotation [`annotation::POLICY_MODE`].
+pub const POLICY_MODE_AUDIT: &str = "audit";
+
 /// `namespace/name`, only the name without a namespace, and empty without a name.
 pub fn full_name(namespace: &str, name: &str) -> String {
     match (namespace, name) {
@@ -64,6 +67,11 @@ pub mod annotation {
     /// On a Service: it shares its address with the Services of the same key.
     pub const SHARING_KEY: &str = "trunkline.io/sharing-key";
 
+    /// On a Namespace: [`super::POLICY_MODE_AUDIT`] only observes the network policies of its pods.
+    pub const POLICY_MODE: &str = "trunkline.io/policy-mode";
+    /// Kubernetes' own, on the API server's copy of a static pod: the UID of the static pod.
+    pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
     /// MetalLB's annotations of a Service. Each list has the name of today first, then that of
     /// MetalLB before 0.15.
     pub mod metallb {
@@ -80,6 +88,8 @@ pub mod annotation {
 
 /// Labels of resources, nodes and pods.
 pub mod label {
+    /// Kubernetes' own, on a Namespace: its name. The API server adds it.
+    pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
     /// Cluster of a remote resource.
     pub const CLUSTER: &str = "networking.alibaba.com/cluster";
     /// Subnet of an IPInstance.

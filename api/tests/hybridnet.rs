@@ -14,6 +14,7 @@ fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
                 Resource::Subnet(subnet) => subnets.push(*subnet),
                 Resource::NodeInfo(node) => panic!("NodeInfo {} among networks and subnets", node.name()),
                 Resource::AnycastAddress(anycast) => panic!("AnycastAddress {} of hybridnet", anycast.name()),
+                other => panic!("{other:?}"),
             }
         }
     }

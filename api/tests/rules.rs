@@ -61,7 +61,7 @@ fn examples_of_the_page_are_valid() {
         assert_eq!(faults(&base, &object["spec"], None), [""; 0], "{example}");
         kinds.push(kind);
     }
-    assert_eq!(kinds, ["ServicePool", "ServiceAdvertisement", "AnycastAddress"]);
+    assert_eq!(kinds, ["ServicePool", "ServicePool", "ServiceAdvertisement", "AnycastAddress"]);
 }
 
 /// The field at the beginning of a CRD's message, without indexes: `bgpPeers[].asn`.

@@ -155,6 +155,7 @@ fn load(text: &str) -> (Vec<Network>, Vec<Subnet>, Vec<NodeInfo>) {
             Resource::Subnet(subnet) => subnets.push(*subnet),
             Resource::NodeInfo(node) => nodes.push(*node),
             Resource::AnycastAddress(anycast) => panic!("AnycastAddress {}", anycast.name()),
+            other => panic!("{other:?}"),
         }
     }
     (networks, subnets, nodes)

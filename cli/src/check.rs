@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tokio::time::timeout;
 use trunkline_agent::config::Config;
 use trunkline_agent::plan::intent::Snapshot;
-use trunkline_agent::source::folder::{self, Context};
+use trunkline_agent::source::folder::{self, Context, FolderContent};
 use trunkline_agent::source::kube::{self, SourceKind};
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
@@ -34,14 +34,15 @@ pub fn check(config_path: &Path) -> anyhow::Result<()> {
     }
     let labels = config.node_labels();
     match folder::read(&config.manifests, &Context { labels: labels.clone(), running: None }) {
-        Ok(snapshot) => {
+        Ok(FolderContent { snapshot, policies }) => {
             println!(
-                "{} and {} are valid: {} networks, {} subnets, {} nodes of an overlay",
+                "{} and {} are valid: {} networks, {} subnets, {} nodes of an overlay, {} network policies",
                 config_path.display(),
                 config.manifests.display(),
                 snapshot.networks.len(),
                 snapshot.subnets.len(),
-                snapshot.nodes.len()
+                snapshot.nodes.len(),
+                policies.network.len() + policies.cluster.len()
             );
             for warning in
                 is_example(&config).into_iter().chain(warnings(&snapshot, &labels, &config.manifests))
@@ -152,6 +153,7 @@ mod tests {
                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
                 Resource::AnycastAddress(anycast) => snapshot.services.anycast.push(*anycast),
+                Resource::NetworkPolicy(_) | Resource::ClusterNetworkPolicy(_) | Resource::Namespace(_) => {}
             }
         }
         snapshot

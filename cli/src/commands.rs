@@ -16,8 +16,9 @@ use ipnet::IpNet;
 use clap::{Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
     AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
-    PeerDone, PodStatus, Query, Route, ServiceView, Table,
+    PeerDone, PodStatus, PoliciesView, PolicyAnswer, PolicyQuestion, Query, Route, ServiceView, Table,
 };
+use trunkline_api::service::Protocol;
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
 
@@ -26,7 +27,8 @@ use crate::bundle::SupportBundle;
 use crate::completions::{self, Shell};
 use crate::doctor::{self, Doctor};
 use crate::install::{Install, InstallPaths};
-use crate::{client, events, packet_path, services, show, watch};
+use crate::policies::DecidedPath;
+use crate::{client, events, policies, services, show, watch};
 
 /// Pod networking on the real network: the node's agent and the operator's commands.
 #[derive(Debug, Parser)]
@@ -117,13 +119,18 @@ pub enum Command {
         #[arg(value_name = "POD")]
         pod: Option<String>,
         /// Show the path of a packet from POD to DST according to the kernel: rules, routes and
-        /// neighbour entries in the pod and on this node, and the return path.
+        /// neighbour entries in the pod and on this node, the return path, and the decisions of
+        /// network policies about connections in both directions.
         #[arg(long, value_name = "DST", requires = "pod")]
         path: Option<IpAddr>,
         /// With --path: source address of the packet. Default: the pod's kernel selects the
         /// address.
         #[arg(long, value_name = "ADDRESS", requires = "path")]
         from: Option<IpAddr>,
+        /// With --path: protocol and destination port of the packet, such as tcp/8080, for the
+        /// decisions of network policies. Default: a packet without ports, such as ICMP.
+        #[arg(long, value_name = "PROTOCOL/PORT", requires = "path", value_parser = policies::port)]
+        port: Option<(Protocol, u16)>,
         /// With --path: network namespace of the pod, if the file that the runtime recorded no
         /// longer exists.
         #[arg(long, value_name = "FILE", requires = "path")]
@@ -136,6 +143,16 @@ pub enum Command {
     Services {
         /// Show only the Services with this name, in detail: `NAME` or `NAMESPACE/NAME`.
         #[arg(value_name = "SERVICE")]
+        name: Option<String>,
+        /// Arguments of the request.
+        #[command(flatten)]
+        args: ClientArgs,
+    },
+    /// Show the network policies in force on this node: their pods, and the packets that each
+    /// allowed or denied.
+    Policies {
+        /// Show only the policies with this name, in detail: `NAME` or `NAMESPACE/NAME`.
+        #[arg(value_name = "POLICY")]
         name: Option<String>,
         /// Arguments of the request.
         #[command(flatten)]
@@ -329,15 +346,31 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             };
             print(args.output, &views, |views| services::details(views, &explanations))
         }
-        Command::Pods { pod, path, from, netns, args } => {
+        Command::Policies { name, args } => {
+            let mut view: PoliciesView = client::query(&args.socket, Query::Policies)?;
+            let Some(name) = name else { return print(args.output, &view, policies::table) };
+            policies::retain(&mut view, &name);
+            anyhow::ensure!(
+                !view.policies.is_empty(),
+                "no network policy {name} is known on this node: `trunkline policies` lists all policies"
+            );
+            print(args.output, &view, policies::details)
+        }
+        Command::Pods { pod, path, from, port, netns, args } => {
             let mut pods: Vec<PodStatus> = client::query(&args.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
             match (path, pod) {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: PacketPath = client::query_into(&args.socket, question, netns.as_fd())?;
-                    print(args.output, &walked, packet_path::show)
+                    let path: PacketPath = client::query_into(&args.socket, question, netns.as_fd())?;
+                    let (policies, fault) = match decisions(&args.socket, &path, port) {
+                        Ok(policies) => (policies, None),
+                        Err(error) if port.is_some() => return Err(error),
+                        Err(error) => (None, Some(format!("{error:#}"))),
+                    };
+                    let decided = DecidedPath { path, policies };
+                    print(args.output, &decided, |decided| policies::path(decided, port, fault.as_deref()))
                 }
                 _ => print(args.output, &pods, |pods| show::pods(pods)),
             }
@@ -355,6 +388,17 @@ pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
 /// Prints the completions for a shell.
 pub fn complete(shell: Shell) -> anyhow::Result<()> {
     write(&completions::script(shell))
+}
+
+/// Requests the decisions of network policies about a packet.
+fn decisions(
+    socket: &Path,
+    path: &PacketPath,
+    port: Option<(Protocol, u16)>,
+) -> anyhow::Result<Option<PolicyAnswer>> {
+    let Some(pod) = path.source else { return Ok(None) };
+    let question = PolicyQuestion { pod, peer: path.destination, port };
+    client::query(socket, Query::PolicyDecision { question }).map(Some)
 }
 
 /// Whether the operator's text refers to this pod.
@@ -485,6 +529,9 @@ mod tests {
             "trunkline support-bundle -o - --routes 100 --log-lines 0 --config /x --socket /y --conf-dir /z",
             "trunkline services -o json",
             "trunkline services default/web --socket /x",
+            "trunkline policies -o json",
+            "trunkline policies default/web --socket /x",
+            "trunkline pods web-0 --path 192.0.2.1 --port tcp/8080",
             "trunkline pods --socket /x -o table",
             "trunkline pods default/web-0",
             "trunkline pods web-0 --path 192.0.2.1 --from 10.0.0.7 --netns /run/netns/x -o json",
@@ -503,6 +550,8 @@ mod tests {
             "trunkline pods --path 192.0.2.1",
             "trunkline watch -o json",
             "trunkline pods web-0 --from 192.0.2.1",
+            "trunkline pods web-0 --port tcp/80",
+            "trunkline pods web-0 --path 192.0.2.1 --port 80",
         ] {
             Cli::try_parse_from(bad.split(' ')).unwrap_err();
         }

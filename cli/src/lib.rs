@@ -15,6 +15,7 @@ pub mod hybridnet;
 pub mod install;
 mod list;
 pub mod packet_path;
+pub mod policies;
 mod probes;
 pub mod services;
 pub mod show;

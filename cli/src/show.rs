@@ -12,6 +12,7 @@ use trunkline_api::control::{
 };
 
 use crate::anycast;
+use crate::policies;
 use crate::probes;
 use crate::table::{Columns, duration};
 use crate::ways_out;
@@ -159,6 +160,12 @@ pub fn agent(status: &AgentStatus) -> String {
                 paths.forwarded, paths.dropped
             ),
         );
+    }
+    match &status.policies {
+        Some(summary) => policies::lines(summary).into_iter().enumerate().for_each(|(index, text)| {
+            line(if index == 0 { "policies" } else { "" }, text);
+        }),
+        None => line("policies", "off by configuration".to_owned()),
     }
     line("guard", guard(&status.guard));
     kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));

@@ -37,6 +37,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         mtu: None,
         bandwidth: Default::default(),
         extra_prefixes: Default::default(),
+        labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }

@@ -393,12 +393,13 @@ async fn reconcile_with(
         host_addresses: BTreeSet::new(),
         waits_for_services,
         waits_for_anycast: false,
+        held_addresses: BTreeSet::new(),
         metrics: Metrics::new().unwrap(),
         notifier: ChangeNotifier::default(),
         stage: DrainStage::default(),
     });
     let context = folder::Context { labels: config.node_labels(), running: None };
-    let snapshot = folder::read(&host.path("manifests"), &context).unwrap();
+    let snapshot = folder::read(&host.path("manifests"), &context).unwrap().snapshot;
     reconcile.snapshot(snapshot).await.unwrap().unwrap();
     (reconcile, kernel)
 }
@@ -515,7 +516,7 @@ fn plans_drains_and_new_speakers_keep_service_prefixes() {
             running.host.manifests(&manifests(PEER, "10.14.0.0/23"));
             let config = Config::read(&running.host.path("agent.yaml")).unwrap();
             let context = folder::Context { labels: config.node_labels(), running: None };
-            let snapshot = folder::read(&running.host.path("manifests"), &context).unwrap();
+            let snapshot = folder::read(&running.host.path("manifests"), &context).unwrap().snapshot;
             reconcile.snapshot(snapshot).await.unwrap().unwrap();
             advertises(&reconcile, "10.14.0.0/23".parse().unwrap(), true).await;
             advertises(&reconcile, web, true).await;

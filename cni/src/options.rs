@@ -6,13 +6,13 @@
 //! The annotations are in `runtimeConfig["io.kubernetes.cri.pod-annotations"]` if the configuration
 //! declares that capability to the runtime.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value};
-use trunkline_api::attach::{AttachOptions, Code, Failure};
-use trunkline_api::names::annotation;
+use trunkline_api::attach::{AttachOptions, Code, Failure, MAX_LABELS};
+use trunkline_api::names::{annotation, label};
 use trunkline_api::pod::{MAX_EXTRA_PREFIXES, extra_prefix, ordinal};
 use trunkline_api::resources::parse_mac;
 
@@ -57,6 +57,7 @@ pub(crate) fn options(
         mac: mac(&sources, arguments)?,
         bandwidth: bandwidth(sources.runtime, |name| sources.annotation(name))?,
         extra_prefixes: extra_prefixes(&sources)?,
+        labels: labels(&sources)?,
     })
 }
 
@@ -168,6 +169,36 @@ fn extra_prefixes(sources: &OptionSources<'_>) -> Result<BTreeSet<IpNet>, Failur
         extra_prefix(&plain(entry)).map_err(|error| invalid(&format!("{FIELD}[{index}]"), error.to_string()))
     };
     entries.iter().enumerate().map(prefix).collect()
+}
+
+/// The container's labels, as CNI's conventions write them: `[{"key": "app", "value": "web"}]`.
+fn labels(sources: &OptionSources<'_>) -> Result<BTreeMap<String, String>, Failure> {
+    const FIELD: &str = "args.cni.labels";
+    const SHAPE: &str = "write one such as {\"key\": \"app\", \"value\": \"web\"}";
+    let Some(value) = sources.convention("labels").filter(|value| !value.is_null()) else {
+        return Ok(BTreeMap::new());
+    };
+    let entries = value
+        .as_array()
+        .ok_or_else(|| invalid(FIELD, format!("{value} is not a list of labels: {SHAPE} in [ ]")))?;
+    if entries.len() > MAX_LABELS {
+        return Err(invalid(FIELD, format!("there are more than {MAX_LABELS}: write fewer")));
+    }
+    let mut labels = BTreeMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let refuse = |words: String| invalid(&format!("{FIELD}[{index}]"), words);
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        let (Some(key), Some(value)) = (text("key").filter(|key| !key.is_empty()), text("value")) else {
+            return Err(refuse(format!("{entry} is not a label: {SHAPE}")));
+        };
+        if key == label::POD {
+            return Err(refuse(format!("the agent sets {key} to the pod's name: remove it")));
+        }
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(refuse(format!("{key} is there twice: remove one")));
+        }
+    }
+    Ok(labels)
 }
 
 fn mac(sources: &OptionSources<'_>, arguments: &Arguments) -> Result<Option<String>, Failure> {

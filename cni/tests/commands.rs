@@ -186,6 +186,12 @@ fn named_values_come_from_the_first_source() {
     let got = wanted(conventional.clone(), arguments);
     assert_eq!(got["extra_prefixes"], json!(["10.9.0.0/16", "fd00:9::/64"]));
 
+    assert_eq!(got["labels"], Value::Null);
+    conventional["args"]["cni"]["labels"] =
+        json!([{"key": "app", "value": "web"}, {"key": "empty", "value": ""}]);
+    let got = wanted(conventional.clone(), arguments);
+    assert_eq!(got["labels"], json!({"app": "web", "empty": ""}));
+
     let mut capable = conventional.clone();
     capable["runtimeConfig"]["ips"] = json!(["10.0.0.5/24", "2001:db8::5"]);
     capable["runtimeConfig"]["mac"] = json!("02:12:34:00:00:05");
@@ -249,6 +255,14 @@ fn invalid_names_are_refused_with_their_field() {
     prefixes(json!("10.9.0.0/16")).failure(7, &["args.cni.extraPrefixes", "is not a list"]);
     prefixes(json!(["10.9.0.0/16", "x"])).failure(7, &["args.cni.extraPrefixes[1]", "`x` is not a prefix"]);
     prefixes(json!(["10.9.0.1/16"])).failure(7, &["args.cni.extraPrefixes[0]", "write 10.9.0.0/16"]);
+    let labels = |labels: Value| with(json!({"args": {"cni": {"labels": labels}}}), "");
+    labels(json!({"app": "web"})).failure(7, &["args.cni.labels", "is not a list of labels"]);
+    labels(json!([{"key": "app"}])).failure(7, &["args.cni.labels[0]", "is not a label"]);
+    let app = json!({"key": "app", "value": "web"});
+    labels(json!([app, app])).failure(7, &["args.cni.labels[1]", "app is there twice"]);
+    labels(json!([{"key": "networking.alibaba.com/pod", "value": "x"}]))
+        .failure(7, &["args.cni.labels[0]", "the pod's name"]);
+    labels(json!(vec![app; 65])).failure(7, &["args.cni.labels", "more than 64"]);
     with(json!({"network": 7}), "").failure(7, &["network", "7 is not a text"]);
     with(json!({"subnet": "a/b/c"}), "").failure(7, &["subnet", "a/b/c"]);
     with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=web").failure(7, &["ip-pool", "no ordinal"]);

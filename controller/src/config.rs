@@ -71,8 +71,8 @@ pub struct Config {
     #[arg(long, env = "POD_NAME", default_value_t = default_identity(), hide_default_value = true)]
     pub identity: String,
 
-    /// Address for /metrics
-    #[arg(long, default_value = "0.0.0.0:9899")]
+    /// Address for /metrics; the default is for IPv4 and IPv6
+    #[arg(long, default_value = "[::]:9899")]
     pub http_address: SocketAddr,
 
     /// Address for /healthz and /readyz, for the kubelet of this node: pods cannot reach it on

@@ -45,8 +45,8 @@ pub mod reason {
     pub const NOT_SERVED: &str = "NotServed";
     /// A node left its last network, or joined one again.
     pub const NODE_NETWORK: &str = "NodeNetwork";
-    /// A policy that Trunkline does not enforce.
-    pub const NOT_ENFORCED: &str = "NotEnforced";
+    /// A network policy with entries that are not in force as written; the text has their faults.
+    pub const INVALID_POLICY_ENTRY: &str = "InvalidPolicyEntry";
     /// A Service has its addresses.
     pub const SERVICE_ADDRESS_ALLOCATED: &str = "AddressAllocated";
     /// A Service does not have the addresses that it requests; the text gives the reason.

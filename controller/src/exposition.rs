@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use trunkline_api::metrics::of_controller as m;
 use trunkline_daemon::metrics::Exposition;
 
+use crate::policy_faults::PolicyKind;
 use crate::services::ServiceState;
 use crate::services::tally::Unadvertised;
 use crate::state::{ControllerState, Queues, SharedState};
@@ -40,6 +41,9 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     for feature in Feature::ALL {
         let objects = state.unsupported.count(feature);
         page.put_count(m::UNSUPPORTED_OBJECTS, &[feature.label()], objects as u64);
+    }
+    for kind in PolicyKind::ALL {
+        page.put_count(m::POLICY_FAULTS, &[kind.name()], state.policy_faults.count(kind) as u64);
     }
     for (name, waiting, failed) in queues(&term.queues) {
         page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);

@@ -4,7 +4,7 @@
 //! ```text
 //!                                    API server
 //!        networks, subnets, nodes,       │ pods with a node, metadata    ▲ IPInstances, statuses, labels, events
-//!        namespaces, IPInstances         │ of unsupported kinds (leader) │ (leader)
+//!        namespaces, IPInstances         │ of unsupported kinds and of   │ (leader)
 //!                 │                      │                               │
 //!           watch tasks ◄────────────────┘                     reconcilers, a bounded number at once
 //!                 │ rows                                          ▲ keys        │ plan, outcome
@@ -22,7 +22,8 @@
 //! - [`term`]: starts with leadership and ends with it.
 //! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
 //! - [`services`]: addresses of Services of type LoadBalancer, beside the work for pods.
-//! - [`unsupported`]: reports of objects that have no effect, such as NetworkPolicies.
+//! - [`unsupported`]: reports of objects that have no effect, such as global Services.
+//! - [`policy_faults`]: reports of network policies with faults.
 //!
 //! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock,
 //! which sets addresses aside → the IPInstances are created → the answers become rows before the
@@ -43,6 +44,7 @@ pub mod exposition;
 pub mod ipam;
 pub mod leader;
 pub mod metrics;
+pub mod policy_faults;
 pub mod queue;
 pub mod reconcile;
 pub mod selection;

@@ -22,6 +22,7 @@ use crate::cluster::ClusterReader;
 use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
 use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
 use crate::metrics::Metrics;
+use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
 use crate::services::ServiceState;
 use crate::unsupported::Unsupported;
@@ -73,6 +74,8 @@ pub struct ControllerState {
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Objects that request an unsupported feature. Only the leader has them.
     pub unsupported: Unsupported,
+    /// Network policies with faults. Only the leader has them.
+    pub policy_faults: PolicyFaults,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
 }
@@ -339,6 +342,7 @@ impl ControllerState {
         self.services.end_term();
         self.cluster.pods = Default::default();
         self.unsupported = Unsupported::default();
+        self.policy_faults = PolicyFaults::default();
     }
 
     /// Handles an added or changed Network.

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use trunkline_api::kube::NodeInfoObject;
+use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject, NodeInfoObject};
 
 use crate::cluster::ClusterReader as _;
 use crate::cluster::pod::Pod;
 use crate::events::Events;
 use crate::leader::Fence;
+use crate::policy_faults::PolicyFaults;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
 use crate::services;
 use crate::state::{Queues, SharedState};
 use crate::unsupported::Unsupported;
-use crate::watch::{Relist, Watched, follow};
+use crate::watch::{Relist, Watched, follow, follow_optional};
 
 /// Number of IPInstances whose finalizers are removed at the same time.
 const INSTANCE_WORKERS: usize = 32;
@@ -68,15 +68,21 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
         relist.listed().await;
     }
     lead.instances.list().await;
-    lead.shared.lock().unsupported = Unsupported::new(lead.events.clone());
+    {
+        let mut state = lead.shared.lock();
+        state.unsupported = Unsupported::new(lead.events.clone());
+        state.policy_faults = PolicyFaults::new(lead.events.clone());
+    }
     // List pods after the IPInstances. Then each pod of a bound IPInstance is known, or known to be
     // gone.
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
     let following = watch::<Pod>(lead, config, pods.clone());
-    // Only reports depend on this watch, so no work waits for its list.
-    let policies =
-        watch::<PartialObjectMeta<NetworkPolicy>>(lead, watcher::Config::default(), Relist::default());
+    // Only reports depend on these watches, so no work waits for their lists.
+    let policies = watch::<NetworkPolicyObject>(lead, watcher::Config::default(), Relist::default());
+    let api: Api<ClusterNetworkPolicyObject> = Api::all(lead.client.clone());
+    let shared = Arc::clone(&lead.shared);
+    let cluster_policies = follow_optional(api, watcher::Config::default(), shared, Relist::default());
     let context = &Context {
         client: lead.client.clone(),
         shared: Arc::clone(&lead.shared),
@@ -94,6 +100,7 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     tokio::select! {
         () = following => {}
         () = policies => {}
+        () = cluster_policies => {}
         () = services => {}
         () = working => {}
     }

@@ -3,7 +3,6 @@
 //!
 //! | [`Feature`] | objects | watch |
 //! |---|---|---|
-//! | `NetworkPolicy` | NetworkPolicies | its own, metadata only |
 //! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances | that of the pods |
 //! | `GlobalService` | Services with hybridnet's annotation `global-service` | its own, metadata only |
 //!
@@ -27,8 +26,6 @@ pub const EVENTS: usize = 20;
 /// A feature without an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// NetworkPolicies are not enforced.
-    NetworkPolicy,
     /// The addresses of virtual machines' pods are not retained.
     VirtualMachine,
     /// Services get no endpoints of other clusters.
@@ -39,13 +36,12 @@ struct Description {
     label: &'static str,
     api_version: &'static str,
     kind: &'static str,
-    reason: &'static str,
     text: &'static str,
 }
 
 impl Feature {
     /// All features, in the order of their discriminants.
-    pub const ALL: [Feature; 3] = [Feature::NetworkPolicy, Feature::VirtualMachine, Feature::GlobalService];
+    pub const ALL: [Feature; 2] = [Feature::VirtualMachine, Feature::GlobalService];
 
     /// Value of the metric's label `kind`.
     pub fn label(self) -> &'static str {
@@ -54,19 +50,10 @@ impl Feature {
 
     fn describe(self) -> Description {
         match self {
-            Feature::NetworkPolicy => Description {
-                label: "NetworkPolicy",
-                api_version: "networking.k8s.io/v1",
-                kind: "NetworkPolicy",
-                reason: reason::NOT_ENFORCED,
-                text: "Trunkline does not enforce NetworkPolicies: this one has no effect unless another program \
-                       enforces it. Filter the traffic on the routers, in the workload, or with such a program",
-            },
             Feature::VirtualMachine => Description {
                 label: "VirtualMachineInstance",
                 api_version: "v1",
                 kind: "Pod",
-                reason: reason::NOT_SUPPORTED,
                 text: "Trunkline does not retain addresses of virtual machines: the next pod of this one gets \
                        another address. Reach the virtual machine by a Service",
             },
@@ -74,7 +61,6 @@ impl Feature {
                 label: "GlobalService",
                 api_version: "v1",
                 kind: "Service",
-                reason: reason::NOT_SUPPORTED,
                 text: "Trunkline does not support global Services: this one has only the endpoints of its own \
                        cluster. Add an EndpointSlice with those of other clusters, or remove the annotation \
                        networking.alibaba.com/global-service",
@@ -116,7 +102,7 @@ impl Unsupported {
         if self.trackers[feature as usize].set(key, uid)
             && let Some(events) = &self.events
         {
-            let Description { api_version, kind, reason, text, .. } = feature.describe();
+            let Description { api_version, kind, text, .. } = feature.describe();
             let about = ObjectReference {
                 api_version: Some(api_version.to_owned()),
                 kind: Some(kind.to_owned()),
@@ -125,7 +111,7 @@ impl Unsupported {
                 uid: Some(uid.to_owned()),
                 ..ObjectReference::default()
             };
-            events.warning(about, reason, text.to_owned());
+            events.warning(about, reason::NOT_SUPPORTED, text.to_owned());
         }
         self.log(feature);
     }

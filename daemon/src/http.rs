@@ -9,7 +9,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
 use crate::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
@@ -100,9 +101,26 @@ pub fn whole(octets: impl Into<Bytes>) -> Body {
 /// is free.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
-/// Binds the address.
+/// Connections that wait for accept(2).
+const BACKLOG: i32 = 1024;
+
+/// Binds an address. The unspecified IPv6 address (`[::]`) is for both families, whatever
+/// `net.ipv6.bindv6only` says; on a kernel without IPv6 it is the unspecified IPv4 address.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).await
+    if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return TcpListener::bind(address).await;
+    }
+    let socket = match Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), None) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
+            return TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
+        }
+        created => created?,
+    };
+    socket.set_only_v6(false)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// The reason why a listener is down, while it is down. Cheap to clone.

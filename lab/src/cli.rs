@@ -111,8 +111,12 @@ pub(crate) enum Suite {
         /// For `speakers`: only these; the default is all.
         #[arg(long, value_enum, value_delimiter = ',')]
         speakers: Vec<Speaker>,
-        /// For `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit as the
-        /// reference. By default the reference has the guard switched off.
+        /// For `services`: only these parts; the default is all.
+        #[arg(long, value_enum, value_delimiter = ',')]
+        parts: Vec<ServicesPart>,
+        /// For `guard` and `services`: the folder with `trunkline` and `trunkline-cni` of an earlier
+        /// commit as the reference. Without it the reference of `guard` has the guard switched off,
+        /// and `services` has no reference. `services` only measures the part `size` of it.
         #[arg(long, value_name = "FOLDER")]
         before: Option<PathBuf>,
         /// Print the figures as one JSON object on standard output.
@@ -154,10 +158,11 @@ pub(crate) enum Suite {
     ///
     /// The tests run on the cluster of `cargo lab kube up --nodes`. If it is not up, this command
     /// creates a cluster and removes it. The exit status is 1 if a test failed.
-    /// lab/src/cluster/exclusions.rs lists the tests that are left out, with reasons.
+    /// lab/src/cluster/exclusions.rs lists the tests that are left out, with reasons. With --cyclonus
+    /// the tests are cyclonus' generated cases of network policies.
     #[command(
         name = "e2e",
-        after_help = "Examples:\n  cargo lab e2e --focus 'Services|HostPort'\n  cargo lab e2e --proxy nftables --racks 2"
+        after_help = "Examples:\n  cargo lab e2e --focus 'Services|HostPort'\n  cargo lab e2e --proxy nftables --racks 2\n  cargo lab e2e --focus '\\[Conformance\\]' --disturb 20\n  cargo lab e2e --cyclonus --nodes 3"
     )]
     E2e(E2e),
     /// Forward a port of the machine's loopback into a network namespace.
@@ -267,6 +272,10 @@ pub(crate) struct E2e {
     /// Run only tests whose full name matches this regular expression (Go's syntax).
     #[arg(long, value_name = "REGEX")]
     pub focus: Option<String>,
+    /// Run cyclonus' generated cases of network policies instead of upstream's tests; all of them
+    /// take 16 minutes on two cores. The name of a case ends with its tags.
+    #[arg(long, conflicts_with = "processes")]
+    pub cyclonus: bool,
     /// Mode of kube-proxy; the default is iptables.
     #[arg(long, value_enum)]
     pub proxy: Option<ProxyMode>,
@@ -282,6 +291,10 @@ pub(crate) struct E2e {
     /// Number of tests that run at the same time.
     #[arg(long, value_name = "N", default_value_t = 6)]
     pub processes: u8,
+    /// Meanwhile restart or kill an agent, a controller or a kube-proxy each time this many seconds
+    /// have passed.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(5..))]
+    pub disturb: Option<u64>,
 }
 
 #[derive(Args)]
@@ -348,6 +361,9 @@ pub(crate) enum Bench {
     L2,
     /// The agent's memory with 250 pods and two peers.
     Memory,
+    /// Network policies on a real API server: a label's change until the kernel has it, ADD, memory,
+    /// a cold start and traffic, with 1,000 policies and 10,000 remote pods.
+    Policy,
     /// Queries to an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and their
     /// effect on sessions; against BIRD and FRR.
     Scrape,
@@ -356,6 +372,18 @@ pub(crate) enum Bench {
     Services,
     /// Readvertising routes, against BIRD, FRR and GoBGP: time and memory.
     Speakers,
+}
+
+/// A part of `cargo lab bench services`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ServicesPart {
+    /// Times from an endpoint's change to the ToR.
+    Latency,
+    /// Memory with 10,000 Services, and the cost of a change.
+    Size,
+    /// The time from a program's end until its anycast address is withdrawn.
+    Anycast,
 }
 
 /// A speaker under test.

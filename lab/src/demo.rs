@@ -1,6 +1,7 @@
 //! The tour: Trunkline's promises on two racks of real routers, each with a figure.
 
 mod links;
+pub(crate) mod load_balancer;
 mod service;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,10 @@ use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 
+use self::load_balancer::{Kubernetes, LoadBalancer};
 use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
+use crate::kube::assets::Programs;
 use crate::link_faults::FaultImpact;
 use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
 use crate::product::Profile;
@@ -76,6 +79,8 @@ pub(crate) struct Summary {
     /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault
     /// lasts at least two seconds.
     pub link_faults: Vec<FaultImpact>,
+    /// A Service of type LoadBalancer; none without the programs of Kubernetes.
+    pub load_balancer: Option<LoadBalancer>,
     /// Time from the start of DEL until both routes were removed from both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -143,6 +148,7 @@ impl Summary {
             self.link_faults.len() == LINK_FAULTS,
             format!("{} of {LINK_FAULTS} faults of a link were shown", self.link_faults.len()),
         );
+        faults.extend(self.load_balancer.iter().flat_map(LoadBalancer::faults));
         faults
     }
 
@@ -215,8 +221,9 @@ impl Summary {
                 "ADD until the routes are in the spines",
                 format!("p50 {:.1} ms, p99 {:.1} ms", self.fabric_p50_ms, self.fabric_p99_ms),
             ),
-            row("the whole tour", seconds(self.wall_s)),
         ]);
+        rows.extend(self.load_balancer.iter().flat_map(LoadBalancer::rows).map(Vec::from));
+        rows.push(row("the whole tour", seconds(self.wall_s)));
         table(&rows)
     }
 }
@@ -233,12 +240,19 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
     packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
-    let product = product::build(place, Profile::Quick)?;
     let mut summary = if contained {
+        let product = product::build(place, Profile::Quick)?;
         containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
-        tour(|| containerlab::deploy(place, TOPOLOGY))?
+        tour(|| containerlab::deploy(place, TOPOLOGY), &Err(load_balancer::NOT_IN_CONTAINERS.to_owned()))?
     } else {
-        tour(|| Fabric::up(place, TOPOLOGY, &product))?
+        let (product, kubernetes) = match Programs::find_built(place)? {
+            Ok(programs) => {
+                let (product, controller) = product::build_all(place, Profile::Quick)?;
+                (product, Ok(load_balancer::Cluster { place: place.clone(), programs, controller }))
+            }
+            Err(missing) => (product::build(place, Profile::Quick)?, Err(missing)),
+        };
+        tour(|| Fabric::up(place, TOPOLOGY, &product), &kubernetes)?
     };
     summary.wall_s = start.elapsed().as_secs_f64();
     let faults = summary.faults();
@@ -273,7 +287,7 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
 }
 
 /// Creates two-racks, runs all steps, and removes it.
-pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary> {
+pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>, kubernetes: &Kubernetes) -> Result<Summary> {
     let start = Instant::now();
     let fabric = step_with("starting the fabric", bring_up, |f| f.topology.summary())?;
     let mut summary = fabric.watched(|fabric| {
@@ -290,6 +304,7 @@ pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary>
         tour.silent_tor()?;
         tour.link_faults()?;
         tour.withdraw()?;
+        tour.load_balancer(kubernetes)?;
         Ok(tour.summary)
     })?;
     step("removing the fabric", || {
@@ -667,8 +682,25 @@ mod tests {
             service_spine_routes_expected: 4,
             service_restart_connections: 1000,
             link_faults: vec![FaultImpact::default(); LINK_FAULTS],
+            load_balancer: Some(LoadBalancer {
+                spine_routes: 4,
+                spine_routes_expected: 4,
+                end_connections: 1000,
+                restart_connections: 1000,
+                ..LoadBalancer::default()
+            }),
             ..Summary::default()
         }
+    }
+
+    fn load_balancer(summary: &mut Summary) -> &mut LoadBalancer {
+        summary.load_balancer.as_mut().expect("a Service")
+    }
+
+    /// Without the programs of Kubernetes the tour shows no Service, which breaks no promise.
+    #[test]
+    fn a_tour_without_a_service_has_no_fault() {
+        assert!(Summary { load_balancer: None, ..good() }.faults().is_empty());
     }
 
     /// Scripts read these names.
@@ -693,6 +725,7 @@ mod tests {
         ] {
             assert!(json[key].is_number(), "{key}");
         }
+        assert!(json["load_balancer"]["restart_failed_connections"].is_number(), "{json}");
         let fault = &json["link_faults"][0];
         assert!(fault["fault"].is_string() && fault["flows"].is_array(), "{fault}");
     }
@@ -700,7 +733,7 @@ mod tests {
     #[test]
     fn every_broken_promise_is_a_fault() {
         assert!(good().faults().is_empty());
-        let spoil: [fn(&mut Summary); 11] = [
+        let spoil: [fn(&mut Summary); 16] = [
             |s| s.pairs_ok -= 1,
             |s| s.spine_pod_routes -= 1,
             |s| s.restart_lost_packets = 1,
@@ -713,6 +746,11 @@ mod tests {
             |s| s.service_restart_failed_connections = 1,
             |s| s.service_restart_lost_routes = 1,
             |s| drop(s.link_faults.pop()),
+            |s| load_balancer(s).spine_routes = 3,
+            |s| load_balancer(s).end_failed_connections = 1,
+            |s| load_balancer(s).restart_failed_connections = 1,
+            |s| load_balancer(s).restart_lost_routes = 1,
+            |s| load_balancer(s).restart_connections = 0,
         ];
         for (i, spoil) in spoil.into_iter().enumerate() {
             let mut summary = good();

@@ -24,6 +24,7 @@
 //!       plugin), client (`trunkline … -o json`)
 //! ```
 
+mod cache;
 mod capture;
 mod cli;
 mod client;
@@ -37,6 +38,7 @@ mod fabric;
 mod greeter;
 mod host;
 mod interrupt;
+mod kube;
 mod link_faults;
 mod netns;
 mod packages;
@@ -55,8 +57,6 @@ mod bench;
 #[cfg(feature = "suite")]
 mod browser;
 #[cfg(feature = "suite")]
-mod cache;
-#[cfg(feature = "suite")]
 mod cluster;
 #[cfg(feature = "suite")]
 mod crds;
@@ -72,8 +72,6 @@ mod forge;
 mod fuzz;
 #[cfg(feature = "suite")]
 mod interop;
-#[cfg(feature = "suite")]
-mod kube;
 #[cfg(feature = "suite")]
 mod podman;
 #[cfg(feature = "suite")]

@@ -17,7 +17,7 @@ use crate::{bench, cluster, crds, deb, docs, fuzz, kube, tests, uml};
 pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
     match command {
         Suite::Deb => say(&deb::build(place)?.display().to_string()),
-        Suite::Bench { what, json, speakers, before } => {
+        Suite::Bench { what, json, speakers, parts, before } => {
             let met = match what {
                 Bench::Attach => bench::attach::bench(place, json)?,
                 Bench::Codec => bench::codec::bench(place, json)?,
@@ -26,8 +26,9 @@ pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
                 Bench::Ipam => bench::ipam::bench(place, json)?,
                 Bench::L2 => bench::l2::bench(place, json)?,
                 Bench::Memory => bench::memory::bench(place, json)?,
+                Bench::Policy => bench::policy::bench(place, json)?,
                 Bench::Scrape => bench::scrape::bench(place, json)?,
-                Bench::Services => bench::services::bench(place, json)?,
+                Bench::Services => bench::services::bench(place, json, &parts, before.as_deref())?,
                 Bench::Speakers => bench::speakers::bench(place, json, &speakers)?,
             };
             return Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE });

@@ -92,6 +92,8 @@ pub struct Reservation {
     pub bandwidth: Bandwidth,
     /// Prefixes that the pod may use as source besides its addresses.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// The labels that the runtime passed.
+    pub labels: BTreeMap<String, String>,
     /// Path of the container's network namespace.
     pub netns: String,
     /// The pod.
@@ -380,7 +382,7 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wanted: _, mac, bandwidth, extra_prefixes, netns, pod } =
+        let Reservation { key, conf_name, wanted: _, mac, bandwidth, extra_prefixes, labels, netns, pod } =
             reservation;
         let record = Record {
             key: key.clone(),
@@ -392,6 +394,7 @@ impl Owner {
             mac,
             bandwidth,
             extra_prefixes,
+            labels,
             netns,
             mtu: None,
             pod,

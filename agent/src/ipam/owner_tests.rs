@@ -35,6 +35,7 @@ fn reservation(container_id: &str) -> Reservation {
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
         extra_prefixes: Default::default(),
+        labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }

@@ -5,7 +5,7 @@
 //! *attached* once the device is complete. The next start of the agent uses the existing records.
 //! An attaching record without a complete device comes from a crash, and is deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -92,6 +92,9 @@ pub struct Record {
     /// Prefixes that the pod may use as source besides its addresses, if the network allows them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// Its labels as the runtime passed them, for network policies without an API server.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Path of the network namespace as the runtime passed it. For display only, never opened.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub netns: String,

@@ -29,6 +29,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         mtu: None,
         bandwidth: Bandwidth::default(),
         extra_prefixes: Default::default(),
+        labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }
@@ -264,6 +265,16 @@ fn a_record_of_an_earlier_version_has_no_extra_prefixes() {
     assert!(!text.contains("prefixes"), "{text}");
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
     new.extra_prefixes = ["10.9.0.0/16".parse().unwrap(), "fd00:9::/64".parse().unwrap()].into();
+    let text = serde_json::to_string(&new).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
+}
+
+#[test]
+fn labels_are_stored_and_an_earlier_version_has_none() {
+    let mut new = record("c", Phase::Attached, "10.0.0.1");
+    let text = serde_json::to_string(&new).unwrap();
+    assert!(!text.contains("labels"), "{text}");
+    new.labels.insert("app".to_owned(), "web".to_owned());
     let text = serde_json::to_string(&new).unwrap();
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
 }

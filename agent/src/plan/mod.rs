@@ -86,7 +86,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     anycast::plan(intent, host, &mut plan);
     if plan.networks.values().all(|network| network.refused.is_some()) {
-        services::plan(intent, &mut plan);
+        services::plan(intent, host, &mut plan);
         return Ok(plan);
     }
     let mut tables = tables::Tables::of(host);
@@ -104,7 +104,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
     unassigned::plan(&mut plan, host);
-    services::plan(intent, &mut plan);
+    services::plan(intent, host, &mut plan);
     Ok(plan)
 }
 

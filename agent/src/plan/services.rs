@@ -36,13 +36,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use trunkline_api::resources::{
     AddressKind, NodeAction, PoolMode, ServiceAdvertisement, ServiceAdvertisementSpec, ServicePool,
-    ValueError, Weights, parse_address,
+    ServicePoolSpec, ValueError, Weights, parse_address,
 };
 use trunkline_bgp::policy::{Actions, Conditions, Edit, Members, PolicyResult, Rule};
 use trunkline_bgp::types::{InterfaceName, Tag};
-use trunkline_datapath::plan::{DROP_TABLE, RouteKey, RouteTarget};
+use trunkline_datapath::plan::{DROP_TABLE, Hop, Proxy, RETURN_TABLE, RouteKey, RouteTarget};
 
-use super::{Intent, Plan, policy};
+use super::{Host, Intent, Mode, Plan, SubnetPlan, policy};
 use crate::services::{PlannedAdvertisement, PlannedPool, ServicesPlan};
 
 /// The tags of ServiceAdvertisements in this process.
@@ -197,7 +197,7 @@ fn actions(spec: &ServiceAdvertisementSpec) -> Result<Actions, ValueError> {
 }
 
 /// Adds the services' part to the plan. The BGP network must already be planned.
-pub(super) fn plan(intent: &Intent, plan: &mut Plan) {
+pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
     let objects = &intent.services;
     let exports = exports(intent);
     plan.service_tags = exports.advertisements.iter().map(|export| export.tag).collect();
@@ -208,10 +208,11 @@ pub(super) fn plan(intent: &Intent, plan: &mut Plan) {
     plan.services = ServicesPlan {
         complete: objects.complete,
         bgp: plan.bgp.is_some(),
-        pools: objects.pools.iter().filter_map(pool).collect(),
+        pools: objects.pools.iter().filter_map(|written| pool(written, plan)).collect(),
         advertisements: objects.advertisements.iter().filter_map(advertisement).collect(),
         default_advertisement: objects.advertisements.is_empty() && !objects.faulty_advertisements,
     };
+    plan_l2(intent, host, plan);
     // Without BGP no router sends packets for service addresses to this node.
     if !plan.services.bgp {
         return;
@@ -232,12 +233,49 @@ pub(super) fn plan(intent: &Intent, plan: &mut Plan) {
 }
 
 /// A pool with all its blocks. Validation prevents faults in them.
-fn pool(pool: &ServicePool) -> Option<PlannedPool> {
+fn pool(pool: &ServicePool, plan: &Plan) -> Option<PlannedPool> {
+    let links = l2_links(&pool.spec, plan);
     Some(PlannedPool {
+        links: links.into_iter().map(|(prefix, _)| prefix).collect(),
         name: Arc::from(pool.name()),
         blocks: pool.spec.blocks().ok()?,
         bgp: pool.spec.mode == PoolMode::BGP,
     })
+}
+
+/// The Subnets of an L2 pool's Network with an existing device on this node, each with the ifindex
+/// of its device. Empty for a pool of mode BGP.
+fn l2_links(spec: &ServicePoolSpec, plan: &Plan) -> Vec<(IpNet, u32)> {
+    let name = spec.l2.as_ref().filter(|_| spec.mode == PoolMode::L2).map(|l2| l2.network.as_str());
+    let network = name.and_then(|name| plan.networks.get(name));
+    let network = network.filter(|network| network.mode == Mode::Vlan && network.refused.is_none());
+    let subnets = network.into_iter().flat_map(|network| network.subnets.values());
+    // A device without a carrier cannot answer, and another node can.
+    let device =
+        |subnet: &SubnetPlan| subnet.device.as_ref().filter(|device| device.fault.is_none())?.ifindex;
+    subnets.filter_map(|subnet| Some((subnet.prefix, device(subnet)?))).collect()
+}
+
+/// Adds the proxy entries of the addresses for which this node answers, and the way back to the
+/// clients in the same VLAN: the device has no address, so [`super::translated`] has no connected
+/// prefix for its replies.
+fn plan_l2(intent: &Intent, host: &Host, plan: &mut Plan) {
+    let of_l2 = |spec: &&ServicePoolSpec| spec.mode == PoolMode::L2;
+    for spec in intent.services.pools.iter().map(|pool| &pool.spec).filter(of_l2) {
+        let Ok(blocks) = spec.blocks() else { continue };
+        for (prefix, ifindex) in l2_links(spec, plan) {
+            let has = |address: &&IpAddr| {
+                prefix.contains(*address) && blocks.iter().any(|block| block.contains(**address))
+            };
+            let held = host.held.iter().filter(has).map(|address| Proxy { ifindex, address: *address });
+            plan.kernel.proxies.extend(held);
+            let table = RETURN_TABLE + ifindex;
+            if plan.kernel.rules.iter().any(|rule| rule.table == table) {
+                let key = RouteKey { table, prefix };
+                plan.kernel.routes.insert(key, RouteTarget::via(vec![Hop::link(ifindex)]));
+            }
+        }
+    }
 }
 
 /// The part of a ServiceAdvertisement for the services task. Validation prevents faults in it.

@@ -36,6 +36,8 @@ pub struct Host {
     pub left_out: BTreeSet<PeerKey>,
     /// Advertised anycast addresses.
     pub anycast: BTreeSet<IpAddr>,
+    /// Service addresses of L2 pools for which this node answers.
+    pub held: BTreeSet<IpAddr>,
 }
 
 /// One BGP session, as far as forwarding needs it.

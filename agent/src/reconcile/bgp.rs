@@ -13,6 +13,7 @@ use trunkline_bgp::speaker::Change;
 use trunkline_bgp::types::{Asn, PeerKey};
 use trunkline_datapath::plan::{KernelHost, Link};
 
+use super::originated::OriginatedPrefixes;
 use crate::history::History;
 use crate::plan::{BgpPlan, RefusedRange};
 
@@ -28,7 +29,7 @@ pub(super) struct AppliedBgp {
     ranges: BTreeMap<IpNet, PeerRange>,
     refused_ranges: BTreeMap<IpNet, RefusedRange>,
     links: Option<Vec<HostLink>>,
-    prefixes: Prefixes,
+    prefixes: OriginatedPrefixes,
     complete: bool,
     history: History,
 }
@@ -84,9 +85,9 @@ pub(super) fn peer_changes(
     }
 }
 
-pub(super) fn prefix_changes(applied: &Prefixes, wanted: &Prefixes) -> PrefixChanges {
+pub(super) fn prefix_changes(applied: &OriginatedPrefixes, wanted: &Prefixes) -> PrefixChanges {
     PrefixChanges {
-        withdraw: applied.keys().filter(|prefix| !wanted.contains_key(prefix)).copied().collect(),
+        withdraw: applied.iter().map(|(prefix, _)| *prefix).filter(|of| !wanted.contains_key(of)).collect(),
         originate: wanted
             .iter()
             .filter(|(prefix, origination)| applied.get(prefix) != Some(origination))
@@ -105,7 +106,7 @@ impl AppliedBgp {
             ranges: BTreeMap::new(),
             refused_ranges: BTreeMap::new(),
             links: None,
-            prefixes: Prefixes::new(),
+            prefixes: OriginatedPrefixes::default(),
             complete: false,
             history,
         }
@@ -195,7 +196,7 @@ impl AppliedBgp {
         if !changes.originate.is_empty() {
             self.handle.originate_all(changes.originate).await?;
         }
-        self.prefixes = prefixes;
+        self.prefixes = OriginatedPrefixes::from(&prefixes);
         if all_peers && !std::mem::replace(&mut self.complete, true) {
             self.handle.originations_complete().await?;
         }
@@ -212,7 +213,7 @@ impl AppliedBgp {
         if new.is_empty() {
             return Ok(());
         }
-        self.prefixes.extend(new.iter().cloned());
+        new.iter().for_each(|(prefix, origination)| self.prefixes.insert(*prefix, origination));
         self.history.originated(new.iter().map(|(prefix, _)| *prefix));
         self.handle.originate_all(new).await
     }
@@ -220,7 +221,7 @@ impl AppliedBgp {
     /// Removes one pod's prefixes.
     pub(super) async fn remove(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), Stopped> {
         let gone: Vec<IpNet> =
-            prefixes.iter().filter(|prefix| self.prefixes.remove(*prefix).is_some()).copied().collect();
+            prefixes.iter().filter(|prefix| self.prefixes.remove(prefix)).copied().collect();
         self.history.withdrawn(gone.iter().copied());
         if gone.is_empty() {
             return Ok(());
@@ -266,10 +267,11 @@ mod tests {
             (prefix("10.0.0.2/32"), tagged.clone()),
             (prefix("10.0.0.4/32"), plain.clone()),
         ]);
-        let changes = prefix_changes(&applied, &wanted);
+        let changes = prefix_changes(&OriginatedPrefixes::from(&applied), &wanted);
         assert_eq!(changes.withdraw, [prefix("10.0.0.3/32")]);
         assert_eq!(changes.originate, [(prefix("10.0.0.2/32"), tagged), (prefix("10.0.0.4/32"), plain)]);
-        assert_eq!(prefix_changes(&wanted, &wanted), PrefixChanges::default());
+        let same = prefix_changes(&OriginatedPrefixes::from(&wanted), &wanted);
+        assert_eq!(same, PrefixChanges::default());
     }
 
     #[test]

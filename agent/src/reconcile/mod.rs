@@ -26,6 +26,7 @@
 mod bgp;
 mod defaults;
 mod listening;
+mod originated;
 pub mod pump;
 mod received_defaults;
 mod search;
@@ -250,6 +251,7 @@ enum Request {
     LeaveOut(BTreeSet<PeerKey>),
     Services(ServicePrefixes, Answer<AppliedPrefixes>),
     Anycast(ServicePrefixes, Answer<AppliedPrefixes>),
+    Hold(BTreeSet<IpAddr>, Answer<BTreeMap<IpAddr, u32>>),
     Stop(Answer<()>),
 }
 
@@ -340,6 +342,13 @@ impl Reconcile {
     /// Originates and withdraws anycast addresses, as [`Self::services`] does.
     pub async fn anycast(&self, prefixes: ServicePrefixes) -> Option<AppliedPrefixes> {
         self.request(|answer| Request::Anycast(prefixes, answer)).await
+    }
+
+    /// Answers ARP requests and Neighbour Solicitations for these service addresses, and for no
+    /// others. On return the kernel answers for those in the result, each on the link with this
+    /// ifindex. `None` if the task has ended.
+    pub async fn hold(&self, addresses: BTreeSet<IpAddr>) -> Option<BTreeMap<IpAddr, u32>> {
+        self.request(|answer| Request::Hold(addresses, answer)).await
     }
 
     /// The facts for service addresses.

@@ -23,6 +23,7 @@ use trunkline_datapath::plan::{KernelHost, POD_TABLE, PodPlan};
 
 use super::DrainStage;
 use super::bgp::Prefixes;
+use super::originated::OriginatedPrefixes;
 use crate::plan::{PlannedPod, ServiceTags};
 use crate::services::anycast::AnycastPlan;
 use crate::services::{LocalPods, NodeStage, ServicesPlan};
@@ -39,7 +40,7 @@ pub(super) enum PrefixSource {
 /// The prefixes of service addresses and of anycast addresses.
 #[derive(Debug, Default)]
 pub(super) struct ServiceOriginations {
-    prefixes: Prefixes,
+    prefixes: OriginatedPrefixes,
     anycast: Prefixes,
     /// The tags of ServiceAdvertisements.
     pub(super) tags: ServiceTags,
@@ -64,13 +65,13 @@ impl ServiceOriginations {
     ) -> ServiceChanges {
         let mut result = ServiceChanges::default();
         for (prefix, origination) in changes {
-            let prefixes = match source {
-                PrefixSource::Services => &mut self.prefixes,
-                PrefixSource::Anycast => &mut self.anycast,
-            };
-            match origination {
-                Some(origination) => drop(prefixes.insert(prefix, origination)),
-                None => drop(prefixes.remove(&prefix)),
+            match (source, origination) {
+                (PrefixSource::Services, Some(origination)) => self.prefixes.insert(prefix, &origination),
+                (PrefixSource::Services, None) => drop(self.prefixes.remove(&prefix)),
+                (PrefixSource::Anycast, Some(origination)) => {
+                    drop(self.anycast.insert(prefix, origination));
+                }
+                (PrefixSource::Anycast, None) => drop(self.anycast.remove(&prefix)),
             }
             if others.contains(&prefix) {
                 continue;

@@ -99,6 +99,8 @@ pub struct ReconcileDependencies {
     pub waits_for_services: bool,
     /// Whether they wait for the first prefixes of anycast addresses, for the same time.
     pub waits_for_anycast: bool,
+    /// Service addresses of L2 pools for which this node answered in its last run.
+    pub held_addresses: BTreeSet<IpAddr>,
     /// Duration metrics of the reactions to a lost peer.
     pub metrics: Metrics,
     /// Notified when the output of [`ReconcileStatus`] or of the speaker changes.
@@ -174,6 +176,8 @@ struct Task {
     /// The end of the wait for the first prefixes of anycast addresses; none if nothing waits.
     anycast_until: Option<Instant>,
     service_facts: ServiceFacts,
+    /// Service addresses of L2 pools for which this node answers.
+    held_addresses: BTreeSet<IpAddr>,
     stage: DrainStage,
     running: Option<RunningSpeaker>,
     search: Search,
@@ -239,6 +243,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         host_addresses,
         waits_for_services,
         waits_for_anycast,
+        held_addresses,
         metrics,
         notifier,
         stage,
@@ -280,6 +285,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         services_until,
         anycast_until,
         service_facts,
+        held_addresses,
         stage,
         running: None,
         search: Search::new(),
@@ -446,6 +452,9 @@ impl Task {
             Request::Anycast(prefixes, answer) => {
                 let _ = answer.send(self.apply_anycast(prefixes).await);
             }
+            Request::Hold(addresses, answer) => {
+                let _ = answer.send(self.hold_addresses(addresses).await);
+            }
             Request::LeaveOut(peers) => {
                 self.left_out = peers;
                 self.stale = true;
@@ -513,6 +522,7 @@ impl Task {
             neighbours: self.search.found(),
             left_out: self.left_out.clone(),
             anycast: self.services.anycast(),
+            held: self.held_addresses.clone(),
         };
         let advertisements = &snapshot.services.advertisements;
         self.services.tags.name(advertisements.iter().map(ServiceAdvertisement::name));

@@ -42,6 +42,9 @@ static DEFAULT: LazyLock<PlannedAdvertisement> = LazyLock::new(|| {
     }
 });
 
+/// The name of the default advertisement: every Service refers to it.
+static DEFAULT_NAME: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+
 /// The advertisement with this name.
 pub(super) fn find<'a>(plan: &'a ServicesPlan, name: &str) -> Option<&'a PlannedAdvertisement> {
     match name {
@@ -57,7 +60,7 @@ pub(super) fn tag(plan: &ServicesPlan, name: &str) -> Option<Tag> {
 
 /// All advertisements, by name.
 fn all(plan: &ServicesPlan) -> impl Iterator<Item = (Arc<str>, &PlannedAdvertisement)> {
-    let default = plan.default_advertisement.then(|| (Arc::from(""), &*DEFAULT));
+    let default = plan.default_advertisement.then(|| (Arc::clone(&DEFAULT_NAME), &*DEFAULT));
     default.into_iter().chain(plan.advertisements.iter().map(|(name, of)| (Arc::clone(name), of)))
 }
 
@@ -93,7 +96,13 @@ pub(super) fn pool(plan: &ServicesPlan, address: IpAddr) -> Option<&PlannedPool>
     plan.pools.iter().find(|pool| pool.blocks.iter().any(|block| block.contains(address)))
 }
 
-/// The advertisements among `matching` that have an address of a Service.
+/// Whether a node answers ARP requests and Neighbour Solicitations for the address, instead of BGP.
+pub(super) fn is_l2(plan: &ServicesPlan, address: IpAddr) -> bool {
+    pool(plan, address).is_some_and(|pool| !pool.bgp)
+}
+
+/// The advertisements among `matching` that have an address of a Service; none for an address of an
+/// L2 pool, which needs none.
 ///
 /// # Errors
 /// There is none: the reason.
@@ -105,8 +114,12 @@ pub(super) fn select(
 ) -> Result<Names, WithheldReason> {
     let pool = match kind {
         AddressKind::LoadBalancer => {
-            let pool = pool(plan, address).filter(|pool| pool.bgp);
-            Some(pool.ok_or(WithheldReason::NotInPool)?)
+            let pool = pool(plan, address).ok_or(WithheldReason::NotInPool)?;
+            if !pool.bgp {
+                let is_here = pool.links.iter().any(|prefix| prefix.contains(&address));
+                return if is_here { Ok(Names::new()) } else { Err(WithheldReason::NoVlan) };
+            }
+            Some(pool)
         }
         AddressKind::External | AddressKind::Cluster => None,
     };
@@ -135,6 +148,12 @@ pub(super) struct Applied {
     pub(super) barrier: Option<NodeBarrier>,
     /// The longest time between GRACEFUL_SHUTDOWN and withdrawal.
     pub(super) graceful_shutdown: Duration,
+}
+
+/// The same for an address of an L2 pool, which no advertisement selects.
+pub(super) fn apply_l2(node: &NodeInput) -> Applied {
+    let of = &*DEFAULT;
+    Applied { names: Names::new(), barrier: barrier(of, node), graceful_shutdown: of.graceful_shutdown }
 }
 
 /// The advertisements among `selected` that apply to the node.
@@ -179,13 +198,14 @@ pub(super) mod tests {
         PlannedAdvertisement { tag: Tag(tag), ..DEFAULT.clone() }
     }
 
-    /// A plan with pool p1 (10.9.0.0/24, fd09::/64), L2 pool p2 (10.8.0.0/24), and these
+    /// A plan with pool p1 (10.9.0.0/24, fd09::/64), L2 pool p2 (10.8.0.0/24, the first half on this node), and these
     /// advertisements.
     pub(in crate::services) fn plan(advertisements: &[(&str, PlannedAdvertisement)]) -> ServicesPlan {
-        let pool = |name: &str, blocks: &[&str], bgp| PlannedPool {
+        let pool = |name: &str, blocks: &[&str], bgp: bool| PlannedPool {
             name: Arc::from(name),
             blocks: blocks.iter().map(|block| block.parse::<AddressBlock>().unwrap()).collect(),
             bgp,
+            links: if bgp { Vec::new() } else { vec!["10.8.0.0/25".parse().unwrap()] },
         };
         ServicesPlan {
             complete: true,
@@ -212,7 +232,9 @@ pub(super) mod tests {
         let load_balancer = |address| select(&plan, &matching, AddressKind::LoadBalancer, ip(address));
         assert_eq!(load_balancer("10.9.0.7"), Ok(names(&[""])));
         assert_eq!(load_balancer("fd09::7"), Ok(names(&[""])));
-        assert_eq!(load_balancer("10.8.0.7"), Err(WithheldReason::NotInPool));
+        assert_eq!(load_balancer("10.8.0.7"), Ok(names(&[])), "L2");
+        assert_eq!(load_balancer("10.8.0.200"), Err(WithheldReason::NoVlan));
+        assert!(is_l2(&plan, ip("10.8.0.200")) && !is_l2(&plan, ip("10.9.0.7")));
         assert_eq!(load_balancer("10.7.0.7"), Err(WithheldReason::NotInPool));
         for kind in [AddressKind::External, AddressKind::Cluster] {
             assert_eq!(select(&plan, &matching, kind, ip("10.9.0.7")), Err(WithheldReason::NotSelected));

@@ -9,13 +9,15 @@
 //! renamed. There is no fsync: after a loss of power the boot ID is another one, and the file is
 //! ignored. Only root can read it (mode 0600): it names every Service with an address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use trunkline_api::service::{AddressKind, PortKey, TrafficPolicy};
 
@@ -36,7 +38,7 @@ struct Header {
 }
 
 /// An address that this node advertises.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedAddress {
     /// The address.
@@ -47,13 +49,16 @@ pub(super) struct CachedAddress {
     /// Whether it has GRACEFUL_SHUTDOWN.
     #[serde(default)]
     pub(super) shutting_down: bool,
+    /// Whether it is of an L2 pool.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) l2: bool,
     /// The Services. Empty: the address is not advertised.
     #[serde(default)]
     pub(super) members: Vec<CachedMember>,
 }
 
 /// A Service of a cached address.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedMember {
     /// The Service's namespace.
@@ -69,7 +74,7 @@ pub(super) struct CachedMember {
 }
 
 /// A port of a cached Service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CachedPort {
     /// The port.
@@ -132,10 +137,11 @@ pub(super) fn read(path: &Path, boot: &str) -> Result<Option<BTreeMap<IpAddr, Ca
             addresses.insert(address.address, address);
         }
     }
-    Ok(Some(addresses))
+    // A map that is built at once has full nodes.
+    Ok(Some(addresses.into_iter().collect()))
 }
 
-/// The open file.
+/// The open file. It keeps no line: with 10,000 addresses the lines are some megabytes.
 #[derive(Debug)]
 pub(super) struct CacheFile {
     path: PathBuf,
@@ -144,16 +150,42 @@ pub(super) struct CacheFile {
     file: Option<File>,
     /// Lines in the file.
     lines: usize,
-    /// The line of each address.
-    current: BTreeMap<IpAddr, String>,
+    /// The hash of each address's line.
+    current: BTreeMap<IpAddr, u64>,
+    /// Lines that the file does not have yet.
+    unwritten: BTreeMap<IpAddr, String>,
+}
+
+/// A line, as far as its place in the file needs it.
+#[derive(Deserialize)]
+struct Line {
+    address: IpAddr,
+    #[serde(default)]
+    members: Vec<IgnoredAny>,
 }
 
 impl CacheFile {
-    /// A file that has these addresses of the last run. Nothing is written yet.
-    pub(super) fn new(path: PathBuf, boot: String, former: &BTreeMap<IpAddr, CachedAddress>) -> CacheFile {
-        let line = |address: &CachedAddress| serde_json::to_string(address).unwrap_or_default();
-        let current = former.iter().map(|(key, address)| (*key, line(address))).collect();
-        CacheFile { path, boot, file: None, lines: 0, current }
+    /// A file without addresses. Nothing is written yet.
+    pub(super) fn new(path: PathBuf, boot: String) -> CacheFile {
+        let (current, unwritten) = (BTreeMap::new(), BTreeMap::new());
+        CacheFile { path, boot, file: None, lines: 0, current, unwritten }
+    }
+
+    /// A file with the addresses of the last run. Nothing is written yet.
+    pub(super) fn of_last_run(path: PathBuf, boot: String) -> CacheFile {
+        let mut file = CacheFile::new(path, boot);
+        let mut current = BTreeMap::new();
+        file.each_line(|line, text| {
+            match line.members.is_empty() {
+                true => current.remove(&line.address),
+                false => current.insert(line.address, hash(text)),
+            };
+            Ok(())
+        })
+        // The next write has the changes only.
+        .unwrap_or_else(|error| tracing::warn!(%error, "service addresses of the last run cannot be read"));
+        file.current = current;
+        file
     }
 
     /// Writes changes: addresses with their new state, or none. The disk may delay it.
@@ -161,41 +193,38 @@ impl CacheFile {
     /// # Errors
     /// The kernel's. The next call writes the whole file.
     pub(super) fn write(&mut self, changes: &BTreeMap<IpAddr, Option<CachedAddress>>) -> io::Result<()> {
-        let mut text = String::new();
-        let mut added = 0;
         for (address, change) in changes {
-            let gone = CachedAddress {
-                address: *address,
-                advertisements: Vec::new(),
-                shutting_down: false,
-                members: Vec::new(),
-            };
-            let line = serde_json::to_string(change.as_ref().unwrap_or(&gone)).map_err(io::Error::other)?;
-            let former = match change {
-                Some(_) => self.current.insert(*address, line.clone()),
-                None => self.current.remove(address),
-            };
-            if former.as_ref() == Some(&line) || (former.is_none() && change.is_none()) {
-                continue;
-            }
-            text.push_str(&line);
-            text.push('\n');
-            added += 1;
-        }
-        if added == 0 && self.file.is_some() {
-            return Ok(());
-        }
-        match &mut self.file {
-            Some(file) if self.lines + added <= 2 * self.current.len() + SPARE => {
-                let written = file.write_all(text.as_bytes());
-                if written.is_err() {
-                    self.file = None;
+            let (line, is_other) = match change {
+                Some(state) => {
+                    let line = serde_json::to_string(state).map_err(io::Error::other)?;
+                    let new = hash(&line);
+                    (line, self.current.insert(*address, new) != Some(new))
                 }
+                None => {
+                    let gone = CachedAddress::gone(*address);
+                    let line = serde_json::to_string(&gone).map_err(io::Error::other)?;
+                    (line, self.current.remove(address).is_some())
+                }
+            };
+            if is_other {
+                self.unwritten.insert(*address, line);
+            }
+        }
+        let added = self.unwritten.len();
+        let written = match &mut self.file {
+            Some(_) if added == 0 => Ok(()),
+            Some(file) if self.lines + added <= 2 * self.current.len() + SPARE => {
                 self.lines += added;
-                written
+                let text: String = self.unwritten.values().flat_map(|line| [line.as_str(), "\n"]).collect();
+                file.write_all(text.as_bytes())
             }
             _ => self.write_all(),
+        };
+        match &written {
+            Ok(()) => self.unwritten.clear(),
+            Err(_) => self.file = None,
         }
+        written
     }
 
     fn write_all(&mut self) -> io::Result<()> {
@@ -208,20 +237,80 @@ impl CacheFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new)?;
+        let mut writer = BufWriter::new(file);
         let header = Header { version: VERSION, boot: self.boot.clone() };
-        let mut text = serde_json::to_string(&header).map_err(io::Error::other)?;
-        text.push('\n');
-        for line in self.current.values() {
-            text.push_str(line);
-            text.push('\n');
+        writeln!(writer, "{}", serde_json::to_string(&header).map_err(io::Error::other)?)?;
+        let mut done = HashSet::new();
+        for (address, line) in self.unwritten.iter().filter(|(address, _)| self.current.contains_key(address))
+        {
+            done.insert(*address);
+            writeln!(writer, "{line}")?;
         }
-        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(text.as_bytes())?;
+        // The other lines are in the former file. Equal lines of an address are written once.
+        self.each_line(|line, text| {
+            let is_current = self.current.get(&line.address) == Some(&hash(text));
+            if is_current && done.insert(line.address) {
+                writeln!(writer, "{text}")?;
+            }
+            Ok(())
+        })?;
+        let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
         fs::rename(&new, &self.path)?;
         self.file = Some(file);
-        self.lines = self.current.len() + 1;
+        self.lines = done.len() + 1;
         Ok(())
     }
+
+    /// Reads the addresses' lines of a file of this boot.
+    fn each_line(&self, mut line: impl FnMut(Line, &str) -> io::Result<()>) -> io::Result<()> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut reader = BufReader::new(file);
+        let mut text = String::new();
+        let mut is_first = true;
+        // A line without an end is incomplete.
+        while reader.read_line(&mut text)? > 0 && text.ends_with('\n') {
+            let of = text.trim_end_matches('\n');
+            if std::mem::take(&mut is_first) {
+                let header = serde_json::from_str::<Header>(of).ok();
+                if !header.is_some_and(|header| header.version == VERSION && header.boot == self.boot) {
+                    return Ok(());
+                }
+            } else if let Ok(read) = serde_json::from_str(of) {
+                line(read, of)?;
+            }
+            text.clear();
+        }
+        Ok(())
+    }
+}
+
+impl CachedAddress {
+    /// A hash, to find changes.
+    pub(super) fn digest(&self) -> u64 {
+        hash(self)
+    }
+
+    /// The state of an address that is not advertised any more.
+    fn gone(address: IpAddr) -> CachedAddress {
+        CachedAddress {
+            address,
+            advertisements: Vec::new(),
+            shutting_down: false,
+            l2: false,
+            members: Vec::new(),
+        }
+    }
+}
+
+fn hash(of: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The ID of this boot of the kernel.
@@ -248,6 +337,7 @@ mod tests {
             address: [10, 9, 0, last].into(),
             advertisements: vec![String::new()],
             shutting_down,
+            l2: false,
             members: vec![CachedMember {
                 namespace: "default".to_owned(),
                 name: "web".to_owned(),
@@ -267,7 +357,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/services.json");
         assert!(read(&path, "b1").unwrap().is_none());
-        let mut file = CacheFile::new(path.clone(), "b1".to_owned(), &BTreeMap::new());
+        let mut file = CacheFile::new(path.clone(), "b1".to_owned());
         file.write(&changes(&[(1, Some(cached(1, false))), (2, Some(cached(2, false)))])).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let size = || fs::read_to_string(&path).unwrap().lines().count();
@@ -282,16 +372,22 @@ mod tests {
         assert_eq!(read(&path, "b2").unwrap(), None, "another boot");
 
         // The next run keeps what it does not change.
-        let mut file = CacheFile::new(path.clone(), "b1".to_owned(), &expected);
+        let mut file = CacheFile::of_last_run(path.clone(), "b1".to_owned());
         file.write(&changes(&[(7, Some(cached(7, false)))])).unwrap();
         assert_eq!(read(&path, "b1").unwrap().unwrap().len(), 2);
+        let mut file = CacheFile::of_last_run(path.clone(), "b1".to_owned());
+        file.write(&changes(&[(1, None)])).unwrap();
+        assert_eq!(
+            read(&path, "b1").unwrap().unwrap().into_keys().collect::<Vec<_>>(),
+            [cached(7, false).address]
+        );
     }
 
     #[test]
     fn the_file_stays_short() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("services.json");
-        let mut file = CacheFile::new(path.clone(), "b1".to_owned(), &BTreeMap::new());
+        let mut file = CacheFile::new(path.clone(), "b1".to_owned());
         for round in 0..2 * SPARE {
             file.write(&changes(&[(1, Some(cached(1, round % 2 == 0)))])).unwrap();
         }
@@ -301,10 +397,24 @@ mod tests {
     }
 
     #[test]
+    fn after_a_failed_write_the_whole_file_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("services.json");
+        let mut file = CacheFile::new(path.clone(), "b1".to_owned());
+        file.write(&changes(&[(1, Some(cached(1, false))), (2, Some(cached(2, false)))])).unwrap();
+        file.file = Some(File::open("/dev/null").unwrap());
+        file.write(&changes(&[(1, Some(cached(1, true))), (2, None)])).unwrap_err();
+        file.write(&changes(&[(3, Some(cached(3, false)))])).unwrap();
+        let expected: BTreeMap<IpAddr, CachedAddress> =
+            [cached(1, true), cached(3, false)].map(|of| (of.address, of)).into();
+        assert_eq!(read(&path, "b1").unwrap(), Some(expected));
+    }
+
+    #[test]
     fn an_incomplete_last_line_is_ignored_other_faults_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("services.json");
-        let mut file = CacheFile::new(path.clone(), "b1".to_owned(), &BTreeMap::new());
+        let mut file = CacheFile::new(path.clone(), "b1".to_owned());
         file.write(&changes(&[(1, Some(cached(1, false)))])).unwrap();
         let good = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{good}{{\"address\": \"10.9")).unwrap();

@@ -64,7 +64,7 @@ pub enum Before {
 pub struct NodeFacts {
     /// The stage of a drain.
     pub stage: NodeStage,
-    /// Whether a BGP network is on this node.
+    /// Whether a BGP network is on this node, or the address needs none.
     pub has_bgp: bool,
     /// The reason for which no advertisement of the address applies to this node.
     pub barrier: Option<NodeBarrier>,

@@ -19,8 +19,9 @@ use trunkline_api::service::{AddressKind, PortKey};
 use super::advertisements;
 use super::cache::CachedAddress;
 use super::endpoints::Reachable;
+use super::l2::{Candidacy, Candidates, Holders};
 use super::prefixes::PrefixTable;
-use super::rows::Rows;
+use super::rows::{Rows, Touched};
 use super::{
     LocalPods, NodeInput, NodeStage, PortRules, ProxyHealth, ProxyState, ServiceKey, ServicePrefixes,
     ServicesPlan, Settings,
@@ -83,12 +84,20 @@ pub(super) struct Engine {
     pub(super) addresses: BTreeMap<IpAddr, AddressRow>,
     touched: BTreeSet<IpAddr>,
     touched_all: bool,
+    /// The effects of the pages of a list that is not complete. A decision between two pages could
+    /// miss an endpoint that moves from one slice to another one.
+    services_in_list: Touched,
+    slices_in_list: Touched,
     deadlines: BTreeSet<(Instant, IpAddr)>,
     /// Addresses with rules that differ from the endpoints, with the start of this state.
     late: BTreeSet<(Instant, IpAddr)>,
     pub(super) table: PrefixTable,
     interest: Vec<IpNet>,
     counts: Counts,
+    /// Whether [`Self::candidates`] may have changed.
+    l2_changed: bool,
+    /// The holders of addresses of L2 pools.
+    pub(super) holders: Holders,
     output: Output,
 }
 
@@ -115,10 +124,14 @@ pub(super) struct Output {
     pub(super) interest: Option<Vec<IpNet>>,
     /// Whether the service proxy's health is requested.
     pub(super) check_proxy: bool,
+    /// The addresses of L2 pools that this node can serve, if they have changed.
+    pub(super) candidates: Option<Candidates>,
     /// Whether a view has changed.
     pub(super) changed: bool,
     /// A prefix that was not advertised before.
     pub(super) added: Option<IpNet>,
+    /// Whether the last run's addresses are confirmed, or everything is known for the first time.
+    pub(super) settled: bool,
 }
 
 /// Numbers for metrics.
@@ -170,11 +183,15 @@ impl Engine {
             addresses: BTreeMap::new(),
             touched: BTreeSet::new(),
             touched_all: false,
+            services_in_list: Touched::default(),
+            slices_in_list: Touched::default(),
             deadlines: BTreeSet::new(),
             late: BTreeSet::new(),
             table: PrefixTable::default(),
             interest: Vec::new(),
             counts: Counts::default(),
+            l2_changed: true,
+            holders: Holders::default(),
             output: Output::default(),
         };
         engine.retain_former(now);
@@ -186,23 +203,27 @@ impl Engine {
     fn retain_former(&mut self, now: Instant) {
         let seconds = ServiceAdvertisementSpec::DEFAULT_GRACEFUL_SHUTDOWN;
         let withdraw_at = now + Duration::from_secs(seconds.into());
-        for cached in self.former.values() {
+        let row = |cached: &CachedAddress, counts: &mut Counts| {
             let state = match cached.shutting_down {
                 false => State::Advertised,
                 true => State::ShuttingDown { reason: WithheldReason::NotKnown, withdraw_at },
             };
             let ports = cached.members.iter().flat_map(|member| member.ports.iter().map(|port| port.key));
             let counted = Some((AdvertisementState::Retained, state.reason()));
-            self.counts.replace(cached.address, None, counted);
-            let row = AddressRow {
+            counts.replace(cached.address, None, counted);
+            AddressRow {
                 state,
                 counted,
+                is_l2: cached.l2,
                 names: cached.advertisements.iter().map(|name| Arc::from(name.as_str())).collect(),
                 forwarded: ports.collect(),
+                cached: Some(cached.digest()),
                 ..AddressRow::new(now)
-            };
-            self.addresses.insert(cached.address, row);
-        }
+            }
+        };
+        let rows = self.former.values().map(|cached| (cached.address, row(cached, &mut self.counts)));
+        // A map that is built at once has full nodes.
+        self.addresses = rows.collect();
     }
 
     // ---- decisions
@@ -226,13 +247,38 @@ impl Engine {
             self.set_interest();
         }
         self.output.prefixes.ready = self.ready;
+        if std::mem::take(&mut self.l2_changed) {
+            self.output.candidates = Some(self.candidates());
+        }
         std::mem::take(&mut self.output)
+    }
+
+    /// The addresses of L2 pools that this node can serve.
+    pub(super) fn candidates(&self) -> Candidates {
+        let candidacy = |row: &AddressRow| match row.state {
+            State::Advertised => Some(Candidacy::Ready),
+            State::ShuttingDown { .. } => Some(Candidacy::Leaving),
+            State::Withheld(_) => None,
+        };
+        let of_l2 = self.addresses.iter().filter(|(_, row)| row.is_l2);
+        of_l2.filter_map(|(address, row)| Some((*address, candidacy(row)?))).collect()
+    }
+
+    /// Gives large tables full nodes: half of the memory of nodes that have grown.
+    pub(super) fn compact(&mut self) {
+        self.addresses = std::mem::take(&mut self.addresses).into_iter().collect();
+        self.table.compact();
     }
 
     /// The next time at which [`Self::advance`] has work without an input.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let first = self.deadlines.first().map(|(at, _)| *at);
         [first, self.patience.filter(|_| !self.known)].into_iter().flatten().min()
+    }
+
+    /// Whether there are so many rows that their memory matters.
+    pub(super) fn are_many(&self) -> bool {
+        self.rows.are_many() || self.addresses.len() >= Rows::MANY
     }
 
     /// The numbers for metrics.
@@ -265,6 +311,7 @@ impl Engine {
         let listed = self.services_listed && self.slices_listed && namespaces_known && self.node.is_some();
         if listed && proxy_known && self.has_plan && self.plan.complete {
             (self.known, self.touched_all, self.output.changed) = (true, true, true);
+            self.output.settled = true;
         } else if !self.confirmed
             && self.has_plan
             && (self.patience.is_none()
@@ -272,7 +319,7 @@ impl Engine {
                 // Without a service proxy, no rules can contradict the last run's addresses.
                 || self.proxy.health == ProxyHealth::NotChecked)
         {
-            self.confirmed = true;
+            (self.confirmed, self.output.settled) = (true, true);
             self.touched.extend(self.former.keys());
         }
     }

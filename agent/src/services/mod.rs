@@ -21,6 +21,7 @@
 //! The slow path (pools and advertisements) is part of the plan, because it changes the export
 //! policy of peers. It arrives here as [`ServicesPlan`].
 //!
+//! - [`l2`] decides which node answers for an address in a VLAN.
 //! - [`anycast`] has addresses of the host itself, advertised while a health check passes.
 //!
 //! This module's types name no other part of the agent, so the parts that make and use them import
@@ -53,6 +54,7 @@ mod cache;
 pub mod decide;
 mod endpoints;
 mod engine;
+pub mod l2;
 mod prefixes;
 mod report;
 mod rows;
@@ -72,7 +74,14 @@ pub mod proxy;
 /// The rows of one watch, as they change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowChange<T> {
-    /// These objects exist, and no others.
+    /// A page of a list. [`RowChange::Listed`] follows, or the first page of another attempt.
+    Page {
+        /// Whether this page begins a list.
+        is_first: bool,
+        /// The page's objects.
+        rows: Vec<T>,
+    },
+    /// These objects exist, with those of the pages before, and no others.
     Listed(Vec<T>),
     /// This object is new or changed.
     Applied(T),
@@ -95,8 +104,6 @@ pub struct ServiceKey {
 pub struct ServiceInput {
     /// Namespace and name.
     pub key: ServiceKey,
-    /// `metadata.uid`. A Service that was deleted and created again has another one.
-    pub uid: Arc<str>,
     /// Labels, for `serviceSelector`.
     pub labels: BTreeMap<String, String>,
     /// Whether `type` is LoadBalancer.
@@ -204,7 +211,7 @@ impl EndpointInput {
 }
 
 /// An endpoint on this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LocalEndpoint {
     /// Its address.
     pub address: IpAddr,
@@ -213,7 +220,7 @@ pub struct LocalEndpoint {
 }
 
 /// The condition of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EndpointCondition {
     /// It receives new connections.
@@ -346,6 +353,8 @@ pub struct PlannedPool {
     pub blocks: Vec<AddressBlock>,
     /// Whether its mode is BGP.
     pub bgp: bool,
+    /// In mode L2: the prefixes of the Network's Subnets with a device on this node.
+    pub links: Vec<IpNet>,
 }
 
 /// A ServiceAdvertisement in the plan. Its attributes are in the peers' export policies.
@@ -431,6 +440,8 @@ pub enum ServicesInput {
     Proxy(ProxyState),
     /// The service proxy's rules.
     Rules(RuleChanges),
+    /// The holders of addresses in VLANs.
+    Holders(l2::Holders),
 }
 
 /// The stage of a drain, as far as service addresses need it.
@@ -482,6 +493,8 @@ pub struct Dependencies {
     pub apply: ApplyPrefixes,
     /// Requests to the observers of the service proxy.
     pub proxy: ProxyRequests,
+    /// The addresses in VLANs that this node can serve.
+    pub candidates: watch::Sender<l2::Candidates>,
     /// The event history.
     pub history: History,
     /// The time from an event to the peers.

@@ -92,7 +92,6 @@ struct Prefix {
     tags: SmallVec<[(Tag, u32); 2]>,
     /// Addresses by weight.
     weights: SmallVec<[(u32, u32); 1]>,
-    origination: Option<Origination>,
 }
 
 /// A change of a prefix: its new origination, or none.
@@ -108,17 +107,33 @@ impl PrefixTable {
         if before == state {
             return Vec::new();
         }
-        let mut touched: SmallVec<[IpNet; 2]> = SmallVec::new();
+        let of_states = [&before, &state].into_iter().flatten().flat_map(|state| &state.prefixes);
+        let mut touched: SmallVec<[IpNet; 2]> = of_states.map(|of| of.prefix).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        // The sums define the origination, so no prefix keeps it.
+        let originations: SmallVec<[Option<Origination>; 2]> =
+            touched.iter().map(|prefix| self.origination(prefix)).collect();
         for (state, add) in [(before, false), (state, true)] {
             let Some(state) = state else { continue };
             for of in &state.prefixes {
                 self.prefixes.entry(of.prefix).or_default().count(&state, of, add);
-                touched.push(of.prefix);
             }
         }
-        touched.sort_unstable();
-        touched.dedup();
-        touched.into_iter().filter_map(|prefix| Some((prefix, self.refresh(prefix)?))).collect()
+        let changes = touched.into_iter().zip(originations).filter_map(|(prefix, before)| {
+            let now = self.origination(&prefix);
+            if now.is_none() {
+                self.prefixes.remove(&prefix);
+            }
+            (now != before).then_some((prefix, now))
+        });
+        changes.collect()
+    }
+
+    /// Gives the tables full nodes: half of the memory of nodes that have grown.
+    pub(super) fn compact(&mut self) {
+        self.addresses = std::mem::take(&mut self.addresses).into_iter().collect();
+        self.prefixes = std::mem::take(&mut self.prefixes).into_iter().collect();
     }
 
     /// The advertised state of an address.
@@ -127,30 +142,15 @@ impl PrefixTable {
     }
 
     /// The origination of a prefix.
-    pub(super) fn origination(&self, prefix: &IpNet) -> Option<&Origination> {
-        self.prefixes.get(prefix)?.origination.as_ref()
+    pub(super) fn origination(&self, prefix: &IpNet) -> Option<Origination> {
+        self.prefixes.get(prefix).filter(|of| of.members > 0).map(Prefix::originate)
     }
 
     /// All originations.
     #[cfg(test)]
     pub(super) fn all(&self) -> BTreeMap<IpNet, Origination> {
         let all = self.prefixes.iter();
-        all.map(|(prefix, of)| (*prefix, of.origination.clone().unwrap_or_default())).collect()
-    }
-
-    /// Computes the origination of a prefix. `Some` if it has changed.
-    fn refresh(&mut self, prefix: IpNet) -> Option<Option<Origination>> {
-        let entry = self.prefixes.get_mut(&prefix)?;
-        if entry.members == 0 {
-            let former = self.prefixes.remove(&prefix)?;
-            return former.origination.is_some().then_some(None);
-        }
-        let new = entry.originate();
-        if entry.origination.as_ref() == Some(&new) {
-            return None;
-        }
-        entry.origination = Some(new.clone());
-        Some(Some(new))
+        all.map(|(prefix, of)| (*prefix, of.originate())).collect()
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
         let host = table.origination(&prefix("10.9.0.1/32")).unwrap();
         assert_eq!(host.tags.as_slice(), [Tag(1), Tag(2)]);
         assert_eq!(host.link_bandwidth, Some(LinkBandwidth(375_000_000)));
-        assert_eq!(table.origination(&prefix("10.9.0.0/24")), Some(&Origination::default()));
+        assert_eq!(table.origination(&prefix("10.9.0.0/24")), Some(Origination::default()));
         assert_eq!(table.set(address, Some(state(&both, false))), []);
         assert_eq!(table.set(address, Some(state(&both[..2], false))), [(prefix("10.9.0.0/24"), None)]);
     }

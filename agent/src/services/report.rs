@@ -9,7 +9,7 @@ use super::{ProxyHealth, ProxyState};
 impl Engine {
     /// The advertised addresses and the service proxy.
     pub(super) fn node_services(&self) -> NodeServicesStatus {
-        let active = || self.addresses.iter().filter(|(_, row)| row.state.is_active());
+        let active = || self.addresses.iter().filter(|(_, row)| row.shown().is_active());
         let services = active().take(NodeServicesStatus::MAX_SERVICES).map(|(address, row)| {
             let names = row.names.iter().filter(|name| !name.is_empty());
             NodeServiceAddress {

@@ -35,6 +35,8 @@ pub(super) struct ServiceRow {
     internal_policy: TrafficPolicy,
     /// The advertisements that match its labels.
     pub(super) matching: Names,
+    /// Whether the list that is being received has it.
+    is_listed: bool,
 }
 
 impl ServiceRow {
@@ -72,6 +74,8 @@ impl ServiceRow {
 struct SliceRow {
     service: Arc<str>,
     v6: bool,
+    /// Whether the list that is being received has it.
+    is_listed: bool,
     ports: Arc<SlicePorts>,
     ready: u32,
     terminating: u32,
@@ -100,6 +104,23 @@ pub(super) struct Touched {
     pub(super) gone: Vec<(ServiceKey, IpAddr)>,
 }
 
+impl Touched {
+    /// Adds the effect of another change.
+    pub(super) fn extend(&mut self, other: Touched) {
+        self.services.extend(other.services);
+        self.addresses.extend(other.addresses);
+        self.gone.extend(other.gone);
+    }
+
+    /// Keeps the effect of a page until the end of its list. Until everything is known, the end of
+    /// a list concerns all addresses, and nothing is kept.
+    pub(super) fn keep_for_list(self, list: &mut Touched, known: bool) {
+        if known {
+            list.extend(self);
+        }
+    }
+}
+
 /// All rows.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
@@ -108,12 +129,18 @@ pub(super) struct Rows {
     /// Names of the slices of each Service. A slice may arrive before its Service.
     of_service: HashMap<ServiceKey, SmallVec<[Arc<str>; 1]>>,
     of_address: BTreeMap<IpAddr, SmallVec<[(ServiceKey, AddressKind); 1]>>,
-    /// Services with this endpoint on this node.
-    of_endpoint: HashMap<IpAddr, SmallVec<[ServiceKey; 1]>>,
+    /// Services with this endpoint on this node. Many Services can have the node's own address.
+    of_endpoint: HashMap<IpAddr, BTreeSet<ServiceKey>>,
     shared: Shared,
+    /// Whether a list of Services, or of EndpointSlices, is being received.
+    lists_services: bool,
+    lists_slices: bool,
 }
 
 impl Rows {
+    /// This many rows of one kind need some megabytes.
+    pub(super) const MANY: usize = 1000;
+
     /// The Service with this name.
     pub(super) fn service(&self, key: &ServiceKey) -> Option<&ServiceRow> {
         self.services.get(key)
@@ -151,8 +178,8 @@ impl Rows {
     }
 
     /// The Services with this endpoint on this node.
-    pub(super) fn with_endpoint(&self, endpoint: &IpAddr) -> &[ServiceKey] {
-        self.of_endpoint.get(endpoint).map_or(&[], |services| services)
+    pub(super) fn with_endpoint(&self, endpoint: &IpAddr) -> Vec<ServiceKey> {
+        self.of_endpoint.get(endpoint).into_iter().flatten().cloned().collect()
     }
 
     /// The endpoints of a port in the address's family. The cost depends on the Service's slices.
@@ -179,7 +206,7 @@ impl Rows {
     }
 
     /// Whether a slice of the Service has this endpoint on this node.
-    fn has_local(&self, key: &ServiceKey, address: IpAddr) -> bool {
+    pub(super) fn has_local(&self, key: &ServiceKey, address: IpAddr) -> bool {
         self.slices_of(key).any(|row| row.local.iter().any(|endpoint| endpoint.address == address))
     }
 
@@ -190,6 +217,11 @@ impl Rows {
         })
     }
 
+    /// Whether these are so many rows that their memory matters.
+    pub(super) fn are_many(&self) -> bool {
+        self.services.len().max(self.slices.len()) >= Self::MANY
+    }
+
     // ---- changes
 
     /// Takes over changes of Services.
@@ -197,16 +229,30 @@ impl Rows {
         match change {
             RowChange::Applied(input) => self.set_service(input, touched),
             RowChange::Deleted(input) => self.remove_service(&input.key, touched),
+            RowChange::Page { is_first, rows } => self.list_services(rows, is_first, touched),
             RowChange::Listed(inputs) => {
-                let listed: HashSet<&ServiceKey> = inputs.iter().map(|input| &input.key).collect();
-                let gone: Vec<ServiceKey> =
-                    self.services.keys().filter(|key| !listed.contains(key)).cloned().collect();
-                drop(listed);
+                let is_first = !std::mem::take(&mut self.lists_services);
+                self.list_services(inputs, is_first, touched);
+                self.lists_services = false;
+                let gone = self.services.iter().filter(|(_, row)| !row.is_listed);
+                let gone: Vec<ServiceKey> = gone.map(|(key, _)| key.clone()).collect();
                 gone.iter().for_each(|key| self.remove_service(key, touched));
-                inputs.into_iter().for_each(|input| self.set_service(input, touched));
+                // A map that is built from a sorted list has full nodes: half of the memory of one
+                // that has grown.
+                self.services = std::mem::take(&mut self.services).into_iter().collect();
+                self.of_address = std::mem::take(&mut self.of_address).into_iter().collect();
                 self.shared.sweep();
             }
         }
+    }
+
+    /// Takes over a part of a list.
+    fn list_services(&mut self, inputs: Vec<ServiceInput>, is_first: bool, touched: &mut Touched) {
+        if is_first {
+            self.services.values_mut().for_each(|row| row.is_listed = false);
+        }
+        self.lists_services = true;
+        inputs.into_iter().for_each(|input| self.set_service(input, touched));
     }
 
     fn set_service(&mut self, input: ServiceInput, touched: &mut Touched) {
@@ -228,7 +274,7 @@ impl Rows {
                 .join("\0")
                 .into(),
             other_proxy: input.other_proxy,
-            class: input.load_balancer.then_some(input.class),
+            class: input.load_balancer.then(|| input.class.map(|class| self.shared.text(&class))),
             addresses,
             ports: ports
                 .map(|port| ServicePort { name: self.shared.text(&port.name), ..port.clone() })
@@ -236,11 +282,17 @@ impl Rows {
             external_policy: input.external_policy,
             internal_policy: input.internal_policy,
             matching: Names::new(),
+            is_listed: true,
         };
         self.unlink_service(&key, touched);
         for (address, kind) in &row.addresses {
             touched.addresses.insert(*address);
-            self.of_address.entry(*address).or_default().push((key.clone(), *kind));
+            // Sorted: of several reasons the first one is shown, whatever the history is.
+            let members = self.of_address.entry(*address).or_default();
+            let member = (key.clone(), *kind);
+            if let Err(index) = members.binary_search(&member) {
+                members.insert(index, member);
+            }
         }
         touched.services.insert(key.clone());
         self.services.insert(key, row);
@@ -272,19 +324,37 @@ impl Rows {
         match change {
             RowChange::Applied(input) => self.set_slice(input, touched, &mut removed),
             RowChange::Deleted(input) => self.remove_slice(&input.key, touched, &mut removed),
+            RowChange::Page { is_first, rows } => self.list_slices(rows, is_first, touched, &mut removed),
             RowChange::Listed(inputs) => {
-                let listed: HashSet<&SliceKey> = inputs.iter().map(|input| &input.key).collect();
-                let gone: Vec<SliceKey> =
-                    self.slices.keys().filter(|key| !listed.contains(key)).cloned().collect();
-                drop(listed);
+                let is_first = !std::mem::take(&mut self.lists_slices);
+                self.list_slices(inputs, is_first, touched, &mut removed);
+                self.lists_slices = false;
+                let gone = self.slices.iter().filter(|(_, row)| !row.is_listed);
+                let gone: Vec<SliceKey> = gone.map(|(key, _)| key.clone()).collect();
                 gone.iter().for_each(|key| self.remove_slice(key, touched, &mut removed));
-                inputs.into_iter().for_each(|input| self.set_slice(input, touched, &mut removed));
+                self.slices.shrink_to_fit();
+                self.of_service.shrink_to_fit();
                 self.shared.sweep();
             }
         }
         // An endpoint that another slice has was only moved.
         removed.retain(|(key, address)| !self.has_local(key, *address));
         touched.gone.extend(removed);
+    }
+
+    /// Takes over a part of a list.
+    fn list_slices(
+        &mut self,
+        inputs: Vec<SliceInput>,
+        is_first: bool,
+        touched: &mut Touched,
+        removed: &mut Vec<(ServiceKey, IpAddr)>,
+    ) {
+        if is_first {
+            self.slices.values_mut().for_each(|row| row.is_listed = false);
+        }
+        self.lists_slices = true;
+        inputs.into_iter().for_each(|input| self.set_slice(input, touched, removed));
     }
 
     fn set_slice(
@@ -297,20 +367,21 @@ impl Rows {
         let row = SliceRow {
             service: Arc::clone(&service.name),
             v6: input.v6,
+            is_listed: true,
             ports: self.shared.ports(&input.ports),
             ready: input.remote_ready,
             terminating: input.remote_terminating,
             local: input.local,
         };
-        if self.slices.get(&input.key) == Some(&row) {
-            return;
+        if let Some(known) = self.slices.get_mut(&input.key) {
+            known.is_listed = true;
+            if *known == row {
+                return;
+            }
         }
         self.remove_slice(&input.key, touched, removed);
         for endpoint in &row.local {
-            let services = self.of_endpoint.entry(endpoint.address).or_default();
-            if !services.contains(&service) {
-                services.push(service.clone());
-            }
+            self.of_endpoint.entry(endpoint.address).or_default().insert(service.clone());
         }
         let key = SliceKey { namespace: Arc::clone(&service.namespace), name: input.key.name };
         self.of_service.entry(service.clone()).or_default().push(Arc::clone(&key.name));
@@ -336,7 +407,7 @@ impl Rows {
             if !self.has_local(&service, endpoint.address)
                 && let Some(services) = self.of_endpoint.get_mut(&endpoint.address)
             {
-                services.retain(|of| *of != service);
+                services.remove(&service);
                 if services.is_empty() {
                     self.of_endpoint.remove(&endpoint.address);
                 }
@@ -384,6 +455,7 @@ impl Shared {
     fn sweep(&mut self) {
         self.ports.retain(|ports| Arc::strong_count(ports) > 1);
         self.texts.retain(|text| Arc::strong_count(text) > 1);
+        self.texts.shrink_to_fit();
     }
 }
 
@@ -404,7 +476,6 @@ pub(super) mod tests {
     ) -> ServiceInput {
         ServiceInput {
             key: service_key(name),
-            uid: Arc::from(format!("uid-{name}")),
             labels: BTreeMap::new(),
             load_balancer: true,
             class: Some(Arc::from("trunkline.io/load-balancer")),
@@ -502,6 +573,36 @@ pub(super) mod tests {
         rows.change_slices(RowChange::Deleted(slice("b", "web", 2, &here)), &mut touched);
         assert_eq!(touched.gone, [(service_key("web"), ip("10.1.0.5"))]);
         assert!(rows.with_endpoint(&ip("10.1.0.5")).is_empty() && rows.of_service.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_list_removes_what_no_page_has() {
+        let (mut rows, mut touched) = (Rows::default(), Touched::default());
+        let web = |name: &str| service(name, &["10.9.0.1"], TrafficPolicy::Local);
+        let here = [("10.1.0.5", EndpointCondition::Ready)];
+        rows.change_services(RowChange::Listed(vec![web("web"), web("old")]), &mut touched);
+        rows.change_slices(
+            RowChange::Listed(vec![slice("a", "web", 1, &here), slice("b", "old", 1, &here)]),
+            &mut touched,
+        );
+        let page = |is_first, name: &str| RowChange::Page { is_first, rows: vec![web(name)] };
+        // The first attempt to list fails after its first page.
+        rows.change_services(page(true, "old"), &mut touched);
+        rows.change_services(page(true, "new"), &mut touched);
+        rows.change_services(page(false, "web"), &mut touched);
+        assert_eq!(rows.services().count(), 3, "the list is not complete");
+        rows.change_services(RowChange::Listed(Vec::new()), &mut touched);
+        let names: Vec<&str> = rows.services().map(|(key, _)| &*key.name).collect();
+        assert_eq!(names, ["new", "web"]);
+
+        let mut touched = Touched::default();
+        let rows_of_page = vec![slice("a", "web", 1, &here)];
+        rows.change_slices(RowChange::Page { is_first: true, rows: rows_of_page }, &mut touched);
+        assert_eq!(touched, Touched::default(), "nothing changed");
+        rows.change_slices(RowChange::Listed(Vec::new()), &mut touched);
+        assert_eq!(touched.services, [service_key("old")].into());
+        assert_eq!(touched.gone, [(service_key("old"), ip("10.1.0.5"))]);
+        assert_eq!(rows.with_endpoint(&ip("10.1.0.5")), [service_key("web")]);
     }
 
     #[test]

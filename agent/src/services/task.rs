@@ -21,6 +21,7 @@ use trunkline_bgp::rib::Origination;
 
 use super::cache::{self, CacheFile, CachedAddress};
 use super::engine::{Counts, Engine, Former, Output, State, Transition};
+use super::l2::Candidates;
 use super::{
     AppliedPrefixes, ApplyPrefixes, Dependencies, ProxyHealth, ProxyRequests, ProxyState, RowChange,
     ServicePrefixes, ServicesInput,
@@ -33,8 +34,8 @@ use crate::metrics::Metrics;
 const TOGETHER: usize = 4096;
 /// Up to this number of simultaneous changes have an event each. More changes share one event.
 const FEW: usize = 8;
-/// A list with this many rows leaves much free memory behind.
-const LONG_LIST: usize = 1000;
+/// This many changes leave much free memory behind.
+const MANY: usize = 1000;
 /// The time limit for the measurement from an event to a peer.
 const MEASURED: Duration = Duration::from_secs(30);
 
@@ -128,6 +129,7 @@ pub fn spawn(dependencies: Dependencies) -> (Services, JoinHandle<()>) {
         mut stage,
         apply,
         proxy,
+        candidates,
         history,
         metrics,
         notifier,
@@ -148,6 +150,7 @@ pub fn spawn(dependencies: Dependencies) -> (Services, JoinHandle<()>) {
         engine,
         apply,
         proxy,
+        candidates,
         history,
         metrics,
         notifier,
@@ -155,8 +158,15 @@ pub fn spawn(dependencies: Dependencies) -> (Services, JoinHandle<()>) {
         pending: BTreeMap::new(),
         sent_ready: false,
         in_flight: None,
+        many_in_flight: false,
         sample: None,
-        cache: CacheWriter { file: Some(file), pending: BTreeMap::new(), writing: None, failed: false },
+        cache: CacheWriter {
+            file: Some(file),
+            pending: BTreeMap::new(),
+            writing: None,
+            many: false,
+            failed: false,
+        },
     };
     let inputs = Inputs { inbox, plan, local_pods, stage, requests };
     (services, tokio::spawn(task.run(inputs)))
@@ -164,15 +174,15 @@ pub fn spawn(dependencies: Dependencies) -> (Services, JoinHandle<()>) {
 
 fn open_cache(settings: &super::Settings, boot: String) -> (Former, CacheFile) {
     let read = cache::read(&settings.cache, &boot);
-    let (former, addresses) = match read {
-        Ok(Some(addresses)) => (Former::Addresses(addresses.clone()), addresses),
-        Ok(None) => (Former::None, BTreeMap::new()),
+    let path = settings.cache.clone();
+    match read {
+        Ok(Some(addresses)) => (Former::Addresses(addresses), CacheFile::of_last_run(path, boot)),
+        Ok(None) => (Former::None, CacheFile::new(path, boot)),
         Err(error) => {
             tracing::warn!(%error, "service addresses of the last run are not known: all prefixes wait for the Services");
-            (Former::Unreadable, BTreeMap::new())
+            (Former::Unreadable, CacheFile::new(path, boot))
         }
-    };
-    (former, CacheFile::new(settings.cache.clone(), boot, &addresses))
+    }
 }
 
 fn summarize(engine: &Engine) -> Summary {
@@ -196,6 +206,7 @@ struct Task {
     engine: Engine,
     apply: ApplyPrefixes,
     proxy: ProxyRequests,
+    candidates: watch::Sender<Candidates>,
     history: History,
     metrics: Metrics,
     notifier: ChangeNotifier,
@@ -204,6 +215,7 @@ struct Task {
     pending: BTreeMap<IpNet, Option<Origination>>,
     sent_ready: bool,
     in_flight: Option<BoxFuture<'static, Option<AppliedPrefixes>>>,
+    many_in_flight: bool,
     /// A new prefix, and the time of the event that it follows from.
     sample: Option<(IpNet, Instant)>,
     cache: CacheWriter,
@@ -214,17 +226,17 @@ struct CacheWriter {
     file: Option<CacheFile>,
     pending: BTreeMap<IpAddr, Option<CachedAddress>>,
     writing: Option<JoinHandle<(CacheFile, std::io::Result<()>)>>,
+    many: bool,
     failed: bool,
 }
 
-/// Whether the API server's answer had many objects. Their text and their unused fields are free
-/// memory between the rows.
-fn is_long_list(input: &ServicesInput) -> bool {
-    match input {
-        ServicesInput::Services(RowChange::Listed(all)) => all.len() >= LONG_LIST,
-        ServicesInput::Slices(RowChange::Listed(all)) => all.len() >= LONG_LIST,
-        _ => false,
-    }
+/// Whether this is the end of a list. The text and the unused fields of a long list are free memory
+/// between the rows.
+fn ends_list(input: &ServicesInput) -> bool {
+    matches!(
+        input,
+        ServicesInput::Services(RowChange::Listed(_)) | ServicesInput::Slices(RowChange::Listed(_))
+    )
 }
 
 /// The result of a future; pending forever without one.
@@ -279,6 +291,9 @@ impl Task {
                 },
                 applied = done(&mut self.in_flight) => {
                     self.in_flight = None;
+                    if self.many_in_flight {
+                        release_free_memory();
+                    }
                     match applied {
                         Some(applied) => self.measure(applied),
                         None => return,
@@ -300,33 +315,51 @@ impl Task {
     fn take(&mut self, first: ServicesInput, inbox: &mut mpsc::Receiver<ServicesInput>) {
         let now = Instant::now();
         let mut inputs = 0;
-        let mut long_list = false;
+        let mut is_list = false;
         let mut next = Some(first);
         while let Some(input) = next.take() {
             if let ServicesInput::Proxy(state) = &input {
                 self.record_proxy(state);
             }
-            long_list |= is_long_list(&input);
+            is_list |= ends_list(&input);
             self.engine.handle(input, now);
             inputs += 1;
             if inputs <= TOGETHER {
                 next = inbox.try_recv().ok();
             }
         }
-        if long_list {
+        if is_list && self.engine.are_many() {
             release_free_memory();
         }
     }
 
     fn carry_out(&mut self, output: Output, now: Instant) {
-        let Output { prefixes, transitions, cache, interest, check_proxy, changed, added } = output;
+        let Output {
+            prefixes,
+            transitions,
+            cache,
+            interest,
+            check_proxy,
+            candidates,
+            changed,
+            added,
+            settled,
+        } = output;
+        if let Some(candidates) = candidates {
+            self.candidates.send_if_modified(|known| {
+                let differs = *known != candidates;
+                *known = candidates;
+                differs
+            });
+        }
         self.pending.extend(prefixes.changes);
         if let Some(prefix) = added {
             self.sample.get_or_insert((prefix, now));
         }
         if self.in_flight.is_none() && (!self.pending.is_empty() || (prefixes.ready && !self.sent_ready)) {
             self.sent_ready = prefixes.ready;
-            let changes = std::mem::take(&mut self.pending).into_iter().collect();
+            let changes: Vec<_> = std::mem::take(&mut self.pending).into_iter().collect();
+            self.many_in_flight = changes.len() >= MANY;
             self.in_flight = Some((self.apply)(ServicePrefixes { changes, ready: prefixes.ready }));
         }
         if let Some(interest) = interest {
@@ -339,6 +372,11 @@ impl Task {
         self.cache.pending.extend(cache);
         self.cache.begin();
         self.record(&transitions);
+        drop(transitions);
+        if settled && self.engine.are_many() {
+            self.engine.compact();
+            release_free_memory();
+        }
         let summary = summarize(&self.engine);
         let is_new = self.summary.send_if_modified(|known| {
             let differs = *known != summary;
@@ -412,6 +450,7 @@ impl CacheWriter {
         }
         let Some(mut file) = self.file.take() else { return };
         let changes = std::mem::take(&mut self.pending);
+        self.many = changes.len() >= MANY;
         self.writing = Some(tokio::task::spawn_blocking(move || {
             let result = file.write(&changes);
             (file, result)
@@ -420,6 +459,9 @@ impl CacheWriter {
 
     fn written(&mut self, result: Result<(CacheFile, std::io::Result<()>), tokio::task::JoinError>) {
         self.writing = None;
+        if self.many {
+            release_free_memory();
+        }
         let outcome = match result {
             Ok((file, outcome)) => {
                 self.file = Some(file);
@@ -492,6 +534,7 @@ mod tests {
                 let _ = applies.send((prefixes, done));
                 Box::pin(async move { wait.await.ok().map(|()| AppliedPrefixes::default()) })
             }),
+            candidates: watch::Sender::new(Candidates::new()),
             proxy: ProxyRequests { interest, check: Arc::default() },
             history: history.clone(),
             metrics: Metrics::new().unwrap(),

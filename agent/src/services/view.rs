@@ -72,8 +72,8 @@ impl Engine {
             kind,
             policy,
             pool: advertisements::pool(&self.plan, address).map(|pool| pool.name.to_string()),
-            state: self.shown(row.state),
-            reason: row.state.reason(),
+            state: self.shown(row.shown()),
+            reason: row.shown().reason(),
             text: self.text(address, row, now),
             prefixes: self.prefixes(address, row),
             local_ready,
@@ -149,14 +149,20 @@ impl Engine {
     /// State and reason as text, with the fix.
     pub(super) fn text(&self, address: IpAddr, row: &AddressRow, now: Instant) -> String {
         let because = |reason| self.reason_text(address, row, reason, now);
-        match row.state {
+        match row.shown() {
             State::Withheld(reason) => format!("withheld: {}", because(reason)),
+            State::ShuttingDown { reason, .. } if self.known && row.is_l2 => {
+                format!("this node answers until another node does: {}", because(reason))
+            }
             State::ShuttingDown { reason, withdraw_at } if self.known => {
                 let seconds = withdraw_at.saturating_duration_since(now).as_secs_f32().ceil();
                 format!("advertised with GRACEFUL_SHUTDOWN, withdrawn in {seconds} s: {}", because(reason))
             }
             _ if !self.known => {
                 "advertised since before the restart of the agent: the API server has not sent all Services yet".to_owned()
+            }
+            State::Advertised if row.is_l2 => {
+                "this node answers ARP requests and Neighbour Solicitations for the address".to_owned()
             }
             State::Advertised | State::ShuttingDown { .. } => {
                 let collected = self.collect_now(address, row, now);
@@ -192,6 +198,9 @@ impl Engine {
             WithheldReason::NoBgp => {
                 "this node has no BGP peers: select it with the nodeSelector of a Network of mode BGP".to_owned()
             }
+            WithheldReason::NodeExcluded if row.is_l2 => {
+                format!("the node has the label {}: remove the label", label::EXCLUDE_BALANCERS)
+            }
             WithheldReason::NodeExcluded => {
                 let fix = match named(row) {
                     Some(names) => format!("set excludedNodes: Advertise in {names}"),
@@ -209,7 +218,7 @@ impl Engine {
             }
             WithheldReason::NotSelected => self.not_selected(address),
             WithheldReason::NotInPool => {
-                "no ServicePool of mode BGP has the address: add it to spec.addresses of one".to_owned()
+                "no ServicePool has the address: add it to spec.addresses of one".to_owned()
             }
             WithheldReason::NotAllowed => {
                 "externalCIDRs of no ServiceAdvertisement has the address: add a prefix with it to one".to_owned()
@@ -243,7 +252,17 @@ impl Engine {
                 "the rules of the service proxy cannot be seen: the address waits {} ms after its first endpoint",
                 self.settings.settle.as_millis()
             ),
-            WithheldReason::OtherHolder => "another node answers for the address".to_owned(),
+            WithheldReason::OtherHolder => match self.holders.others.get(&address) {
+                Some(node) => format!("{node} answers for the address"),
+                None => "no node answers for the address yet: the nodes elect one".to_owned(),
+            },
+            WithheldReason::NoVlan => {
+                let pool = advertisements::pool(&self.plan, address).map_or("", |pool| &pool.name);
+                format!(
+                    "no device of the Network of ServicePool {pool} is on this node: `trunkline status` shows \
+                     the Network's devices and their faults"
+                )
+            }
             WithheldReason::Unhealthy => "the health check of the address fails".to_owned(),
             WithheldReason::Unknown => reason.to_string(),
         }

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use trunkline_api::manifest::{self, Resource};
+use trunkline_api::names::full_name;
 use trunkline_api::resources::{BgpPeer, Secret};
 use trunkline_api::validate::{self, NeighbourOverlap, ObjectSource};
 
+use super::policies::PolicyObjects;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 
 /// Maximum size of a manifest file in octets: a megabyte is some thousand subnets.
@@ -28,9 +30,19 @@ pub struct Context {
     pub running: Option<Arc<Snapshot>>,
 }
 
+/// The content of a folder without faults.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FolderContent {
+    /// The networks, and all other objects that the plan needs.
+    pub snapshot: Snapshot,
+    /// The objects for the policy task. They are no part of the plan.
+    pub policies: PolicyObjects,
+}
+
 /// Reads and validates the folder.
-pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusal> {
+pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotRefusal> {
     let mut faults = Vec::new();
+    let mut policies = PolicyObjects::default();
     let mut snapshot = Snapshot { labels: context.labels.clone(), ..Snapshot::default() };
     // Kind and name of each resource, and its file.
     let mut origin: BTreeMap<(&'static str, String), PathBuf> = BTreeMap::new();
@@ -59,6 +71,13 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                         Resource::Subnet(subnet) => ("Subnet", subnet.name().to_owned()),
                         Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
                         Resource::AnycastAddress(anycast) => ("AnycastAddress", anycast.name().to_owned()),
+                        Resource::NetworkPolicy(policy) => {
+                            ("NetworkPolicy", full_name(&policy.key.namespace, &policy.key.name))
+                        }
+                        Resource::ClusterNetworkPolicy(policy) => {
+                            ("ClusterNetworkPolicy", policy.name.to_string())
+                        }
+                        Resource::Namespace(metadata) => ("Namespace", metadata.name.clone()),
                     };
                     match origin.get(&key) {
                         // The fault is reported here, because only this function knows the files.
@@ -78,6 +97,9 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
                                 Resource::AnycastAddress(anycast) => {
                                     snapshot.services.anycast.push(*anycast);
                                 }
+                                Resource::NetworkPolicy(policy) => policies.network.push(*policy),
+                                Resource::ClusterNetworkPolicy(policy) => policies.cluster.push(*policy),
+                                Resource::Namespace(metadata) => policies.add_namespace(*metadata),
                             }
                         }
                     }
@@ -137,7 +159,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, SnapshotRefusa
     // Files have no other objects for service addresses.
     snapshot.services.complete = true;
     snapshot.services.anycast_known = true;
-    Ok(snapshot)
+    Ok(FolderContent { snapshot, policies })
 }
 
 /// Whether a file of this name is a manifest.
@@ -227,6 +249,8 @@ fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netpolicy::feed::PolicyInput;
+    use crate::netpolicy::input::Change;
 
     const NETWORK: &str = "apiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {name: rack1}\n\
         spec:\n  netID: 65001\n  type: Underlay\n  mode: BGP\n  nodeSelector: {rack: rack1}\n  config:\n    bgpPeers:\n";
@@ -253,8 +277,12 @@ mod tests {
             folder
         }
 
-        fn read(&self) -> Result<Snapshot, String> {
+        fn content(&self) -> Result<FolderContent, String> {
             read(self.0.path(), &Context::default()).map_err(|refused| refused.to_string())
+        }
+
+        fn read(&self) -> Result<Snapshot, String> {
+            self.content().map(|content| content.snapshot)
         }
     }
 
@@ -325,6 +353,64 @@ mod tests {
         assert!(error.contains("b.yaml: AnycastAddress api: spec.addresses[0]"), "{error}");
     }
 
+    const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+        metadata: {name: web, namespace: shop}\nspec:\n  podSelector: {matchLabels: {app: web}}\n";
+    const CLUSTER_POLICY: &str = "apiVersion: policy.networking.k8s.io/v1beta1\nkind: ClusterNetworkPolicy\n\
+        metadata: {name: base}\nspec:\n  tier: Baseline\n  priority: 10\n  subject: {namespaces: {}}\n";
+
+    #[test]
+    fn policies_reach_the_policy_task_with_their_namespaces() {
+        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: lab\n  labels: {team: a}\n  \
+            annotations: {trunkline.io/policy-mode: audit}\n";
+        let folder = Folder::new(&[("a.yaml", &format!("{POLICY}---\n{CLUSTER_POLICY}---\n{namespace}"))]);
+        let content = folder.content().unwrap();
+        assert_eq!(content.snapshot, Folder::new(&[]).read().unwrap());
+        let [network, cluster, namespaces, _] = content.policies.inputs();
+        let PolicyInput::Network(Change::Listed(network)) = network else { panic!("{network:?}") };
+        assert_eq!(network.len(), 1);
+        assert_eq!(network[0].policy.key.to_string(), "shop/web");
+        let PolicyInput::Cluster(Change::Listed(cluster)) = cluster else { panic!("{cluster:?}") };
+        assert_eq!((cluster.len(), &*cluster[0].policy.name), (1, "base"));
+        let PolicyInput::Namespaces(Change::Listed(namespaces)) = namespaces else {
+            panic!("{namespaces:?}")
+        };
+        let rows: Vec<_> =
+            namespaces.iter().map(|row| (&*row.name, row.labels.iter().count(), row.audit)).collect();
+        assert_eq!(rows, [("lab", 2, true), ("shop", 1, false)]);
+        let name = namespaces[0].labels.get("kubernetes.io/metadata.name");
+        assert_eq!(name, Some("lab"), "the API server adds this label");
+    }
+
+    #[test]
+    fn a_fault_of_a_policy_names_file_line_and_field() {
+        for (text, words) in [
+            (
+                format!("# first\n---\n{POLICY}  ingress:\n  - ports:\n    - port: 80\n    - port: 70000\n"),
+                "a.yaml: line 11: NetworkPolicy web: spec.ingress[0].ports[1].port: 70000 is no port",
+            ),
+            (
+                format!("{POLICY}  ingres: []\n"),
+                "a.yaml: line 6: NetworkPolicy web: spec.ingres: this version does not know the field",
+            ),
+            (format!("{POLICY}extra: 1\n"), "NetworkPolicy web: extra: unknown field `extra`"),
+            (POLICY.replace("name: web", "nam: web"), "metadata.nam: unknown field `nam`"),
+            (POLICY.replace(", namespace: shop", ""), "NetworkPolicy web: metadata.namespace: missing"),
+            (POLICY.replace("io/v1", "io/v2"), "apiVersion: `networking.k8s.io/v2` is not known"),
+            (
+                format!("{CLUSTER_POLICY}  egress:\n  - action: Deny\n    to:\n    - nodes: {{}}\n"),
+                "a.yaml: line 11: ClusterNetworkPolicy base: spec.egress[0].to[0].nodes: this version does not",
+            ),
+            (format!("{POLICY}---\n{POLICY}"), "NetworkPolicy shop/web: metadata.name"),
+            (
+                "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, label: {}}\n".to_owned(),
+                "metadata.label",
+            ),
+        ] {
+            let error = Folder::new(&[("a.yaml", &text)]).content().unwrap_err();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+
     #[test]
     fn changes_of_immutable_fields_are_refused() {
         let folder = Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &subnet("s", "10.1.1.0/24"))]);
@@ -349,6 +435,9 @@ mod tests {
                     Resource::AnycastAddress(anycast) => {
                         validate::validate_anycast(&anycast, ObjectSource::File).unwrap();
                     }
+                    Resource::NetworkPolicy(_)
+                    | Resource::ClusterNetworkPolicy(_)
+                    | Resource::Namespace(_) => {}
                 }
             }
         }

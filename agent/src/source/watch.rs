@@ -17,8 +17,8 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::folder::{self, Context};
-use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use super::folder::{self, Context, FolderContent};
+use crate::plan::intent::SnapshotRefusal;
 
 /// Quiet time after which an edit is complete.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl FolderSource {
     }
 
     /// Reads the folder as it is now.
-    pub async fn read(&mut self, context: Context) -> Result<Snapshot, SnapshotRefusal> {
+    pub async fn read(&mut self, context: Context) -> Result<FolderContent, SnapshotRefusal> {
         let folder = self.folder.clone();
         let outcome = match tokio::task::spawn_blocking(move || folder::read(&folder, &context)).await {
             Ok(outcome) => outcome,
@@ -66,8 +66,8 @@ impl FolderSource {
                 Err(SnapshotRefusal { faults: vec![format!("the manifests could not be read: {error}")] })
             }
         };
-        if let Ok(snapshot) = &outcome {
-            self.files.clone_from(&snapshot.files);
+        if let Ok(content) = &outcome {
+            self.files.clone_from(&content.snapshot.files);
         }
         self.watch();
         outcome

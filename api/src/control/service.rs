@@ -40,6 +40,8 @@ names! {
         NodeNotSelected = "nodeNotSelected",
         /// No ServiceAdvertisement selects the Service.
         NotSelected = "notSelected",
+        /// The node has no device of the L2 pool's Network.
+        NoVlan = "noVlan",
         /// The address is in no ServicePool.
         NotInPool = "notInPool",
         /// The External address is outside of `externalCIDRs`.
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn every_reason_has_a_name_of_its_own() {
         let names: BTreeSet<&str> = WithheldReason::ALL.iter().map(|reason| reason.name()).collect();
-        assert_eq!((WithheldReason::ALL.len(), names.len()), (20, 20));
+        assert_eq!((WithheldReason::ALL.len(), names.len()), (21, 21));
         let later = serde_json::from_value::<WithheldReason>(json!("ofALaterVersion"));
         assert_eq!(later.unwrap(), WithheldReason::Unknown);
     }

@@ -23,6 +23,7 @@
 
 mod crd;
 mod lenient;
+mod network_policy;
 mod node;
 mod object;
 mod reader;
@@ -30,6 +31,7 @@ mod rules;
 
 pub use crd::{crds, manifests};
 pub use lenient::{Lenient, Unreadable};
+pub use network_policy::{ClusterNetworkPolicyObject, NetworkPolicyObject};
 pub use node::node_addresses;
 pub use object::{Kind, NoStatus, Object};
 pub use rules::{Rule, rules};

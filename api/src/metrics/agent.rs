@@ -147,6 +147,27 @@ catalogue! {
             "time for which rules of the service proxy differ from the endpoints; 0 if none differs, or if the rules cannot be seen";
     }
 
+    "Network policies", "With `networkPolicies.enabled`; [network-policies.md](network-policies.md) has the rules. `policy` is `NetworkPolicy NAMESPACE/NAME` or `ClusterNetworkPolicy NAME`; only policies that select pods of this node have series." {
+        POLICY_STATE = Gauge, Code, "trunkline_policy_state" [],
+            "0 loading (the lists of the API server are not complete: the rules of the last run are in force, and new pods wait), 1 in force, 2 retained (the API server does not answer), 3 refused (by the kernel: the former rules are in force, and new pods wait)";
+        POLICIES = Gauge, Count, "trunkline_policies" [], "NetworkPolicies and ClusterNetworkPolicies that the node knows";
+        POLICY_PODS = Gauge, Count, "trunkline_policy_pods" [], "pods of this node that a policy selects";
+        POLICY_OBJECTS = Gauge, Count, "trunkline_policy_objects" ["kind"], "`chains` and `sets` of nftables";
+        POLICY_UNENFORCED = Gauge, Count, "trunkline_policy_unenforced_interfaces" [],
+            "interfaces of pods that a policy selects and whose packets do not pass the node's rules (attachment ipvlan)";
+        POLICY_WAITING = Gauge, Count, "trunkline_policy_waiting_pods" [], "attachments that wait for their rules";
+        POLICY_FAULTY = Gauge, Count, "trunkline_policy_faulty" [],
+            "policies with an entry that matches nothing or denies everything, because this version cannot read it; `trunkline policies` has the fields";
+        POLICY_REPAIRS = Counter, Count, "trunkline_policy_repairs_total" [],
+            "how often another program changed the table of the policies and the agent repaired it; also in `trunkline_kernel_repairs_total`";
+        POLICY_DROPPED = Counter, Count, "trunkline_policy_dropped_total" ["policy", "direction"],
+            "packets that a policy dropped; if several NetworkPolicies isolate a pod, the first one by name counts. The series begins anew when the policy's rules do";
+        POLICY_AUDITED = Counter, Count, "trunkline_policy_audited_total" ["policy", "direction"],
+            "packets that a policy would have dropped, of Namespaces with `trunkline.io/policy-mode: audit`";
+        POLICY_CHANGE = Histogram(WAITS), Seconds, "trunkline_policy_change_seconds" [],
+            "from an event of policies, Namespaces or pods until its change is in the kernel";
+    }
+
     "BGP", "`peer` is the peer's address; a link-local one has its interface (`fe80::1%eth0`). \
      For an unnumbered peer that was not found yet, it is the interface alone. `family` is \
      `ipv4-unicast` or `ipv6-unicast`." {

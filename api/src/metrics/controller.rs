@@ -28,7 +28,9 @@ catalogue! {
             "leader: IPInstances with the address of another IPInstance; any value but 0 is a \
              fault";
         UNSUPPORTED_OBJECTS = Gauge, Count, "trunkline_controller_unsupported_objects" ["kind"],
-            "leader: objects that request an unsupported feature: `NetworkPolicy` (not enforced), `VirtualMachineInstance` (pods of KubeVirt, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
+            "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
+        POLICY_FAULTS = Gauge, Count, "trunkline_controller_policy_faults" ["kind"],
+            "leader: policies with an entry that is not in force as written: `NetworkPolicy`, `ClusterNetworkPolicy`; each has an event `InvalidPolicyEntry` with the entry and its effect";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],

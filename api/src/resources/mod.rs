@@ -25,6 +25,7 @@ mod addresses;
 mod anycast;
 mod ipinstance;
 mod meta;
+mod naming;
 mod network;
 mod node_services;
 mod nodeinfo;
@@ -44,6 +45,7 @@ pub use ipinstance::{
     Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
 };
 pub use meta::{Condition, ConditionStatus, Count, Ignored, ObjectMeta};
+pub use naming::{instance_name, named_address};
 pub use network::{
     AddPath, AttachmentKind, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig,
     NetworkMode, NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role, SecretKeyRef,

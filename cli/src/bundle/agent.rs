@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use trunkline_api::control::{AgentStatus, Events, Peer, PodStatus, Query, Route, Table};
+use trunkline_api::control::{AgentStatus, Events, Peer, PodStatus, PoliciesView, Query, Route, Table};
 
 use super::archive::LARGEST;
 use super::step::{Collection, Sink};
-use crate::{client, events, show};
+use crate::{client, events, policies, show};
 
 /// Timeout of one read; the agent answers from memory.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
@@ -39,7 +39,14 @@ pub(super) fn collect<W: Write>(
         Ok(status)
     })?;
     let Some(status) = status else {
-        for name in ["agent: peers", "agent: events", "agent: pods", "agent: routes", "agent: advertised"] {
+        for name in [
+            "agent: peers",
+            "agent: events",
+            "agent: pods",
+            "agent: policies",
+            "agent: routes",
+            "agent: advertised",
+        ] {
             collection.skip(name, "not requested: the agent does not answer");
         }
         return Ok(None);
@@ -52,6 +59,11 @@ pub(super) fn collect<W: Write>(
     let found = collection.step("agent: peers", ANSWER, move |sink| peers(&path, timeout, sink))?;
     collection.step("agent: events", ANSWER, ask(history))?;
     collection.step("agent: pods", ANSWER, ask(pods))?;
+    if status.policies.is_some() {
+        collection.step("agent: policies", ANSWER, ask(network_policies))?;
+    } else {
+        collection.skip("agent: policies", "there are none: this node enforces no network policies");
+    }
     if status.bgp.is_none() {
         for name in ["agent: routes", "agent: advertised"] {
             collection.skip(name, "there are none: no BGP network is on this node");
@@ -97,6 +109,12 @@ fn pods(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
     let pods: Vec<PodStatus> = client::query_within(socket, Query::Pods, timeout)?;
     sink.text("agent/pods.txt", show::pods(&pods))?;
     sink.json("agent/pods.json", &pods)
+}
+
+fn network_policies(socket: &Path, timeout: Duration, sink: &Sink) -> anyhow::Result<()> {
+    let view: PoliciesView = client::query_within(socket, Query::Policies, timeout)?;
+    sink.text("agent/policies.txt", policies::table(&view) + "\n" + &policies::details(&view))?;
+    sink.json("agent/policies.json", &view)
 }
 
 /// Reads one prefix more than `most`, which shows whether the table has more than `most`.

@@ -207,17 +207,23 @@ fn forwarding(connection: &mut Connection, links: &Links) -> anyhow::Result<Stri
     Ok(text)
 }
 
-/// Lists the agent's NAT table in nftables.
+/// Lists the agent's tables of NAT and of network policies in nftables. Sets of network policies
+/// can have very many elements, so they are left out.
 pub(super) fn nftables(sink: &Sink) -> anyhow::Result<()> {
+    table(sink, "kernel/nftables.txt", &[], "trunkline")?;
+    table(sink, "kernel/nftables-policy.txt", &["--terse"], "trunkline-policy")
+}
+
+fn table(sink: &Sink, file: &str, options: &[&str], name: &str) -> anyhow::Result<()> {
     const WITHIN: Duration = Duration::from_secs(5);
-    let listed = program::run("nft", &["list", "table", "inet", "trunkline"], WITHIN);
-    match listed {
-        Ok(printed) if printed.succeeded => sink.text("kernel/nftables.txt", printed.text),
-        // The table exists only if something is translated.
+    let arguments = [options, &["list", "table", "inet", name]].concat();
+    match program::run("nft", &arguments, WITHIN) {
+        Ok(printed) if printed.succeeded => sink.text(file, printed.text),
+        // A table exists only if it has rules.
         Ok(printed) if printed.text.contains("No such file or directory") => {
-            sink.text("kernel/nftables.txt", "# there is no table inet trunkline\n")
+            sink.text(file, format!("# there is no table inet {name}\n"))
         }
-        Ok(printed) => sink.missing("kernel/nftables.txt", format!("nft: {}", printed.text.trim())),
-        Err(why) => sink.missing("kernel/nftables.txt", why),
+        Ok(printed) => sink.missing(file, format!("nft: {}", printed.text.trim())),
+        Err(why) => sink.missing(file, why),
     }
 }

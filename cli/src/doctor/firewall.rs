@@ -5,26 +5,70 @@
 //! accept packets. So a chain with the policy drop is only a warning. It drops packets that no rule
 //! accepts, without a message.
 
-use std::process::{Command, Stdio};
+use std::io;
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::Finding;
 
-const OWN_TABLES: [&str; 3] = ["trunkline", "trunkline-guard", "trunkline-probes"];
+const OWN_TABLES: [&str; 4] = ["trunkline", "trunkline-guard", "trunkline-policy", "trunkline-probes"];
+/// The tables that legacy iptables has used, and the program that lists them.
+const LEGACY: [(&str, &str); 2] =
+    [("/proc/net/ip_tables_names", "iptables-legacy"), ("/proc/net/ip6_tables_names", "ip6tables-legacy")];
+
+/// The rules of all programs.
+pub(super) struct Rules {
+    /// The chains of nftables, `iptables-nft` included.
+    nftables: anyhow::Result<Value>,
+    /// Legacy iptables: the program and its list of the chain FORWARD. If its tables were never
+    /// used, it has no entry.
+    legacy: Vec<(&'static str, io::Result<Output>)>,
+}
+
+impl Rules {
+    /// Reads the rules of this host.
+    pub(super) fn read() -> Rules {
+        let is_used = |names: &str| {
+            std::fs::read_to_string(names).unwrap_or_default().lines().any(|table| table == "filter")
+        };
+        let list = |program| Command::new(program).args(["-S", "FORWARD"]).stdin(Stdio::null()).output();
+        let legacy = LEGACY.iter().filter(|(names, _)| is_used(names));
+        Rules { nftables: nftables(), legacy: legacy.map(|(_, program)| (*program, list(program))).collect() }
+    }
+
+    /// The names of nftables' tables and chains, and of the chains to which the chain FORWARD of
+    /// legacy iptables jumps.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.nftables.iter().flat_map(names).collect();
+        for output in self.legacy.iter().filter_map(|(_, output)| output.as_ref().ok()) {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let jumps = text.lines().filter_map(|rule| rule.split_once(" -j ")?.1.split(' ').next());
+            names.extend(jumps.map(str::to_owned));
+        }
+        names
+    }
+}
+
+/// The names of the tables and chains in the output of `nft`.
+fn names(ruleset: &Value) -> Vec<String> {
+    let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
+    let names = chains.flat_map(|chain| [chain["table"].as_str(), chain["name"].as_str()]).flatten();
+    names.map(str::to_owned).collect()
+}
 
 /// Checks nftables and legacy iptables.
-pub(super) fn check() -> Vec<Finding> {
-    let mut findings = match nftables() {
-        Ok(ruleset) => dropping(&ruleset),
+pub(super) fn check(rules: &Rules) -> Vec<Finding> {
+    let mut findings = match &rules.nftables {
+        Ok(ruleset) => dropping(ruleset),
         Err(error) => vec![Finding::warning(
             "nftables",
             format!("the rules of nftables cannot be listed: {error:#}"),
             "install nftables (the guard and NAT need it), and run this as root",
         )],
     };
-    findings.extend(legacy());
+    findings.extend(legacy(&rules.legacy));
     findings
 }
 
@@ -71,17 +115,10 @@ fn forward(what: &str) -> Finding {
     )
 }
 
-/// `nft` does not list legacy iptables. If its tables were never used, no check is necessary.
-fn legacy() -> Vec<Finding> {
+/// `nft` does not list legacy iptables.
+fn legacy(lists: &[(&str, io::Result<Output>)]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (names, program) in
-        [("/proc/net/ip_tables_names", "iptables-legacy"), ("/proc/net/ip6_tables_names", "ip6tables-legacy")]
-    {
-        let used = std::fs::read_to_string(names).unwrap_or_default();
-        if !used.lines().any(|table| table == "filter") {
-            continue;
-        }
-        let output = Command::new(program).args(["-S", "FORWARD"]).stdin(Stdio::null()).output();
+    for (program, output) in lists {
         match output {
             Ok(output)
                 if String::from_utf8_lossy(&output.stdout).lines().any(|line| line == "-P FORWARD DROP") =>
@@ -121,5 +158,7 @@ mod tests {
         assert!(found[0].text.contains("inet filter forward"), "{found:?}");
         assert!(found[1].text.contains("inet other input") && found[1].fix.contains("179"), "{found:?}");
         assert_eq!(dropping(&json!({"nftables": []})), []);
+        let found = names(&ruleset);
+        assert!(found.contains(&"DOCKER".to_owned()) && found.contains(&"other".to_owned()), "{found:?}");
     }
 }

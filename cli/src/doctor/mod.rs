@@ -23,6 +23,7 @@ mod cni;
 mod files;
 mod firewall;
 mod host;
+mod policies;
 mod probes;
 mod services;
 mod stopped;
@@ -36,7 +37,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use trunkline_agent::config::Config;
 use trunkline_api::attach::DEFAULT_SOCKET;
-use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query, ServiceView};
+use trunkline_api::control::{AgentStatus, Peer, PodStatus, PoliciesView, Query, ServiceView};
 
 use crate::arguments::{HostArgs, Output};
 use crate::client;
@@ -92,6 +93,8 @@ struct Agent {
     peers: Vec<Peer>,
     pods: Vec<PodStatus>,
     services: Vec<ServiceView>,
+    /// None if the agent enforces no network policies.
+    policies: Option<PoliciesView>,
 }
 
 impl HostArgs {
@@ -139,7 +142,9 @@ impl HostArgs {
         findings.extend(agent.iter().flat_map(|agent| ways_out::check(&agent.status)));
         let services = agent.as_ref().map(|agent| agent.services.as_slice()).unwrap_or_default();
         findings.extend(config.iter().flat_map(|config| services::check(&config.services, services)));
-        findings.extend(firewall::check());
+        let rules = firewall::Rules::read();
+        findings.extend(firewall::check(&rules));
+        findings.extend(policies::check(agent.as_ref().and_then(|agent| agent.policies.as_ref()), &rules));
         findings.extend(cni::check(&self.place, config.as_ref()));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         findings
@@ -147,8 +152,11 @@ impl HostArgs {
 }
 
 fn query_agent(socket: &std::path::Path, timeout: Duration) -> anyhow::Result<Agent> {
+    let status: AgentStatus = client::query_within(socket, Query::Agent, timeout)?;
+    let policies = status.policies.as_ref().map(|_| client::query_within(socket, Query::Policies, timeout));
     Ok(Agent {
-        status: client::query_within(socket, Query::Agent, timeout)?,
+        policies: policies.transpose()?,
+        status,
         peers: client::query_within(socket, Query::Peers { address: None }, timeout)?,
         pods: client::query_within(socket, Query::Pods, timeout)?,
         // An agent without service addresses refuses this query.

@@ -15,6 +15,7 @@ use trunkline_api::control::{
 
 use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
+use crate::policies;
 use crate::services::reason;
 use crate::show;
 use crate::table::duration;
@@ -226,6 +227,8 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
             faults.extend(found.map(|fault| format!("subnet {}: {fault}", subnet.name)));
         }
     }
+    let policies = agent.policies.iter().flat_map(policies::faults);
+    faults.extend(policies.map(|fault| format!("network policies: {fault}")));
     if let Some(bgp) = &agent.bgp {
         faults.extend(bgp.fault.iter().map(|fault| format!("the BGP speaker does NOT RUN: {fault}")));
         let unbound =

@@ -32,7 +32,6 @@
 //!
 //! - [`allocate`]: a pod's request, and why it fails.
 //! - [`state`]: the life cycle of an address.
-//! - [`naming`]: names of IPInstances.
 //! - [`mac`]: MAC addresses.
 //! - `holder`: holders of addresses.
 //! - `subnet`: one subnet.
@@ -40,7 +39,6 @@
 pub mod allocate;
 mod holder;
 pub mod mac;
-pub mod naming;
 pub mod state;
 mod subnet;
 
@@ -54,8 +52,8 @@ use trunkline_api::resources::ValueError;
 
 pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
 pub use mac::Mac;
-pub use naming::{instance_name, named_address};
 pub use state::{State, Step};
+pub use trunkline_api::resources::{instance_name, named_address};
 
 use holder::{Names, Row};
 use mac::Macs;

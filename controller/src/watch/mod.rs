@@ -9,8 +9,8 @@
 //! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
 //! node: the controller handles no others. Services, ServicePools, ServiceAddresses, NodeServices and
-//! EndpointSlices are also watched only during a term, and the metadata of NetworkPolicies for the
-//! reports of unsupported features.
+//! EndpointSlices are also watched only during a term, and NetworkPolicies and ClusterNetworkPolicies
+//! for the reports of their faults.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -23,8 +23,8 @@
 
 pub mod delays;
 mod node_services;
+mod policies;
 mod services;
-mod unsupported;
 
 use std::fmt::Debug;
 use std::pin::pin;

@@ -48,8 +48,8 @@ pub struct Flags {
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
     pub webhook: bool,
 
-    /// Address for admission requests of the API server
-    #[arg(long, default_value = "0.0.0.0:9443")]
+    /// Address for admission requests of the API server; the default is for IPv4 and IPv6
+    #[arg(long, default_value = "[::]:9443")]
     pub webhook_listen: SocketAddr,
 
     /// Service by which the API server reaches the webhook; its names are in the certificate
@@ -142,7 +142,7 @@ pub async fn serve<V: ClusterReader>(
     let metrics = Arc::new(Metrics::register(metrics.registry()).context("the webhook's metrics")?);
     let client_ca = flags.client_ca()?;
     let address = flags.webhook_listen;
-    let listener = tokio::net::TcpListener::bind(address)
+    let listener = trunkline_daemon::http::bind(address)
         .await
         .with_context(|| format!("--webhook-listen {address}: the address cannot be used"))?;
     let served = certificates::Served::new();

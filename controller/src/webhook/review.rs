@@ -259,11 +259,7 @@ impl<V: ClusterReader> Reviewer<V> {
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
     ) -> Result<ReviewResponse, ReviewError> {
-        let mut warning = None;
-        let mut answer = judge::<ServicePoolSpec, ServicePool>(request, async |change| {
-            if let Change::Create(new) | Change::Update(_, new) = &change {
-                warning = service_pool::warning(new);
-            }
+        judge::<ServicePoolSpec, ServicePool>(request, async |change| {
             let reader = self.reader(client).await;
             Ok(match change {
                 Change::Create(new) => service_pool::create(new, &reader.for_owned_addresses().await?),
@@ -275,9 +271,7 @@ impl<V: ClusterReader> Reviewer<V> {
                 }
             })
         })
-        .await?;
-        answer.warnings.extend(warning);
-        Ok(answer)
+        .await
     }
 
     async fn service_advertisement(

@@ -105,3 +105,18 @@ async fn each_listener_serves_only_its_paths() {
     }
     assert!(get_of(Paths::Probes, "GET", "/metrics", &[]).await.contains("serves /healthz and /readyz\n"));
 }
+
+#[tokio::test]
+async fn the_unspecified_ipv6_address_is_for_both_families() {
+    let listener = bind("[::]:0".parse().unwrap()).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for address in ["127.0.0.1", "::1"] {
+        let address: IpAddr = address.parse().unwrap();
+        if address.is_ipv6() && listener.local_addr().unwrap().is_ipv4() {
+            continue; // a kernel without IPv6
+        }
+        TcpStream::connect((address, port)).await.unwrap();
+        let (_, from) = listener.accept().await.unwrap();
+        assert_eq!(from.ip().to_canonical(), address);
+    }
+}

@@ -53,10 +53,10 @@ impl Events {
     }
 
     /// Listens for changes of the agent's nftables tables, and for new chains of all programs.
-    /// Notifications caused by `own_port` are dropped.
-    pub(super) fn open_nftables(own_port: u32) -> io::Result<Events> {
+    /// Notifications caused by `own_ports` are dropped.
+    pub(super) fn open_nftables(own_ports: [u32; 2]) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_NETFILTER)?;
-        SockRef::from(&socket).attach_filter(&nftables_filter(own_port))?;
+        SockRef::from(&socket).attach_filter(&nftables_filter(own_ports))?;
         Events::listen(socket, &[NFTABLES], RECEIVE_BUFFER)
     }
 }
@@ -91,7 +91,7 @@ fn filter(own_port: u32) -> [SockFilter; 16] {
 /// transaction, so the filter follows the messages' lengths. Classic BPF has no loops: the steps
 /// repeat. Offsets are in `nlmsghdr` (length 0, type 4, port 12); after `nfgenmsg`, the first
 /// attribute is the table's name (value at 24).
-fn nftables_filter(own_port: u32) -> Vec<SockFilter> {
+fn nftables_filter([guard, policies]: [u32; 2]) -> Vec<SockFilter> {
     /// More messages than a datagram has.
     const MESSAGES: usize = 96;
     const NAME: [u8; 4] = *b"trun";
@@ -122,8 +122,14 @@ fn nftables_filter(own_port: u32) -> Vec<SockFilter> {
             bpf::INDEX_IS_VALUE, // the next message; beyond the end, its load drops the datagram
         ]
     };
-    let mut filter =
-        vec![bpf::load_word(12), bpf::equal(own_port.to_be(), 0, 1), bpf::DROP, bpf::set_index(0)];
+    // All messages of a datagram belong to one transaction, so they have one port.
+    let mut filter = vec![
+        bpf::load_word(12),
+        bpf::equal(guard.to_be(), 1, 0), // jump to DROP
+        bpf::equal(policies.to_be(), 0, 1),
+        bpf::DROP,
+        bpf::set_index(0),
+    ];
     (0..MESSAGES).for_each(|_| filter.extend(message()));
     filter.push(bpf::KEEP);
     filter
@@ -150,7 +156,7 @@ mod tests {
     #[test]
     fn only_own_tables_and_new_chains_pass_the_nftables_filter() {
         let (sender, receiver) = UnixDatagram::pair().unwrap();
-        SockRef::from(&receiver).attach_filter(&nftables_filter(7)).unwrap();
+        SockRef::from(&receiver).attach_filter(&nftables_filter([7, 8])).unwrap();
         receiver.set_nonblocking(true).unwrap();
         let passes = |messages: &[Vec<u8>]| {
             sender.send(&messages.concat()).unwrap();
@@ -164,6 +170,8 @@ mod tests {
         assert!(passes(&[foreign(), foreign(), own.clone()]), "the third message");
         assert!(passes(&[message(rule, 9, "kube-proxy", 3), own]), "lengths are rounded up");
         assert!(!passes(&[message(rule, 7, "trunkline", 40)]), "own request");
+        assert!(!passes(&[message(rule, 8, "trunkline-policy", 40)]), "own request");
+        assert!(passes(&[message(rule, 9, "trunkline-policy", 40)]));
         assert!(passes(&[message(chain, 9, "nat", 40)]));
         assert!(!passes(&[message(generation, 9, "x", 12)]));
         assert!(!passes(&vec![message(rule, 9, "f", 0); 90]));

@@ -29,7 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::family::IpFamily;
-use crate::netlink::{NetlinkError, Refusal};
+use crate::netlink::{NetlinkError, Refusal, conntrack};
+use crate::plan::policy::{PolicyChange, PolicyTable};
 use crate::plan::{Hop, KernelHost, KernelPlan, LearnedRoute, NatRules, Neighbour, PodPlan};
 
 mod events;
@@ -71,6 +72,12 @@ pub enum KernelError {
         "the guard against spoofed packets is not in force: {0}: correct the cause, or set `guard: {{ enabled: false }}` in agent.yaml and use your own rules"
     )]
     Guard(String),
+    /// The kernel does not have the rules of network policies.
+    #[error("network policies: {0}")]
+    Policies(String),
+    /// The connections of connection tracking.
+    #[error("connection tracking: {0}")]
+    Connections(#[source] std::io::Error),
     /// The owner thread has ended.
     #[error("the kernel thread has ended: restart the agent")]
     Gone,
@@ -149,6 +156,19 @@ pub struct KernelStatus {
     pub ways_out: BTreeMap<IpFamily, (u32, Vec<Hop>)>,
     /// Whether the plan counts packets to unassigned addresses.
     pub unassigned: bool,
+    /// The table of network policies.
+    pub policies: PolicyStatus,
+}
+
+/// The state of the table of network policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyStatus {
+    /// Whether the kernel has all changes so far, and no other program has changed the table since.
+    pub loaded: bool,
+    /// Repairs after changes by other programs.
+    pub repairs: u64,
+    /// The reason why the last change failed.
+    pub fault: Option<String>,
 }
 
 /// The state of the guard.
@@ -193,6 +213,7 @@ pub struct KernelEvents {
     host: watch::Receiver<u64>,
     devices: mpsc::UnboundedReceiver<String>,
     limits: Option<mpsc::UnboundedReceiver<String>>,
+    policies: Option<watch::Receiver<u64>>,
 }
 
 impl KernelEvents {
@@ -200,6 +221,13 @@ impl KernelEvents {
     /// changed, also through an ADD of this agent. The attach flow takes it once.
     pub fn take_limits(&mut self) -> Option<mpsc::UnboundedReceiver<String>> {
         self.limits.take()
+    }
+
+    /// The number of times that another program changed or deleted the table of network policies.
+    /// After each change of the number, the receiver calls [`KernelHandle::set_policies`]. The
+    /// receiver takes it once.
+    pub fn take_policies(&mut self) -> Option<watch::Receiver<u64>> {
+        self.policies.take()
     }
 
     /// The next event; none after the end of the owner thread.
@@ -226,12 +254,14 @@ enum Command {
     Devices(Reply<Vec<OwnDevice>>),
     Nat(Reply<NatRules>),
     Resync(Reply<Result<usize, KernelError>>),
+    SetPolicies(Box<PolicyTable>, Reply<Result<usize, KernelError>>),
 }
 
 /// Commands that overtake the others.
 enum Urgent {
     AddPod(PodPlan, Reply<Result<(), KernelError>>),
     RemovePod(String, Reply<Result<(), KernelError>>),
+    ChangePolicies(Box<PolicyChange>, Reply<Result<(), KernelError>>),
 }
 
 /// A handle of the kernel owner. Cheap to clone. The owner thread ends when the last clone is
@@ -252,6 +282,7 @@ impl KernelHandle {
         let (host_changed, host) = watch::channel(0);
         let (device_gone, devices) = mpsc::unbounded_channel();
         let (limits_touched, limits) = mpsc::unbounded_channel();
+        let (policies_touched, policies) = watch::channel(0);
         let status = Arc::new(Mutex::new(KernelStatus::default()));
         let (repairs, repaired) = watch::channel(Repairs::default());
         let owner = owner::Owner::open(
@@ -260,6 +291,7 @@ impl KernelHandle {
                 host_changed,
                 device_gone,
                 limits_touched,
+                policies_touched,
                 status: Arc::clone(&status),
                 repairs,
             },
@@ -270,7 +302,7 @@ impl KernelHandle {
             .map_err(KernelError::Thread)?;
         Ok((
             KernelHandle { commands, urgent, status, repaired },
-            KernelEvents { host, devices, limits: Some(limits) },
+            KernelEvents { host, devices, limits: Some(limits), policies: Some(policies) },
         ))
     }
 
@@ -331,6 +363,40 @@ impl KernelHandle {
     /// Scans, compares and repairs. Returns the number of repairs.
     pub async fn resync(&self) -> Result<usize, KernelError> {
         self.request(Command::Resync).await?
+    }
+
+    /// Compares the table of network policies with the kernel, and changes only the differences.
+    /// Returns the number of changed kernel objects. An empty table deletes the kernel's table.
+    ///
+    /// # Errors
+    /// [`KernelError::Policies`]: the kernel refused the transaction and keeps its rules.
+    pub async fn set_policies(&self, table: PolicyTable) -> Result<usize, KernelError> {
+        self.request(|reply| Command::SetPolicies(Box::new(table), reply)).await?
+    }
+
+    /// Changes the table of network policies in one transaction. Overtakes other commands.
+    ///
+    /// # Errors
+    /// [`KernelError::Policies`]: the kernel keeps its rules. Call [`Self::set_policies`], because
+    /// the kernel refused the transaction, or another program changed the table, or the table was
+    /// never set.
+    pub async fn change_policies(&self, change: PolicyChange) -> Result<(), KernelError> {
+        self.request_urgent(|reply| Urgent::ChangePolicies(Box::new(change), reply)).await?
+    }
+
+    /// Deletes the tracked connections of these addresses, in the network namespace of the calling
+    /// thread. Returns the number of deleted connections; 0 if the kernel tracks no connections.
+    ///
+    /// # Errors
+    /// [`KernelError::Connections`]: the kernel refused the list or a deletion.
+    pub async fn forget_connections(&self, addresses: Vec<IpAddr>) -> Result<usize, KernelError> {
+        let (reply, answer) = oneshot::channel();
+        let forget = move || {
+            let _ = reply.send(conntrack::forget(&addresses));
+        };
+        let thread = std::thread::Builder::new().name("conntrack".to_owned());
+        thread.spawn(forget).map_err(KernelError::Thread)?;
+        answer.await.map_err(|_| KernelError::Gone)?.map_err(KernelError::Connections)
     }
 
     /// The counters and the last error.

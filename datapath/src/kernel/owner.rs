@@ -24,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::{mpsc, watch};
 
+use self::policies::PolicyKeeper;
 use self::reason::Reason;
 use self::repairs::{RepairKind, Repairs};
 use self::routes::WantedRoutes;
@@ -38,7 +39,7 @@ use crate::netlink::events::{Events, ReadResult};
 use crate::netlink::objects;
 use crate::netlink::{Batch, Connection, NetlinkError, Refusal};
 use crate::nft::guard::Guard;
-use crate::nft::{self, nat, probes};
+use crate::nft::{self, OwnTable, nat, probes};
 use crate::plan::{
     DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget,
     Rule, SUBNET_RULE,
@@ -50,6 +51,7 @@ mod filter;
 mod learned;
 mod links;
 mod notifications;
+mod policies;
 mod reason;
 pub(super) mod repairs;
 mod routes;
@@ -64,6 +66,7 @@ pub(super) struct OwnerChannels {
     pub(super) host_changed: watch::Sender<u64>,
     pub(super) device_gone: mpsc::UnboundedSender<String>,
     pub(super) limits_touched: mpsc::UnboundedSender<String>,
+    pub(super) policies_touched: watch::Sender<u64>,
     pub(super) status: Arc<Mutex<KernelStatus>>,
     pub(super) repairs: watch::Sender<Repairs>,
 }
@@ -94,6 +97,9 @@ pub(super) struct Owner {
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
+    policies: PolicyKeeper,
+    /// Whether the listener for nftables is open.
+    listens: bool,
     channels: OwnerChannels,
     topology: Topology,
     used_tables: BTreeSet<u32>,
@@ -163,6 +169,8 @@ impl Owner {
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
+            policies: PolicyKeeper::default(),
+            listens: false,
             channels,
             topology,
             used_tables,
@@ -216,14 +224,17 @@ impl Owner {
                 None => return,
             };
             let (mut nftables, mut tables_changed, mut translates) = (None, false, false);
+            let mut policies_changed = false;
             loop {
                 if !self.has_tables() {
                     nftables = None;
+                    self.listens = false;
                 } else if let Some(fresh) = self.nftables.take() {
                     let fresh = fresh.register();
                     nftables = fresh
                         .map_err(|error| self.fault(Reason::Nftables, format!("nftables: {error}")))
                         .ok();
+                    self.listens = nftables.is_some();
                 }
                 tokio::select! {
                     biased;
@@ -251,10 +262,14 @@ impl Owner {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
                             Ok(ReadResult::Message) => {
                                 let messages = || ready.get_inner().messages();
-                                tables_changed |= messages().any(|message| nft::is_own_table(&message));
+                                let names = |table| messages().any(|message| nft::own_table(&message) == Some(table));
+                                tables_changed |= names(OwnTable::Planned);
+                                policies_changed |= names(OwnTable::Policies);
                                 translates |= messages().any(|message| nft::is_foreign_nat(&message));
                             }
-                            Ok(ReadResult::Overrun) => (tables_changed, translates) = (true, nft::has_nat()),
+                            Ok(ReadResult::Overrun) => {
+                                (tables_changed, policies_changed, translates) = (true, true, nft::has_nat());
+                            }
                             Ok(ReadResult::WouldBlock) => {
                                 ready.clear_ready();
                                 if std::mem::take(&mut translates) {
@@ -263,15 +278,20 @@ impl Owner {
                                 if std::mem::take(&mut tables_changed) {
                                     self.repair_tables();
                                 }
+                                if std::mem::take(&mut policies_changed) {
+                                    self.policies_disturbed();
+                                }
                             }
                             Err(error) => {
                                 self.fault(Reason::Nftables, format!("nftables' notifications: {error}"));
                                 nftables = None;
+                                self.listens = false;
                             }
                         },
                         Err(error) => {
                             self.fault(Reason::Nftables, format!("nftables' notifications: {error}"));
                             nftables = None;
+                            self.listens = false;
                         }
                     },
                     command = commands.recv() => match command {
@@ -303,6 +323,11 @@ impl Owner {
             }
             Urgent::RemovePod(host_ifname, reply) => {
                 let result = self.remove_pod(&host_ifname);
+                self.report();
+                let _ = reply.send(result);
+            }
+            Urgent::ChangePolicies(change, reply) => {
+                let result = self.change_policies(&change);
                 self.report();
                 let _ = reply.send(result);
             }
@@ -373,6 +398,11 @@ impl Owner {
                 self.report();
                 let _ = reply.send(result);
             }
+            Command::SetPolicies(table, reply) => {
+                let result = self.set_policies(&table);
+                self.report();
+                let _ = reply.send(result);
+            }
         }
     }
 
@@ -415,6 +445,7 @@ impl Owner {
         self.settle_links()?;
         self.settle_addresses();
         self.settle_neighbours(&old.neighbours);
+        self.settle_proxies(&old.proxies);
         self.settle_fdb()?;
         let mut keys: BTreeSet<RouteKey> =
             old.routes.keys().chain(self.plan.routes.keys()).copied().collect();

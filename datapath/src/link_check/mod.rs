@@ -191,6 +191,15 @@ impl LinkChecker {
         }
     }
 
+    /// Announces on a link that this node has an address. Neighbours replace the entry of the
+    /// former holder.
+    ///
+    /// # Errors
+    /// The kernel's: the link does not exist, or is down.
+    pub async fn announce(&self, ifindex: u32, address: IpAddr) -> io::Result<()> {
+        announce(&*self.link(ifindex, IpFamily::of(&address.into()))?, address).await
+    }
+
     fn link(&self, index: u32, family: IpFamily) -> io::Result<Arc<LinkSocket>> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|_, link| link.strong_count() > 0);
@@ -209,18 +218,21 @@ impl LinkChecker {
 impl VerifiedAddress {
     /// Announces on the link that this node has the address.
     pub async fn announce(&self) -> Result<(), LinkCheckError> {
-        let mac = self.link.mac();
-        let frames = match self.check.address {
-            IpAddr::V4(address) => arp::announcements(mac, address).into(),
-            IpAddr::V6(address) => vec![nd::announcement(mac, address)],
-        };
-        for frame in frames {
-            self.link.send(&frame).await.map_err(|error| LinkCheckError::Link {
-                device: self.check.device.clone(),
-                address: self.check.address,
-                error,
-            })?;
-        }
-        Ok(())
+        announce(&self.link, self.check.address).await.map_err(|error| LinkCheckError::Link {
+            device: self.check.device.clone(),
+            address: self.check.address,
+            error,
+        })
     }
+}
+
+async fn announce(link: &LinkSocket, address: IpAddr) -> io::Result<()> {
+    let frames = match address {
+        IpAddr::V4(address) => arp::announcements(link.mac(), address).into(),
+        IpAddr::V6(address) => vec![nd::announcement(link.mac(), address)],
+    };
+    for frame in frames {
+        link.send(&frame).await?;
+    }
+    Ok(())
 }

@@ -34,10 +34,16 @@ impl Events {
     /// kernel doubles it, because it counts its own structures, too.
     pub(crate) fn listen(mut socket: Socket, groups: &[u32], receive_buffer: usize) -> io::Result<Events> {
         socket.bind(&SocketAddr::new(0, 0))?;
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer);
+        let events = Events::new(socket, receive_buffer)?;
         for group in groups {
-            socket.add_membership(*group)?;
+            events.socket.add_membership(*group)?;
         }
+        Ok(events)
+    }
+
+    /// Receives from a bound socket, with a receive buffer as for [`Events::listen`].
+    pub(crate) fn new(socket: Socket, receive_buffer: usize) -> io::Result<Events> {
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer);
         socket.set_non_blocking(true)?;
         Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })
     }

@@ -22,11 +22,13 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+pub(crate) mod conntrack;
 pub(crate) mod events;
 mod ipvlan;
 mod links;
 pub mod lookup;
 pub mod message;
+pub(crate) mod netfilter;
 pub mod objects;
 pub mod tc;
 pub mod vxlan;

@@ -13,8 +13,8 @@
 use std::fmt::Write as _;
 use std::io;
 
-use super::elements::Connection;
 use super::nat::NAME;
+use crate::netlink::netfilter::Connection;
 use crate::plan::{ALTERNATE_TTL, AlternateRules, TRANSIT};
 
 /// Counter of the packets that took an alternate path.
@@ -65,5 +65,6 @@ pub(super) fn render_chains(text: &mut String) {
 /// The counters since the table was loaded; empty without alternate paths.
 pub fn counters() -> io::Result<Vec<(String, u64)>> {
     let found = Connection::open()?.counters(libc::NFPROTO_INET, NAME)?;
-    Ok(found.into_iter().filter(|(name, _)| [FORWARDED, DROPPED].contains(&name.as_str())).collect())
+    let own = found.into_iter().filter(|counter| [FORWARDED, DROPPED].contains(&counter.name.as_str()));
+    Ok(own.map(|counter| (counter.name, counter.packets)).collect())
 }

@@ -25,8 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::elements::{Connection, Element, SetName};
+use super::elements::{Element, SetName};
 use super::{NftError, Table};
+use crate::netlink::netfilter::Connection;
 use crate::netlink::objects::GROUP;
 use crate::plan::{GuardPlan, PodPlan};
 
@@ -291,7 +292,7 @@ pub fn counters() -> std::io::Result<Vec<(String, u64)>> {
     let mut connection = Connection::open()?;
     let mut found = connection.counters(libc::NFPROTO_INET, NAME)?;
     found.extend(connection.counters(libc::NFPROTO_ARP, NAME)?);
-    Ok(found)
+    Ok(found.into_iter().map(|counter| (counter.name, counter.packets)).collect())
 }
 
 /// The protocol number of TCP.

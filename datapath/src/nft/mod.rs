@@ -5,7 +5,8 @@
 //! `nft` loads a table in one transaction. So every packet meets either the old rules or the new
 //! rules. The agent first lists a table, and replaces it only if it differs from the wanted table.
 //! Elements of sets that depend on pods or nodes are written over netlink (`elements`), without
-//! an `nft` process.
+//! an `nft` process. The table of network policies (`policy`) is written over netlink only. Its
+//! rules report packets to `policy_log`.
 //!
 //! Many firewall services run `nft flush ruleset` when they start. This also deletes the agent's
 //! tables. The kernel owner gets notifications (`kernel::events`) and compares the tables after
@@ -16,6 +17,8 @@ pub mod alternate;
 pub(crate) mod elements;
 pub mod guard;
 pub(crate) mod nat;
+pub mod policy;
+pub mod policy_log;
 pub(crate) mod probes;
 mod translated;
 pub mod unassigned;
@@ -44,7 +47,7 @@ pub(crate) enum NftError {
     Elements(#[source] io::Error),
 }
 
-/// Tables of the agent, by family and name.
+/// Tables that follow the plan, by family and name.
 const TABLES: [(i32, &str); 4] = [
     (libc::NFPROTO_INET, nat::NAME),
     (libc::NFPROTO_NETDEV, probes::NAME),
@@ -169,7 +172,7 @@ const CHAIN_TYPE: u16 = 7;
 pub(crate) fn is_foreign_nat(message: &Message<'_>) -> bool {
     let attributes = message.body.get(4..).unwrap_or_default();
     let mut kinds = message::attributes(attributes, &[CHAIN_TYPE], |nla| parse_string(nla.value()));
-    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !is_own_table(message)
+    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && own_table(message).is_none()
 }
 
 /// Whether the network namespace of the calling thread has a NAT chain. nftables does not list the
@@ -185,11 +188,23 @@ pub(crate) fn has_nat() -> bool {
         || chains().is_ok_and(|listed| String::from_utf8_lossy(&listed.stdout).contains("type nat hook"))
 }
 
-/// Whether an nftables notification is about a table of the agent. The message starts with
-/// `nfgenmsg`, whose first octet is the family. Attribute 1 is always the table's name.
-pub(crate) fn is_own_table(message: &Message<'_>) -> bool {
-    let family = message.body.first().copied().map(i32::from);
+/// A table of the agent in a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnTable {
+    /// The table of network policies.
+    Policies,
+    /// A table that follows the plan: NAT, probes, guard.
+    Planned,
+}
+
+/// The agent's table that an nftables notification names. The message starts with `nfgenmsg`, whose
+/// first octet is the family. Attribute 1 is always the table's name.
+pub(crate) fn own_table(message: &Message<'_>) -> Option<OwnTable> {
+    let family = message.body.first().copied().map(i32::from)?;
     let attributes = message.body.get(4..).unwrap_or_default();
-    let name = message::attributes(attributes, &[1], |nla| parse_string(nla.value())).next();
-    TABLES.iter().any(|(own, table)| family == Some(*own) && name.as_deref() == Some(*table))
+    let name = message::attributes(attributes, &[1], |nla| parse_string(nla.value())).next()?;
+    if (family, name.as_str()) == (libc::NFPROTO_INET, policy::NAME) {
+        return Some(OwnTable::Policies);
+    }
+    TABLES.contains(&(family, name.as_str())).then_some(OwnTable::Planned)
 }

@@ -10,8 +10,8 @@ use std::io;
 
 use ipnet::IpNet;
 
-use super::elements::Connection;
 use super::nat::{NAME, word};
+use crate::netlink::netfilter::Connection;
 use crate::plan::{SINK_NAME, UnassignedRules};
 
 const PREFIX: &str = "unassigned_";
@@ -49,9 +49,9 @@ pub struct Counters(Vec<(String, u64)>);
 impl Counters {
     /// Reads the current values from the kernel.
     pub fn read() -> io::Result<Counters> {
-        let mut found = Connection::open()?.counters(libc::NFPROTO_INET, NAME)?;
-        found.retain(|(name, _)| name.starts_with(PREFIX));
-        Ok(Counters(found))
+        let found = Connection::open()?.counters(libc::NFPROTO_INET, NAME)?;
+        let of_subnets = found.into_iter().filter(|counter| counter.name.starts_with(PREFIX));
+        Ok(Counters(of_subnets.map(|counter| (counter.name, counter.packets)).collect()))
     }
 
     /// The value of one Subnet; none if the Subnet has no counter.

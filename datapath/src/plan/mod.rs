@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 mod links;
 mod nft_rules;
+pub mod policy;
 mod routes;
 
 pub use links::*;
@@ -33,6 +34,8 @@ pub struct KernelPlan {
     pub addresses: Option<BTreeSet<IpAddr>>,
     /// Permanent neighbour entries, except pods' entries.
     pub neighbours: BTreeSet<Neighbour>,
+    /// Proxy entries of service addresses: the links on which this node answers for them.
+    pub proxies: BTreeSet<Proxy>,
     /// All FDB entries of the plan's VXLAN devices.
     pub fdb: BTreeSet<FdbEntry>,
     /// Policy rules.

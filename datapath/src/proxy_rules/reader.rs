@@ -17,7 +17,7 @@ use super::{Backend, RuleUpdate, elements, rules};
 use crate::family::IpFamily;
 use crate::netlink::events::{Events, NFTABLES, ReadResult};
 use crate::netlink::message::Message;
-use crate::nft::elements::{Connection, text};
+use crate::netlink::netfilter::{Connection, text};
 
 const GET_TABLES: u16 = request(libc::NFT_MSG_GETTABLE);
 const GET_RULES: u16 = request(libc::NFT_MSG_GETRULE);

@@ -6,22 +6,20 @@
 //! address. The reference plugins check neither. The check for another owner is a wait without
 //! work, and is reported separately.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::attach::{Contender, sandboxes};
+use super::traffic::iperf;
 use super::{Bound, report, warn_if_busy};
 use crate::cni::{self, Sandbox, plugin_path};
 use crate::demo::ms;
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
-use crate::netns::Namespace;
 use crate::progress::step;
-use crate::shell::{Seen, cmd, run, wait_for};
 use crate::stats::{percentile, round};
 use crate::{client, packages, product, uml};
 
@@ -224,36 +222,8 @@ fn wire(fabric: &Fabric) -> Result<(f64, f64)> {
     let (host, other) = (fabric.host("host")?.ns.clone(), fabric.host("reference")?.ns.clone());
     let (mut pods, mut hosts) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        pods.push(iperf(&from, &to, &address)?);
-        hosts.push(iperf(&host, &other, "10.21.0.201")?);
+        pods.push(iperf(&from, &to, &address, SECONDS)?);
+        hosts.push(iperf(&host, &other, "10.21.0.201", SECONDS)?);
     }
     Ok((percentile(&pods, 50.0), percentile(&hosts, 50.0)))
-}
-
-/// Mbit/s from one namespace to an address in another.
-fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
-    let inside = |ns: &Namespace, args: &[&str]| {
-        let mut command = cmd("nsenter", [format!("--net={}", ns.path().display())]);
-        command.arg("iperf3").args(args);
-        command
-    };
-    let mut server =
-        inside(to, &["--server", "--one-off"]).stdout(Stdio::null()).spawn().context("iperf3")?;
-    let outcome = (|| {
-        wait_for("iperf3 to listen", Duration::from_secs(20), || {
-            let sockets =
-                run(cmd("nsenter", [format!("--net={}", to.path().display())]).args(["ss", "-tln"]))?;
-            Ok(Seen::when(sockets.contains(":5201"), || sockets))
-        })?;
-        let seconds = SECONDS.to_string();
-        let text = run(&mut inside(from, &["--json", "--time", &seconds, "--client", address]))?;
-        let report: Value = serde_json::from_str(&text)?;
-        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
-        ensure!(rate > 0.0, "iperf3 printed {text}");
-        Ok(round(rate / 1e6))
-    })();
-    // The server ends by itself after its client.
-    let _ended = server.kill();
-    server.wait()?;
-    outcome
 }

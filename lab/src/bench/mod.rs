@@ -8,6 +8,7 @@ pub(crate) mod guard;
 pub(crate) mod ipam;
 pub(crate) mod l2;
 pub(crate) mod memory;
+pub(crate) mod policy;
 pub(crate) mod scrape;
 pub(crate) mod services;
 pub(crate) mod speakers;

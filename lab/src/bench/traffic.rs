@@ -6,16 +6,19 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::Value;
 use socket2::SockRef;
 
 use crate::netns::Namespace;
-use crate::stats::percentile;
+use crate::shell::{Seen, cmd, run, wait_for};
+use crate::stats::{percentile, round};
 
 /// Duration of one measurement.
 const SLICE: Duration = Duration::from_millis(150);
@@ -92,6 +95,34 @@ impl<'a> Traffic<'a> {
             Ok(f64::from(opened) / start.elapsed().as_secs_f64())
         })
     }
+}
+
+/// Mbit/s of one connection of iperf3 from one namespace to an address in another.
+pub(super) fn iperf(from: &Namespace, to: &Namespace, address: &str, seconds: u32) -> Result<f64> {
+    let inside = |ns: &Namespace, args: &[&str]| {
+        let mut command = cmd("nsenter", [format!("--net={}", ns.path().display())]);
+        command.arg("iperf3").args(args);
+        command
+    };
+    let mut server =
+        inside(to, &["--server", "--one-off"]).stdout(Stdio::null()).spawn().context("iperf3")?;
+    let outcome = (|| {
+        wait_for("iperf3 to listen", Duration::from_secs(20), || {
+            let sockets =
+                run(cmd("nsenter", [format!("--net={}", to.path().display())]).args(["ss", "-tln"]))?;
+            Ok(Seen::when(sockets.contains(":5201"), || sockets))
+        })?;
+        let seconds = seconds.to_string();
+        let text = run(&mut inside(from, &["--json", "--time", &seconds, "--client", address]))?;
+        let report: Value = serde_json::from_str(&text)?;
+        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_default();
+        ensure!(rate > 0.0, "iperf3 printed {text}");
+        Ok(round(rate / 1e6))
+    })();
+    // The server ends by itself after its client.
+    let _ended = server.kill();
+    server.wait()?;
+    outcome
 }
 
 /// Results of two nodes in alternation.

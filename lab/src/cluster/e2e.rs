@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use super::build::Programs;
+use super::cyclonus::{self, Cyclonus};
 use super::layout::{Layout, OUTSIDE};
-use super::{NAME, RealCluster, Settings, exclusions};
+use super::{NAME, RealCluster, Settings, disturb, exclusions};
 use crate::cli::{E2e, Families};
 use crate::fabric::Place;
 use crate::kube::daemon::Daemon;
@@ -92,42 +93,67 @@ fn cut(line: &str) -> String {
 /// `cargo lab e2e`: returns whether no test failed.
 pub(crate) fn command(place: &Place, of: &E2e) -> Result<bool> {
     packages::need_root("cargo lab e2e")?;
+    let cluster = open_or_create(place, of)?;
+    if of.cyclonus {
+        let cyclonus = Cyclonus::build(place, cluster.programs())?;
+        let report = disturbed(&cluster, of, || cyclonus.run(&cluster, place, of.focus.as_deref()))?;
+        for (name, reason) in report.exceptions() {
+            say(&format!("  exception: {name}: {reason}"));
+        }
+        return conclude(
+            &cluster,
+            report.passed(),
+            &report.table(),
+            &report.summary(),
+            &cyclonus::results(place),
+        );
+    }
     let focus = of.focus.as_deref().unwrap_or(EVERY);
-    let cluster = match RealCluster::open(place, NAME)? {
-        Some(cluster) => {
-            check_settings(&cluster, of)?;
-            say("  the cluster of `cargo lab kube up` is used, and stays");
-            cluster
-        }
-        None => {
-            let programs = match Programs::build(place)? {
-                Ok(programs) => programs,
-                Err(missing) => bail!("{missing}"),
-            };
-            let (product, _) = product::build_all(place, product::Profile::Quick)?;
-            let layout = Layout::new(
-                of.nodes.unwrap_or(2),
-                of.racks.unwrap_or(1),
-                of.family.unwrap_or(Families::Dual),
-            )?;
-            let proxy = of.proxy.map_or(Mode::Iptables, Mode::from);
-            RealCluster::up(place, OWN, Settings { layout, proxy }, &programs, &product)?
-        }
-    };
-    let report = run(&cluster, place, focus, of.processes)?;
+    let report = disturbed(&cluster, of, || run(&cluster, place, focus, of.processes))?;
     for (part, reason, tests) in &report.left_out {
         say(&format!("  left out: {part}: {reason} ({tests} tests)"));
     }
     for (name, reason) in &report.skipped {
         say(&format!("  skipped itself: {name}: {}", cut(reason)));
     }
-    if report.failures.is_empty() {
-        println!("{}", report.summary());
+    conclude(&cluster, report.failures.is_empty(), &report.table(), &report.summary(), &results(place))
+}
+
+/// The cluster of `cargo lab kube up`, or a new one.
+fn open_or_create(place: &Place, of: &E2e) -> Result<RealCluster> {
+    if let Some(cluster) = RealCluster::open(place, NAME)? {
+        check_settings(&cluster, of)?;
+        say("  the cluster of `cargo lab kube up` is used, and stays");
+        return Ok(cluster);
+    }
+    let programs = match Programs::build(place)? {
+        Ok(programs) => programs,
+        Err(missing) => bail!("{missing}"),
+    };
+    let (product, _) = product::build_all(place, product::Profile::Quick)?;
+    let layout =
+        Layout::new(of.nodes.unwrap_or(2), of.racks.unwrap_or(1), of.family.unwrap_or(Families::Dual))?;
+    let proxy = of.proxy.map_or(Mode::Iptables, Mode::from);
+    RealCluster::up(place, OWN, Settings { layout, proxy }, &programs, &product)
+}
+
+/// Runs `work`, with disturbances if the command line has an interval.
+fn disturbed<T>(cluster: &RealCluster, of: &E2e, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(seconds) = of.disturb else { return work() };
+    let (report, turns) = disturb::during(cluster, Duration::from_secs(seconds), work)?;
+    say(&format!("  {turns} restarts and kills of agents, controllers and kube-proxies meanwhile"));
+    Ok(report)
+}
+
+/// Prints the result, and the folders of logs after a failure; returns whether all passed.
+fn conclude(cluster: &RealCluster, passed: bool, table: &str, summary: &str, logs: &Path) -> Result<bool> {
+    if passed {
+        println!("{summary}");
         return Ok(true);
     }
-    println!("\n{}\n{}", report.table(), report.summary());
-    println!("logs of the tests: {}", results(place).display());
-    println!("logs of the cluster: {}", cluster.gather(&report.table())?.display());
+    println!("\n{table}\n{summary}");
+    println!("logs of the tests: {}", logs.display());
+    println!("logs of the cluster: {}", cluster.gather(table)?.display());
     Ok(false)
 }
 

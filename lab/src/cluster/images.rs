@@ -20,6 +20,8 @@ pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
 /// CoreDNS has its own name: no image is replaced.
 pub(super) const COREDNS: &str = "trunkline-lab/coredns:1";
 pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.53";
+/// cyclonus' packages have this name.
+const WORKER: &str = "mfenwick100/cyclonus-worker:latest";
 
 /// What a container runs by default.
 #[derive(Default)]
@@ -53,6 +55,22 @@ pub(super) fn make(programs: &Programs) -> Result<()> {
         web(programs)?;
         iptables(programs)
     })
+}
+
+/// Makes the archive of the image of cyclonus' pods, if it does not exist yet: agnhost, and the
+/// worker that sends a pod's probes.
+pub(super) fn worker(programs: &Programs, worker: &Path) -> Result<PathBuf> {
+    let folder = worker.parent().and_then(Path::file_name).context("the worker's folder")?;
+    let root = Root::create(programs, &format!("cyclonus-{}", folder.to_string_lossy()))?;
+    if !root.archive.is_file() {
+        step("image of cyclonus' pods", || {
+            root.copy(programs.pods(), "agnhost")?;
+            root.copy(worker, "worker")?;
+            root.folder("tmp")?;
+            root.pack(&[WORKER.to_owned()], &Start { entrypoint: &["/agnhost"], command: &["pause"] })
+        })?;
+    }
+    Ok(root.archive)
 }
 
 /// Makes the archive of Trunkline's image from its root folder.

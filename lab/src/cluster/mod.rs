@@ -12,6 +12,7 @@
 //! forward    the API server on the machine's loopback
 //! disturb    restarts and kills of its parts
 //! e2e, exclusions   upstream's tests, their results as a table; the tests that are left out, with reasons
+//! cyclonus   the generated cases of network policies of cyclonus
 //! ```
 //!
 //! [`crate::kube`] has an API server only, with the other parts of Kubernetes simulated. It starts
@@ -20,6 +21,7 @@
 pub(crate) mod build;
 mod control;
 mod coredns;
+mod cyclonus;
 pub(crate) mod disturb;
 pub(crate) mod e2e;
 mod exclusions;

@@ -147,6 +147,8 @@ impl Panel {
 const SESSION: &[(i64, &str)] =
     &[(1, "Idle"), (2, "Connect"), (3, "Active"), (4, "OpenSent"), (5, "OpenConfirm"), (6, "Established")];
 const YES_NO: &[(i64, &str)] = &[(0, "no"), (1, "yes")];
+/// The states of the rules of network policies.
+const POLICY_STATE: &[(i64, &str)] = &[(0, "loading"), (1, "in force"), (2, "retained"), (3, "refused")];
 
 pub(crate) fn all() -> Vec<Dashboard> {
     vec![

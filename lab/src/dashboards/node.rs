@@ -1,7 +1,7 @@
 //! One node: its sessions, its kernel, its pods.
 
 use super::View::{Series, Stat, Table};
-use super::{Bounds, Dashboard, Panel, Row, SESSION, YES_NO};
+use super::{Bounds, Dashboard, POLICY_STATE, Panel, Row, SESSION, YES_NO};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -120,6 +120,39 @@ pub(super) fn dashboard() -> Dashboard {
                         &[("sum by (reason) (rate(trunkline_guard_dropped_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
                         "Forbidden packets of pods and foreign hosts per second, by reason.")
                         .alert("TrunklineGuardDrops"),
+                ],
+            },
+            Row {
+                title: "Network policies",
+                panels: vec![
+                    Panel::new(Stat, "State", "short", "attach", &[("max(trunkline_policy_state{instance=~\"$node\"} != 1) or max(trunkline_policy_state{instance=~\"$node\"})", "state")],
+                        "refused: the kernel has the last accepted rules. loading: it has the rules of the last run. In both states new pods wait.")
+                        .words(POLICY_STATE).bad(Bounds::Above(3.0)).alert("TrunklinePolicyRefused"),
+                    Panel::new(Stat, "Waiting pods", "short", "attach", &[("sum(trunkline_policy_waiting_pods{instance=~\"$node\"})", "waiting")],
+                        "Attachments that wait for their rules.").alert("TrunklinePolicyLoading"),
+                    Panel::new(Stat, "Unenforced interfaces", "short", "attach", &[("sum(trunkline_policy_unenforced_interfaces{instance=~\"$node\"})", "unenforced")],
+                        "Interfaces of pods that a policy selects, with attachment ipvlan: they are not protected.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklinePolicyUnenforced"),
+                    Panel::new(Stat, "Faulty policies", "short", "attach", &[("max(trunkline_policy_faulty{instance=~\"$node\"})", "faulty")],
+                        "Policies with an entry that this version cannot read; `trunkline policies` has the fields.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklinePolicyFaulty"),
+                    Panel::new(Series, "Policies and selected pods", "short", "attach",
+                        &[("max(trunkline_policies{instance=~\"$node\"})", "policies"), ("sum(trunkline_policy_pods{instance=~\"$node\"})", "pods"),
+                          ("sum by (kind) (trunkline_policy_objects{instance=~\"$node\"})", "{{kind}}")],
+                        "Policies that the node knows, pods of the node that a policy selects, and the chains and sets in nftables.").width(8),
+                    Panel::new(Series, "Dropped packets", "pps", "attach",
+                        &[("sum by (policy, direction) (rate(trunkline_policy_dropped_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_policy_state{instance=~\"$node\"})", "{{policy}} {{direction}}")],
+                        "Packets that a policy dropped per second, by policy and direction; `trunkline policies NAME` has each rule.").width(8),
+                    Panel::new(Series, "Audited packets", "pps", "attach",
+                        &[("sum by (policy, direction) (rate(trunkline_policy_audited_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_policy_state{instance=~\"$node\"})", "{{policy}} {{direction}}")],
+                        "Packets per second that a policy would have dropped, of Namespaces in audit mode.").width(8),
+                    Panel::new(Series, "From an event to the kernel", "s", "attach",
+                        &[("histogram_quantile(0.99, sum by (le) (increase(trunkline_policy_change_seconds_bucket{instance=~\"$node\"}[$__rate_interval])))", "99 %")],
+                        "The time from an event of policies, Namespaces or pods until the kernel has its change, 99th percentile of each interval with an event."),
+                    Panel::new(Series, "Repairs", "short", "attach",
+                        &[("increase(trunkline_policy_repairs_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
+                        "How often another program changed the table of the policies and the agent restored it, per interval.")
+                        .alert("TrunklineKernelChangedByOthers"),
                 ],
             },
             Row {

@@ -1,6 +1,6 @@
 //! Steps of the tour on a service address: an AnycastAddress of one node in each rack, with a
-//! program behind it. This is the kind of service address that needs no cluster; the addresses of
-//! Kubernetes' Services follow the same rules.
+//! program behind it. This is the kind of service address that needs no cluster; a Service of
+//! Kubernetes has its own steps ([`super::load_balancer`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -154,15 +154,22 @@ impl<'a> Tour<'a> {
         client::end_agent(host, Signal::KILL)?;
         std::thread::sleep(AWAY);
         client::start_agent(host)?;
+        self.wait_restored(node)?;
+        std::thread::sleep(AFTER);
+        let attempts = end(clients);
+        Ok((attempts, monitors.iter().map(|monitor| monitor.removed(prefixes).len()).sum()))
+    }
+
+    /// Waits until an agent that has started has its sessions, and its ToRs retain no stale route.
+    pub(super) fn wait_restored(&self, node: &'a str) -> Result<()> {
+        let host = self.fabric.host(node)?;
         client::wait_established(host, PATIENCE)?;
         client::wait_bfd(host, PATIENCE)?;
         for (tor, address) in self.tors_of(node)? {
             routers::wait_neighbour(self.fabric.host(tor)?, &address, true, PATIENCE)?;
             routers::wait_nothing_stale(self.fabric.host(tor)?, &address, PATIENCE)?;
         }
-        std::thread::sleep(AFTER);
-        let attempts = end(clients);
-        Ok((attempts, monitors.iter().map(|monitor| monitor.removed(prefixes).len()).sum()))
+        Ok(())
     }
 
     fn clients(&self) -> Result<Vec<Connections>> {
@@ -183,11 +190,11 @@ impl<'a> Tour<'a> {
     }
 }
 
-fn end(clients: Vec<Connections>) -> Vec<Attempt> {
+pub(super) fn end(clients: Vec<Connections>) -> Vec<Attempt> {
     clients.into_iter().flat_map(Connections::end).collect()
 }
 
-fn failures(attempts: &[Attempt]) -> usize {
+pub(super) fn failures(attempts: &[Attempt]) -> usize {
     attempts.iter().filter(|it| it.outcome != Outcome::Served).count()
 }
 

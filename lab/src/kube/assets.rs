@@ -33,6 +33,38 @@ pub(crate) struct Assets {
     pub kubectl: PathBuf,
 }
 
+/// The programs of an API server, and kube-proxy.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub assets: Assets,
+    pub proxy: PathBuf,
+}
+
+impl Programs {
+    /// Finds or builds the programs. The inner error names the missing part.
+    pub(crate) fn find(place: &Place) -> Result<Result<Self, String>> {
+        let assets = match Assets::find(place)? {
+            Ok(assets) => assets,
+            Err(missing) => return Ok(Err(missing)),
+        };
+        Ok(Assets::proxy(place)?.map(|proxy| Self { assets, proxy }))
+    }
+
+    /// Like [`Self::find`], but builds nothing. The inner error names the command that does.
+    pub(crate) fn find_built(place: &Place) -> Result<Result<Self, String>> {
+        let named = std::env::var_os(VARIABLE);
+        let has_all = |folder: &Path| PROGRAMS.iter().chain([&PROXY]).all(|it| folder.join(it).is_file());
+        if named.is_some_and(|folder| has_all(Path::new(&folder)))
+            || Module::open(place)?.is_built(&as_packages(&packages()))?
+        {
+            return Self::find(place);
+        }
+        Ok(Err(
+            "`cargo lab kube build` builds kube-apiserver and kube-proxy, once for this machine".to_owned()
+        ))
+    }
+}
+
 impl Assets {
     /// Finds or builds the programs. The inner error names the missing part. With this error, a
     /// test is skipped.
@@ -102,9 +134,8 @@ impl Assets {
 /// The folder with the programs that Go built; the inner error reports the missing part.
 fn built(place: &Place) -> Result<Result<PathBuf, String>> {
     let module = Module::open(place)?;
-    let programs = PROGRAMS.iter().chain([&PROXY]);
-    let packages: Vec<String> = programs.map(|program| format!("k8s.io/kubernetes/cmd/{program}")).collect();
-    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let packages = packages();
+    let packages = as_packages(&packages);
     let first = || say("  Kubernetes is built from source, once for this machine: five minutes on two cores");
     match module.build(&packages, first)? {
         Ok(()) => Ok(Ok(module.folder(packages[0])?)),
@@ -113,4 +144,13 @@ fn built(place: &Place) -> Result<Result<PathBuf, String>> {
             PROGRAMS.join(", ")
         ))),
     }
+}
+
+/// The Go packages of all programs.
+fn packages() -> Vec<String> {
+    PROGRAMS.iter().chain([&PROXY]).map(|program| format!("k8s.io/kubernetes/cmd/{program}")).collect()
+}
+
+fn as_packages(packages: &[String]) -> Vec<&str> {
+    packages.iter().map(String::as_str).collect()
 }

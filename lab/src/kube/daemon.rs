@@ -118,7 +118,8 @@ impl Daemon {
         })
     }
 
-    fn exited(&mut self) -> Result<Option<ExitStatus>> {
+    /// The exit status, if the process has ended.
+    pub(crate) fn exited(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?)
     }
 

@@ -4,56 +4,94 @@
 //! namespace. The module copies octets between them. A node in a namespace then needs no route to
 //! the machine, and a test's kubeconfig is the same in both namespaces.
 
-use std::net::{SocketAddr, TcpListener};
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use tokio::net::TcpStream;
-use tokio::runtime::Runtime;
 
 use crate::netns::Namespace;
+
+/// The open connections, both ends of each; none after the end.
+type Open = Arc<Mutex<Option<BTreeMap<u64, [TcpStream; 2]>>>>;
 
 /// A forwarded port: connections to a port on 127.0.0.1 of a namespace reach a port of the machine,
 /// until this value is dropped.
 pub(crate) struct Doorway {
-    task: tokio::task::JoinHandle<()>,
+    listener: TcpListener,
+    thread: Option<JoinHandle<()>>,
+    open: Open,
 }
 
 impl Doorway {
     /// Forwards connections to this address in a namespace to `server`, from the namespace of the
-    /// runtime's threads.
-    pub(crate) fn open(
-        runtime: &Runtime,
-        into: &Namespace,
-        at: SocketAddr,
-        server: SocketAddr,
-    ) -> Result<Self> {
+    /// calling thread.
+    pub(crate) fn open(into: &Namespace, at: SocketAddr, server: SocketAddr) -> Result<Self> {
         let listener = into
             .within(|| Ok(TcpListener::bind(at)?))
             .with_context(|| format!("{at} in namespace {}", into.name()))?;
-        listener.set_nonblocking(true)?;
-        let _reactor = runtime.enter();
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        Ok(Self { task: runtime.spawn(serve(listener, server)) })
+        let accepted = listener.try_clone()?;
+        let open: Open = Arc::new(Mutex::new(Some(BTreeMap::new())));
+        let served = Arc::clone(&open);
+        let thread = std::thread::spawn(move || serve(&accepted, server, &served));
+        Ok(Self { listener, thread: Some(thread), open })
     }
 }
 
 impl Drop for Doorway {
     fn drop(&mut self) {
-        self.task.abort();
+        // Ends `accept`.
+        let _ended = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for stream in open.into_iter().flatten().flat_map(|(_, ends)| ends) {
+            let _closed = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 
-async fn serve(listener: tokio::net::TcpListener, server: SocketAddr) {
-    // If the task is aborted, this and every connection end.
-    let mut connections = tokio::task::JoinSet::new();
-    while let Ok((mut inside, _)) = listener.accept().await {
-        connections.spawn(async move {
+fn serve(listener: &TcpListener, server: SocketAddr, open: &Open) {
+    for number in 0.. {
+        let Ok((inside, _)) = listener.accept() else { return };
+        let open = Arc::clone(open);
+        std::thread::spawn(move || {
             // If the server does not listen, the connection in the namespace ends at once, as in an
             // outage.
-            if let Ok(mut outside) = TcpStream::connect(server).await {
-                let _broken = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
-            }
+            let _broken = forward(number, inside, server, &open);
         });
-        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Copies in both directions until both have ended.
+fn forward(number: u64, inside: TcpStream, server: SocketAddr, open: &Open) -> std::io::Result<()> {
+    let outside = TcpStream::connect(server)?;
+    // The ends of the connection choose when to send. Delayed acknowledgements would add 40 ms.
+    for end in [&inside, &outside] {
+        end.set_nodelay(true)?;
+    }
+    let ends = [inside.try_clone()?, outside.try_clone()?];
+    match &mut *open.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(open) => drop(open.insert(number, ends)),
+        None => return Ok(()),
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| copy(&inside, &outside));
+        copy(&outside, &inside);
+    });
+    if let Some(open) = &mut *open.lock().unwrap_or_else(PoisonError::into_inner) {
+        open.remove(&number);
+    }
+    Ok(())
+}
+
+/// Copies one direction. Its end is the end of the other stream's input; an error ends both.
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    if std::io::copy(&mut from, &mut to).is_ok() {
+        let _gone = to.shutdown(Shutdown::Write);
+    } else {
+        let _gone = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 }

@@ -20,7 +20,34 @@ use crate::shell::{giving_way, run};
 const MODULE: &str = "lab/kubernetes";
 
 /// Packages of other projects, by their beginning, and the folder of the module that requires them.
-const FOREIGN: [(&str, &str); 1] = [("go.universe.tf/metallb/", "metallb")];
+const FOREIGN: [(&str, &str); 2] =
+    [("go.universe.tf/metallb/", "metallb"), ("github.com/projectcalico/calico/", "felix")];
+
+/// The module with the CRD of ClusterNetworkPolicies. Go verifies its checksum with its own checksum
+/// database.
+const NETWORK_POLICY_API: &str = "sigs.k8s.io/network-policy-api@v0.3.0";
+
+/// The source of the network policy API: its folder among Go's modules. The inner error names the
+/// missing part of this machine.
+#[cfg(feature = "suite")]
+pub(crate) fn network_policy_api(place: &Place) -> Result<Result<PathBuf, String>> {
+    let Some(go) = find_go() else {
+        return Ok(Err(
+            "no CRD of ClusterNetworkPolicies: install Go (https://go.dev/dl), which loads its module"
+                .to_owned(),
+        ));
+    };
+    let mut command = giving_way(go);
+    command.args(["mod", "download", "-json", NETWORK_POLICY_API]).current_dir(cache::folder(place)?);
+    let loaded = match run(&mut command) {
+        Ok(loaded) => loaded,
+        Err(e) => {
+            return Ok(Err(format!("no CRD of ClusterNetworkPolicies: Go cannot load its module: {e:#}")));
+        }
+    };
+    let module: serde_json::Value = serde_json::from_str(&loaded)?;
+    Ok(Ok(PathBuf::from(module["Dir"].as_str().context("the folder of the module")?)))
+}
 
 /// Go on PATH, or in the folder of its own archive.
 pub(crate) fn find_go() -> Option<PathBuf> {
@@ -79,13 +106,14 @@ impl Module {
         Ok(PathBuf::from(folder.trim()))
     }
 
-    /// The source of MetalLB: its folder among Go's modules.
-    pub(crate) fn metallb_source(&self, go: &Path) -> Result<PathBuf> {
-        let own = self.source.join("metallb");
-        run(self.go(go, &["mod", "download", "go.universe.tf/metallb"]).current_dir(&own))?;
-        let mut command = self.go(go, &["list", "-m", "-f", "{{.Dir}}", "go.universe.tf/metallb"]);
-        let folder = run(command.current_dir(own))?;
-        Ok(PathBuf::from(folder.trim()))
+    /// The source of another project's module: its folder among Go's modules. `folder` is the lab's
+    /// module that requires it.
+    pub(crate) fn foreign_source(&self, go: &Path, folder: &str, module: &str) -> Result<PathBuf> {
+        let own = self.source.join(folder);
+        run(self.go(go, &["mod", "download", module]).current_dir(&own))?;
+        let mut command = self.go(go, &["list", "-m", "-f", "{{.Dir}}", module]);
+        let source = run(command.current_dir(own))?;
+        Ok(PathBuf::from(source.trim()))
     }
 
     /// Builds the programs that are missing; `first` runs before a build. The inner error names the

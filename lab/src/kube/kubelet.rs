@@ -9,17 +9,16 @@
 //!                                 └─ status ──────► phase, addresses, readiness, what a container said last
 //! ```
 //!
-//! The lab has stand-ins for hybridnet's programs: its daemon is a listening socket, and its plugin
-//! returns the addresses of a pod's IPInstances without a data path. MetalLB's speaker has a stand-in
-//! that does nothing. A pod's own containers do not
-//! run: only a sandbox and its addresses matter. A manifest's folders of the host are the node's
-//! folders: see [`crate::host`]. The node also gets a `/opt` of its own here.
+//! The lab has stand-ins for hybridnet's programs ([`super::hybridnet`]), and one for MetalLB's
+//! speaker that does nothing. A pod's own containers do not run: only a sandbox and its addresses
+//! matter. An [`Observer`] sees each sandbox before its plugin runs. A manifest's folders of the host
+//! are the node's folders: see [`crate::host`]. The node also gets a `/opt` of its own here.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -34,6 +33,7 @@ use trunkline_api::resources::IPInstanceSpec;
 use super::Cluster;
 use super::daemon::Daemon;
 use super::doorway::Doorway;
+use super::hybridnet;
 use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
 use crate::host::Host;
@@ -50,9 +50,26 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Parts of the names of images that have a stand-in.
 const STAND_INS: [&str; 2] = ["hybridnet", "metallb"];
 
-/// The configuration of hybridnet's chart.
-const HYBRIDNET: &str = r#"{"name": "hybridnet", "cniVersion": "0.3.1", "plugins": [
-    {"type": "hybridnet", "server_socket": "/run/cni/hybridnet.sock"}, {"type": "bandwidth", "capabilities": {"bandwidth": true}}]}"#;
+/// Receives the starts and ends of sandboxes.
+pub(crate) trait Observer: Send + Sync {
+    /// A sandbox exists, and no plugin has run.
+    fn created(&self, pod: &Pod, sandbox: &Sandbox, plugin: Plugin) -> Result<()>;
+    /// A pod ends, and its sandbox still exists.
+    fn ended(&self, uid: &str);
+    /// Felix on a node enforces policies.
+    fn felix_ready(&self, node: &str);
+}
+
+/// The plugin of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plugin {
+    Trunkline,
+    /// The stand-in for hybridnet's plugin.
+    Hybridnet {
+        /// Whether Felix is ready on the node.
+        felix_ready: bool,
+    },
+}
 
 /// An image in the lab.
 #[derive(Debug, Clone)]
@@ -71,6 +88,9 @@ pub(crate) struct Kubelet<'a> {
     image: &'a Image,
     podman: Podman<'a>,
     pods: BTreeMap<String, Running>,
+    /// The program of Felix, which runs beside the stand-in of hybridnet's daemon.
+    pub(super) felix: Option<PathBuf>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
     /// Number of the node's boots. The boot ID is derived from it.
     boots: u32,
     _doorway: Doorway,
@@ -95,12 +115,17 @@ enum State {
         sandbox: Box<Sandbox>,
         plugins: Vec<Value>,
         addresses: Vec<IpAddr>,
+        hybridnet: Option<hybridnet::Attachment>,
     },
-    /// A stand-in for a program that the lab does not have, with the socket of hybridnet's daemon.
-    StandIn(
-        #[expect(dead_code, reason = "the value keeps the socket open as long as the pod runs")]
-        Option<UnixListener>,
-    ),
+    /// A stand-in for a program that the lab does not have, with hybridnet's daemon.
+    StandIn(Option<hybridnet::Node>),
+}
+
+/// The result of an ADD.
+struct Attached {
+    plugins: Vec<Value>,
+    addresses: Vec<IpAddr>,
+    hybridnet: Option<hybridnet::Attachment>,
 }
 
 struct Started {
@@ -136,6 +161,8 @@ impl<'a> Kubelet<'a> {
             image,
             podman: Podman::on(host, &[])?,
             pods: BTreeMap::new(),
+            felix: None,
+            observer: None,
             boots: 1,
             _doorway: cluster.doorway(&host.ns)?,
         };
@@ -192,6 +219,7 @@ impl<'a> Kubelet<'a> {
                     self.start(pod).unwrap_or_else(|e| State::Failed(format!("{e:#}")))
                 }
                 Some(State::Container { started, restarts }) => self.watch(pod, started, restarts)?,
+                Some(State::StandIn(Some(node))) => self.watch_hybridnet(node),
                 Some(other) => other,
             };
             let mut running = Running { pod: pod.clone(), state, reported };
@@ -353,15 +381,22 @@ impl<'a> Kubelet<'a> {
         if !pod.contains("daemon") {
             return Ok(State::StandIn(None));
         }
-        let listener = self.host.within(|| {
-            std::fs::create_dir_all("/run/cni")?;
-            let _left = std::fs::remove_file("/run/cni/hybridnet.sock");
-            // hybridnet's init container does the same.
-            std::fs::create_dir_all("/etc/cni/net.d")?;
-            std::fs::write("/etc/cni/net.d/06-hybridnet.conflist", HYBRIDNET)?;
-            Ok(UnixListener::bind("/run/cni/hybridnet.sock")?)
-        })?;
-        Ok(State::StandIn(Some(listener)))
+        let node = hybridnet::Node::start(self.host, self.cluster, self.felix.as_deref())?;
+        Ok(State::StandIn(Some(node)))
+    }
+
+    /// Reports an ended Felix, which the next sync starts again.
+    fn watch_hybridnet(&self, mut node: hybridnet::Node) -> State {
+        if let Err(ended) = node.still_running() {
+            return State::Failed(format!("{ended:#}"));
+        }
+        if !node.ready {
+            node.probed(self.probe(hybridnet::HEALTH, "/readiness"));
+            if let (true, Some(observer)) = (node.ready, &self.observer) {
+                observer.felix_ready(self.node());
+            }
+        }
+        State::StandIn(Some(node))
     }
 
     /// Creates a sandbox and attaches it by the first configuration, as a container runtime does.
@@ -371,31 +406,46 @@ impl<'a> Kubelet<'a> {
             .sh("cd /etc/cni/net.d && ls | grep -E '[.](conflist|conf|json)$' | head -1 | xargs -r cat")?;
         ensure!(!list.is_empty(), "network plugin not ready: no configuration in /etc/cni/net.d");
         let list: Value = serde_json::from_str(&list).context("the first configuration in /etc/cni/net.d")?;
-        let mut sandbox = Sandbox::create(self.fabric, self.node(), name(pod))?;
-        sandbox.identity = Identity {
+        let identity = Identity {
             namespace: namespace(pod).to_owned(),
             name: name(pod).to_owned(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
         };
-        let attached = self.add(&list, &sandbox);
+        let (mut plugin, mut given) = (Plugin::Trunkline, Vec::new());
+        if list["plugins"][0]["type"] == "hybridnet" {
+            let has_felix =
+                |running: &Running| matches!(&running.state, State::StandIn(Some(node)) if node.ready);
+            plugin = Plugin::Hybridnet { felix_ready: self.pods.values().any(has_felix) };
+            given = self.given(&identity.uid)?;
+        }
+        let mut sandbox = Sandbox::create(self.fabric, self.node(), name(pod))?;
+        sandbox.identity = identity;
+        let observed = self.observer.as_ref().map_or(Ok(()), |it| it.created(pod, &sandbox, plugin));
+        let attached = observed.and_then(|()| match plugin {
+            Plugin::Trunkline => self.add(&list, &sandbox),
+            Plugin::Hybridnet { .. } => self.add_by_hybridnet(&given, &sandbox),
+        });
         match attached {
-            Ok((plugins, addresses)) => {
-                Ok(State::Attached { sandbox: Box::new(sandbox), plugins, addresses })
+            Ok(Attached { plugins, addresses, hybridnet }) => {
+                Ok(State::Attached { sandbox: Box::new(sandbox), plugins, addresses, hybridnet })
             }
             Err(e) => {
+                self.observe_end(&sandbox.identity.uid);
                 sandbox.ns.delete()?;
                 Err(e)
             }
         }
     }
 
-    fn add(&self, list: &Value, sandbox: &Sandbox) -> Result<(Vec<Value>, Vec<IpAddr>)> {
-        let plugins = list["plugins"].as_array().context("plugins")?;
-        if plugins[0]["type"] == "hybridnet" {
-            return Ok((Vec::new(), self.given(&sandbox.identity.uid)?));
+    fn observe_end(&self, uid: &str) {
+        if let Some(observer) = &self.observer {
+            observer.ended(uid);
         }
-        let (mut done, mut result) = (Vec::new(), Value::Null);
-        for plugin in plugins {
+    }
+
+    fn add(&self, list: &Value, sandbox: &Sandbox) -> Result<Attached> {
+        let (mut plugins, mut result) = (Vec::new(), Value::Null);
+        for plugin in list["plugins"].as_array().context("plugins")? {
             let mut conf = plugin.clone();
             conf["name"] = list["name"].clone();
             conf["cniVersion"] = list["cniVersion"].clone();
@@ -403,9 +453,16 @@ impl<'a> Kubelet<'a> {
                 conf["prevResult"] = result;
             }
             result = self.plugin("ADD", &conf, sandbox)?.result()?;
-            done.push(conf);
+            plugins.push(conf);
         }
-        Ok((done, cni::addresses(&result)?))
+        Ok(Attached { plugins, addresses: cni::addresses(&result)?, hybridnet: None })
+    }
+
+    fn add_by_hybridnet(&self, given: &[(IpAddr, String)], sandbox: &Sandbox) -> Result<Attached> {
+        let [(address, mac)] = given else { bail!("{given:?} is not one address") };
+        let attachment =
+            hybridnet::Attachment::add(self.cluster, self.fabric, self.host, sandbox, *address, mac)?;
+        Ok(Attached { plugins: Vec::new(), addresses: vec![*address], hybridnet: Some(attachment) })
     }
 
     /// Runs the plugin installed on the node.
@@ -414,15 +471,16 @@ impl<'a> Kubelet<'a> {
         self.host.within(|| cni::run_here(&[PathBuf::from("/opt/cni/bin")], verb, conf, sandbox, &netns))
     }
 
-    /// The addresses of a pod's IPInstances.
-    fn given(&self, uid: &str) -> Result<Vec<IpAddr>> {
+    /// The addresses and MACs of a pod's IPInstances.
+    fn given(&self, uid: &str) -> Result<Vec<(IpAddr, String)>> {
         let instances: Api<Lenient<IPInstanceSpec>> = Api::all(self.cluster.client());
         let of_pod = ListParams::default().labels(&format!("networking.alibaba.com/pod-uid={uid}"));
         let found = self.cluster.wait(instances.list(&of_pod))?.items;
         ensure!(!found.is_empty(), "no IPInstance yet");
-        let address = |found: Lenient<IPInstanceSpec>| -> Result<IpAddr> {
-            let spec = found.0.map_err(|e| anyhow::anyhow!("{e}"))?.spec;
-            Ok(spec.address.ip.split('/').next().unwrap_or_default().parse()?)
+        let address = |found: Lenient<IPInstanceSpec>| {
+            let address = found.0.map_err(|e| anyhow::anyhow!("{e}"))?.spec.address;
+            let ip = address.ip.split('/').next().unwrap_or_default().parse()?;
+            Ok((ip, address.mac))
         };
         found.into_iter().map(address).collect()
     }
@@ -435,13 +493,18 @@ impl<'a> Kubelet<'a> {
                 started.daemon.stop()?;
                 self.remove(&started.name)
             }
-            Some(State::Attached { sandbox, plugins, .. }) => {
+            Some(State::Attached { sandbox, plugins, hybridnet, .. }) => {
+                self.observe_end(uid);
+                if let Some(attachment) = hybridnet {
+                    attachment.delete(self.fabric, self.host)?;
+                }
                 for conf in plugins.iter().rev() {
                     self.plugin("DEL", conf, &sandbox)?.result()?;
                 }
                 sandbox.ns.delete()
             }
-            Some(State::Failed(_) | State::StandIn(_)) | None => Ok(()),
+            Some(State::StandIn(Some(node))) => node.stop(),
+            Some(State::Failed(_) | State::StandIn(None)) | None => Ok(()),
         }
     }
 
@@ -470,13 +533,20 @@ impl<'a> Kubelet<'a> {
     /// Reboots the node: the kernel's state and all processes are lost, the disk is kept.
     fn reboot(&mut self) -> Result<()> {
         self.report_node(false)?;
-        for running in std::mem::take(&mut self.pods).into_values() {
+        for (uid, running) in std::mem::take(&mut self.pods) {
             match running.state {
                 State::Container { mut started, .. } => {
                     started.daemon.kill()?;
                     self.remove(&started.name)?;
                 }
-                State::Attached { sandbox, .. } => sandbox.ns.delete()?,
+                State::Attached { sandbox, hybridnet, .. } => {
+                    self.observe_end(&uid);
+                    if let Some(attachment) = hybridnet {
+                        attachment.withdraw(self.fabric)?;
+                    }
+                    sandbox.ns.delete()?;
+                }
+                // Felix is killed when the value is dropped.
                 State::Failed(_) | State::StandIn(_) => {}
             }
         }
@@ -486,7 +556,7 @@ impl<'a> Kubelet<'a> {
                  ip $family rule flush; ip $family rule add priority 32766 table main; [ $family = -6 ] || ip rule add priority 32767 table default
                  for table in $(ip $family -o route show table all | grep -o 'table [0-9]*' | sort -u | cut -d' ' -f2); do ip $family route flush table $table; done
              done
-             nft flush ruleset; rm -rf /run/trunkline/* /run/cni",
+             nft flush ruleset; ! command -v ipset >/dev/null || ipset destroy; rm -rf /run/trunkline/* /run/cni",
         )?;
         self.report_node(true)
     }
@@ -503,7 +573,7 @@ impl<'a> Kubelet<'a> {
                 Err(ended) => (false, Vec::new(), *restarts, Some(format!("{ended:#}"))),
             },
             State::Attached { addresses, .. } => (true, addresses.clone(), 0, None),
-            State::StandIn(_) => (true, Vec::new(), 0, None),
+            State::StandIn(node) => (node.as_ref().is_none_or(|node| node.ready), Vec::new(), 0, None),
         };
         let host_network = running.pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
         let ips: Vec<Value> =
@@ -556,6 +626,11 @@ impl<'a> Kubelet<'a> {
         let http = probe.http_get.as_ref().context("a readiness probe by HTTP or by a command")?;
         let port = port_of(container, &http.port)?;
         let path = http.path.as_deref().unwrap_or("/");
+        Ok(self.probe(port, path))
+    }
+
+    /// Whether a program on the node's loopback answers a request by HTTP with 200.
+    fn probe(&self, port: u16, path: &str) -> bool {
         let answer = self.host.within(|| {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -566,7 +641,7 @@ impl<'a> Kubelet<'a> {
             stream.read_exact(&mut answer)?;
             Ok(answer)
         });
-        Ok(answer.is_ok_and(|answer| answer.ends_with(b" 200")))
+        answer.is_ok_and(|answer| answer.ends_with(b" 200"))
     }
 
     /// Shell: runs "$@" in this node's container of a pod whose name begins with "$set", if it

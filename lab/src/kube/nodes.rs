@@ -1,23 +1,20 @@
 //! A fabric's Trunkline nodes as nodes of a cluster. Their agents take their resources from the API
 //! server instead of files, and pods are attached as by a kubelet.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use ipnet::IpNet;
-use rustix::process::Signal;
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::Value;
 
+use super::Cluster;
+pub(crate) use super::agents::follow_cluster;
+use super::agents::{addresses, labels};
 use super::doorway::Doorway;
 use super::pods::{Plan, Pretended};
-use super::{Cluster, rights};
-use crate::client;
 use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
-use crate::host::Host;
 use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
@@ -38,49 +35,14 @@ pub(crate) fn join(
     for name in fabric.topology.with_image(Image::Node) {
         let host = fabric.host(name)?;
         doorways.push(cluster.doorway(&host.ns)?);
-        let (_, mut config) = configuration(fabric, name)?;
-        let labels = config.remove("nodeLabels").unwrap_or_default();
-        let labels: Vec<(&str, &str)> = labels
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-            .collect();
+        let labels = labels(fabric, name)?;
+        let labels: Vec<(&str, &str)> =
+            labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         cluster.wait(pretended.node(name, &labels))?;
         cluster.wait(pretended.addresses(name, &addresses(host)?))?;
         follow_cluster(fabric, name, &kubeconfig(name)?)?;
     }
     Ok(doorways)
-}
-
-/// The configuration of a node's agent, and its file.
-fn configuration(fabric: &Fabric, name: &str) -> Result<(PathBuf, BTreeMap<String, Value>)> {
-    let file = fabric.file(&format!("{}/{name}/agent.yaml", fabric.topology.name));
-    let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    let config = serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
-    Ok((file, config))
-}
-
-/// Restarts a node's agent with `source: kube`. The node's Node has its labels.
-pub(crate) fn follow_cluster(fabric: &Fabric, name: &str, kubeconfig: &Path) -> Result<()> {
-    let host = fabric.host(name)?;
-    let (file, mut config) = configuration(fabric, name)?;
-    config.remove("nodeLabels");
-    config.remove("manifests");
-    config.insert("source".to_owned(), json!("kube"));
-    config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
-    // The file is overwritten in place, because the node has mounted this file.
-    std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
-    client::end_agent(host, Signal::TERM)?;
-    client::start_agent(host)
-}
-
-/// The addresses that a kubelet would report for a host.
-fn addresses(host: &Host) -> Result<Vec<IpAddr>> {
-    let text = host.ns.ip(["-o", "addr", "show", "scope", "global"])?;
-    let words = text.lines().filter_map(|line| line.split_whitespace().nth(3));
-    let prefix = |word: &str| word.parse::<IpNet>().with_context(|| format!("{}: {word}", host.name));
-    words.map(|word| prefix(word).map(|prefix| prefix.addr())).collect()
 }
 
 /// An attached pod.

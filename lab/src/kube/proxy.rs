@@ -24,6 +24,9 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system
 subjects: [{ kind: ServiceAccount, name: kube-proxy, namespace: kube-system }]
 ";
 
+/// kube-proxy's default of `minSyncPeriod`.
+pub(crate) const MIN_SYNC_PERIOD: Duration = Duration::from_secs(1);
+
 /// Time limit for the first rules; a busy machine needs half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -68,9 +71,23 @@ pub(crate) fn start(
     kubeconfig: &Path,
     mode: Mode,
 ) -> Result<Daemon> {
+    start_paced(folder, host, program, kubeconfig, mode, MIN_SYNC_PERIOD)
+}
+
+/// Like [`start`], with this `minSyncPeriod`.
+pub(crate) fn start_paced(
+    folder: &Path,
+    host: &Host,
+    program: &Path,
+    kubeconfig: &Path,
+    mode: Mode,
+    min_sync_period: Duration,
+) -> Result<Daemon> {
     let mut flags = flags(kubeconfig, &host.name, mode);
     // The default would change the time for connections of the test itself.
     flags.push("--conntrack-tcp-timeout-close-wait=0".to_owned());
+    // In spite of its name, this flag also applies to the mode nftables.
+    flags.push(format!("--iptables-min-sync-period={}ms", min_sync_period.as_millis()));
     let command = host.command(&program.display().to_string(), flags);
     Daemon::start(folder, &format!("kube-proxy-{}", host.name), command)
 }

@@ -26,8 +26,7 @@ use crate::shell::{Seen, run_with_input, wait_for};
 /// Time limit until the API server applies a role.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The programs' namespace.
-pub(crate) const NAMESPACE: &str = "kube-system";
+pub(crate) use super::NAMESPACE;
 
 /// An account for which the policies must refuse all writes.
 const PROBE: &str = "trunkline-agent-probe";
@@ -35,7 +34,7 @@ const PROBE: &str = "trunkline-agent-probe";
 const NO_NODE: &str = "token has no node";
 
 /// One object for each policy, and words of its refusal.
-const PROBES: [(&str, &str); 6] = [
+const PROBES: [(&str, &str); 7] = [
     ("{apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: probe}, spec: {}}", NO_NODE),
     (
         "{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: probe, namespace: default}, spec: \
@@ -54,6 +53,10 @@ const PROBES: [(&str, &str); 6] = [
         "only Trunkline's controller",
     ),
     ("{apiVersion: trunkline.io/v1alpha1, kind: NodeServices, metadata: {name: probe}}", NO_NODE),
+    (
+        "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: trunkline-l2-probe, namespace: kube-system}}",
+        NO_NODE,
+    ),
 ];
 
 /// kubectl's words about a kind that the API server does not have.
@@ -62,6 +65,31 @@ const NO_KIND: &str = "no matches for kind";
 /// Program, verb, resource (with its group and its subresource), and the reason why the test does
 /// not use this right.
 pub(crate) type Unseen = (&'static str, &'static str, &'static str, &'static str);
+
+/// The agents' rights for network policies, in a test without a policy and without the CRD of
+/// ClusterNetworkPolicies.
+pub(crate) const POLICIES: [Unseen; 3] = {
+    const WHY: &str = "there is no network policy, and no CRD of ClusterNetworkPolicies: policies/kube";
+    [
+        ("agent", "list", "pods", WHY),
+        ("agent", "watch", "pods", WHY),
+        ("agent", "watch", "clusternetworkpolicies.policy.networking.k8s.io", WHY),
+    ]
+};
+
+/// The agents' rights for service addresses in VLANs.
+pub(crate) const L2: [Unseen; 6] = {
+    const LEASES: &str = "leases.coordination.k8s.io";
+    const WHY: &str = "a ServicePool of mode L2: service-addresses/l2";
+    [
+        ("agent", "get", LEASES, WHY),
+        ("agent", "list", LEASES, WHY),
+        ("agent", "watch", LEASES, WHY),
+        ("agent", "create", LEASES, WHY),
+        ("agent", "update", LEASES, WHY),
+        ("agent", "get", "serviceaddresses.trunkline.io", WHY),
+    ]
+};
 
 /// The account of a rack's agents, and the Secrets that they may read.
 pub(crate) type Rack = (&'static str, &'static [&'static str]);
@@ -140,7 +168,7 @@ impl Accounts {
     /// Creates the accounts as the chart does: one account for each rack's agents, with access to
     /// these Secrets.
     pub(crate) fn create(cluster: &Cluster, racks: &[Rack]) -> Result<Self> {
-        let path = cluster.place.repository.join("deploy/helm/trunkline/files/rights.yaml");
+        let path = cluster.repository().join("deploy/helm/trunkline/files/rights.yaml");
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let File { agent, mut controller, webhook } =
             serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
@@ -150,9 +178,13 @@ impl Accounts {
         for &(name, secrets) in racks {
             let names: Vec<String> = secrets.iter().map(|&name| name.to_owned()).collect();
             // A rule without names would apply to all Secrets.
-            let rules = agent.namespace.iter().filter(|_| !names.is_empty());
-            let named =
-                |rule: &PolicyRule| PolicyRule { resource_names: Some(names.clone()), ..rule.clone() };
+            let is_secrets =
+                |rule: &&PolicyRule| rule.resources.iter().flatten().any(|name| name == "secrets");
+            let rules = agent.namespace.iter().filter(|rule| !is_secrets(rule) || !names.is_empty());
+            let named = |rule: &PolicyRule| match is_secrets(&rule) {
+                true => PolicyRule { resource_names: Some(names.clone()), ..rule.clone() },
+                false => rule.clone(),
+            };
             accounts.push((
                 name,
                 Rules { cluster: agent.cluster.clone(), namespace: rules.map(named).collect() },
@@ -235,7 +267,7 @@ pub(crate) fn agent_on(cluster: &Cluster, (account, _): Rack, node: &str) -> Res
 
 /// Installs the chart's policies, and waits until they are in force for each resource.
 pub(crate) fn own_node_only(cluster: &Cluster) -> Result<()> {
-    let path = cluster.place.repository.join("deploy/helm/trunkline/files/own-node.yaml");
+    let path = cluster.repository().join("deploy/helm/trunkline/files/own-node.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     cluster.apply(&text.replace("{{ .Release.Namespace }}", NAMESPACE))?;
     // This account may do everything, but its token has no node: the policies refuse each write.

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use super::egress::{Backend, Egress, Routes};
-use super::kubelet::{Image, Kubelet, port_of};
+use super::kubelet::{Image, Kubelet, Observer, port_of};
 use crate::cni::Sandbox;
 use crate::fabric::Fabric;
 use crate::shell::quoted;
@@ -367,6 +367,16 @@ impl<'a> Nodes<'a> {
             &into.join("ssh"),
             &format!("node=$1; shift\ncase $node in\n{ssh}*) echo \"no host $node\" >&2; exit 255;; esac\n"),
         )
+    }
+
+    /// Runs Felix beside the stand-in of hybridnet's daemon. A running daemon continues without.
+    pub(crate) fn run_felix(&self, program: &Path) {
+        self.kubelets().values_mut().for_each(|kubelet| kubelet.felix = Some(program.to_owned()));
+    }
+
+    /// Passes the starts and ends of sandboxes on to an observer.
+    pub(crate) fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.kubelets().values_mut().for_each(|kubelet| kubelet.observer = Some(Arc::clone(observer)));
     }
 
     /// Waits until a pod of the API server is attached on its node.

@@ -10,6 +10,7 @@ use super::{Context, Test, Verdict, passed};
 use crate::containerlab::docker::{Engine, docker};
 use crate::containerlab::{self, images};
 use crate::demo;
+use crate::demo::load_balancer::NOT_IN_CONTAINERS;
 use crate::fabric::Place;
 use crate::shell::{Seen, cmd, run, wait_for};
 use crate::topology::Topology;
@@ -44,7 +45,10 @@ fn two_racks(context: &Context) -> Result<Verdict> {
     if let Some(why) = topology.nodes.values().next().and_then(|node| unprivileged(&node.image_name)) {
         return Ok(Verdict::Skipped(why));
     }
-    let summary = demo::tour(|| containerlab::deploy(&context.place, demo::TOPOLOGY))?;
+    let summary = demo::tour(
+        || containerlab::deploy(&context.place, demo::TOPOLOGY),
+        &Err(NOT_IN_CONTAINERS.to_owned()),
+    )?;
     let faults = summary.faults();
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));

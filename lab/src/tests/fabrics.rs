@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use super::bed::{PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
 use crate::cni::{self, Sandbox};
+use crate::demo::load_balancer::Cluster;
 use crate::fabric::Fabric;
+use crate::kube::assets::Programs;
 use crate::netns::Namespace;
 use crate::shell::{Seen, wait_for};
 use crate::{client, demo, pods, routers};
@@ -89,13 +91,28 @@ fn pods_by_hand(fabric: &Fabric) -> Result<Vec<Namespace>> {
 fn the_demo(context: &Context) -> Result<Verdict> {
     crate::progress::say("");
     let product = context.product()?;
-    let summary = demo::tour(|| Fabric::up(&context.place, demo::TOPOLOGY, &product))?;
+    let kubernetes = match Programs::find(&context.place)? {
+        Ok(programs) => {
+            Ok(Cluster { place: context.place.clone(), programs, controller: context.controller()? })
+        }
+        Err(missing) => Err(missing),
+    };
+    let summary = demo::tour(|| Fabric::up(&context.place, demo::TOPOLOGY, &product), &kubernetes)?;
     let faults = summary.faults();
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));
     }
+    let service = match (&summary.load_balancer, kubernetes) {
+        (Some(it), _) => {
+            format!(
+                "a Service: 0 of {} and 0 of {} connections lost",
+                it.end_connections, it.restart_connections
+            )
+        }
+        (None, missing) => format!("without a Service: {}", missing.err().unwrap_or_default()),
+    };
     passed(format!(
-        "{}/{} pairs, {} routes, 0 of {} and 0 of {} packets lost, uplink {:.0} ms, silent ToR {:.0} ms, withdraw {:.0} ms",
+        "{}/{} pairs, {} routes, 0 of {} and 0 of {} packets lost, {service}, uplink {:.0} ms, silent ToR {:.0} ms, withdraw {:.0} ms",
         summary.pairs_ok,
         summary.pairs_total,
         summary.spine_pod_routes,

@@ -35,7 +35,7 @@ const LATE_LAB: &str = "check/unit";
 const LATE_WORLD: &str = "l2/kernel-tests";
 
 /// Prefixes of tests with a cluster.
-const CLUSTERS: [&str; 4] = ["kube/", "services/", "service-addresses/", "e2e/"];
+const CLUSTERS: [&str; 5] = ["kube/", "services/", "service-addresses/", "policies/", "e2e/"];
 
 /// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];

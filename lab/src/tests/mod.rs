@@ -39,6 +39,7 @@ mod operator;
 mod package;
 mod page;
 mod podman;
+mod policies;
 mod probes;
 mod service_addresses;
 pub(crate) mod services;
@@ -176,6 +177,7 @@ const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     l2::life::TESTS,
     l2::parent::TESTS,
     l2::podman::TESTS,
+    l2::policies::TESTS,
     kinds::TESTS,
     hairpin::VLAN_TESTS,
     l2::services::TESTS,
@@ -218,6 +220,7 @@ fn all() -> Vec<&'static Test> {
         l2::kernel::TESTS,
         observability::TESTS,
         services::TESTS,
+        policies::TESTS,
         tor::TESTS,
         e2e::TESTS,
     ];

@@ -11,7 +11,7 @@ use crate::packages;
 use crate::progress::say;
 
 /// Tests with [`Context::rounds`] or another use of [`Context::long`].
-const LONG: [&str; 4] = ["check/fuzz", "e2e/smoke", "kube/leader-kill", "kube/outage"];
+const LONG: [&str; 5] = ["check/fuzz", "e2e/smoke", "kube/leader-kill", "kube/outage", "policies/order"];
 
 /// The end of a soak in which no test fails.
 #[derive(Clone, Copy)]

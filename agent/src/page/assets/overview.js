@@ -25,6 +25,8 @@ function problems(agent) {
     add(`Network ${network.name}`, [network.refused]);
     for (const subnet of network.subnets) add(`Subnet ${subnet.name}`, [subnet.refused, subnet.deviceFault]);
   }
+  if (agent.policies && agent.policies.state !== "inForce") add(`Network policies ${agent.policies.state}`, [agent.policies.reason ?? "the rules are not in the kernel yet"]);
+  if (agent.policies?.unenforced) add("Network policies", [`not enforced for ${plural(agent.policies.unenforced, "interface", "interfaces")} of pods with attachment: ipvlan`]);
   if (agent.kernel.lastError) add("Kernel", [agent.kernel.lastError]);
   add("BGP", [agent.bgp?.fault]);
   for (const { address, fault } of agent.bgp?.listening ?? []) {
@@ -79,6 +81,7 @@ function verdict(state, wrong) {
       ["Routes in the kernel", agent.kernel.routesInstalled === agent.kernel.routesWanted ? number(agent.kernel.routesWanted)
         : h("span", { class: "warn-text" }, `${number(agent.kernel.routesInstalled)} of ${number(agent.kernel.routesWanted)}`)],
       ["Pods", h("a", { href: "#/pods" }, number(agent.attachments))],
+      ["Network policies", agent.policies ? `${number(agent.policies.policies)}, ${number(agent.policies.pods)} pods selected` : "off"],
       ...(agent.bgp?.waysOut ?? []).map((way) => [`Next hops, ${way.family.startsWith("ipv6") ? "IPv6" : "IPv4"}`, way.installed.length ? mono(way.installed.join(", ")) : "none"]),
       ["AS", agent.bgp?.localAs], ["Router ID", agent.bgp && mono(agent.bgp.routerId)],
       ["Agent", [`${agent.version}, up `, since(state.began)]]));

@@ -43,7 +43,7 @@ export async function update() {
 
 const STATES = { advertised: ["up", "advertised"], retained: ["up", "retained"], shuttingDown: ["warn", "shutting down"], withheld: ["off", "withheld"] };
 // With these reasons the node itself needs attention. With the others another node advertises the address, or none should.
-const FAULTS = new Set(["noRules", "rulesBlock", "rulesLag", "proxyDown", "noHostRoute", "noBgp", "unhealthy", "notKnown"]);
+const FAULTS = new Set(["noRules", "rulesBlock", "rulesLag", "proxyDown", "noHostRoute", "noBgp", "noVlan", "unhealthy", "notKnown"]);
 const PROXY = {
   up: ["up", "healthy"],
   away: ["down", "no answer"],

@@ -234,3 +234,33 @@ fn blocks_of_service_addresses_are_blackholes_and_no_subnets() {
     let plan = super::plan(&intent, &host(Vec::new())).unwrap();
     assert!(!plan.services.bgp && plan.services.complete && plan.kernel.routes.is_empty());
 }
+
+#[test]
+fn a_held_address_of_an_l2_pool_has_a_proxy_entry_on_the_device_of_its_subnet() {
+    let mut intent = vlan::three_subnets();
+    intent.in_cluster = true;
+    let pool = |network: &str| {
+        let spec = serde_json::json!({
+            "addresses": ["10.10.0.200-10.10.0.210", "2001:db8:10::c8"], "mode": "L2", "l2": {"network": network},
+        });
+        own("ServicePool", "vlan", spec)
+    };
+    intent.services.pools = vec![pool("rack")];
+    let mut host = vlan::with_default();
+    let held = ["10.10.0.200", "2001:db8:10::c8", "10.20.0.200"].map(|text| text.parse().unwrap());
+    host.held = held.into();
+    let first = plan(&intent, &host).unwrap();
+    assert!(first.kernel.proxies.is_empty() && first.services.pools[0].links.is_empty(), "no device yet");
+    host.kernel.links.extend([vlan::own_vlan(7, "up1.10", 2, 10), vlan::own_vlan(8, "up1.20", 2, 20)]);
+    let second = plan(&intent, &host).unwrap();
+    let proxies = held[..2].iter().map(|address| Proxy { ifindex: 7, address: *address }).collect();
+    assert_eq!(second.kernel.proxies, proxies, "10.20.0.200 is in no pool");
+    assert_eq!(second.services.pools[0].links.len(), 3);
+    // The reply to a client of the VLAN needs no router.
+    for prefix in ["10.10.0.0/24", "2001:db8:10::/64"] {
+        let key = RouteKey { table: 1_170_007, prefix: prefix.parse().unwrap() };
+        assert_eq!(second.kernel.routes.get(&key), Some(&RouteTarget::via(vec![Hop::link(7)])), "{prefix}");
+    }
+    intent.services.pools = vec![pool("other")];
+    assert!(plan(&intent, &host).unwrap().kernel.proxies.is_empty());
+}

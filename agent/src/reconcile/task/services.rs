@@ -1,6 +1,6 @@
 //! The reconcile task's fast path for service addresses and anycast addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -40,6 +40,17 @@ impl Task {
             self.anycast_ready().await;
         }
         self.applied_prefixes()
+    }
+
+    /// Answers for these addresses of L2 pools, and for no others. Returns those with a proxy entry,
+    /// with the ifindex of its link.
+    pub(super) async fn hold_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeMap<IpAddr, u32> {
+        if self.held_addresses != addresses {
+            self.held_addresses = addresses;
+            self.replan().await;
+        }
+        let proxies = self.plan.iter().flat_map(|plan| &plan.kernel.proxies);
+        proxies.map(|proxy| (proxy.address, proxy.ifindex)).collect()
     }
 
     /// Takes over changes, and sends the difference to the speaker.

@@ -45,7 +45,11 @@ impl Engine {
         let facts = AddressFacts {
             known: self.known,
             before: row.state.before(),
-            node: NodeFacts { stage: self.stage, has_bgp: self.plan.bgp, barrier: collected.applied.barrier },
+            node: NodeFacts {
+                stage: self.stage,
+                has_bgp: self.plan.bgp || collected.is_l2,
+                barrier: collected.applied.barrier,
+            },
             selection: collected.selection,
             members: &facts,
             proxy: ProxyFacts {
@@ -62,13 +66,19 @@ impl Engine {
             self.follow_lag(address, &mut row, &collected, now),
         ];
         let mut deadline = wakes.into_iter().flatten().min();
-        let before = row.state;
+        let (before, shown_before, was_l2) = (row.state, row.shown(), row.is_l2);
         row.take(decision, &collected, now);
+        row.is_l2 = collected.is_l2;
+        row.is_standby = row.is_l2 && row.state.is_active() && !self.holders.held.contains(&address);
+        let kind = std::mem::discriminant::<State>;
+        if (was_l2 || row.is_l2) && (was_l2 != row.is_l2 || kind(&before) != kind(&row.state)) {
+            self.l2_changed = true;
+        }
         let paced = self.pace_weight(&mut row, before, &collected, now);
         deadline = [deadline, paced].into_iter().flatten().min();
         let state = row.state.is_active().then(|| self.address_state(address, &row));
         self.output.prefixes.changes.extend(self.table.set(address, state));
-        self.report(address, &mut row, before, &collected, decision, now);
+        self.report(address, &mut row, (before, shown_before), &collected, decision, now);
         if row.deadline != deadline {
             if let Some(former) = row.deadline {
                 self.deadlines.remove(&(former, address));
@@ -83,6 +93,7 @@ impl Engine {
     fn forget(&mut self, address: IpAddr) {
         let Some(row) = self.addresses.remove(&address) else { return };
         self.output.prefixes.changes.extend(self.table.set(address, None));
+        self.l2_changed |= row.is_l2;
         if row.state.is_active() {
             self.output.cache.insert(address, None);
             let text = format!("{address} is no Service's any more: withdrawn");
@@ -167,23 +178,23 @@ impl Engine {
         &mut self,
         address: IpAddr,
         row: &mut AddressRow,
-        before: State,
+        (before, shown_before): (State, State),
         collected: &Collected,
         decision: Decision,
         now: Instant,
     ) {
-        let shown = Some((self.shown(row.state), row.state.reason()));
+        let shown = Some((self.shown(row.shown()), row.shown().reason()));
         if row.counted != shown {
             self.counts.replace(address, row.counted, shown);
             row.counted = shown;
             self.output.changed = true;
         }
         let kind = std::mem::discriminant::<State>;
-        if kind(&before) != kind(&row.state) {
+        if kind(&shown_before) != kind(&row.shown()) {
             let service = collected.members.first().map(|member| &member.key);
             let of = service.map(|key| format!(" of {}/{}", key.namespace, key.name)).unwrap_or_default();
             let text = format!("{address}{of}: {}", self.text(address, row, now));
-            self.output.transitions.push(Transition { address, state: Some(row.state), text });
+            self.output.transitions.push(Transition { address, state: Some(row.shown()), text });
         }
         if row.state.is_active() && !before.is_active() {
             let state = self.table.get(&address);
@@ -192,9 +203,15 @@ impl Engine {
         }
         if row.state.is_active() {
             if decision != Decision::Keep {
-                self.output.cache.insert(address, Some(collected.to_cache(address, row)));
+                let state = collected.to_cache(address, row);
+                let hash = Some(state.digest());
+                if row.cached != hash {
+                    row.cached = hash;
+                    self.output.cache.insert(address, Some(state));
+                }
             }
         } else if before.is_active() {
+            row.cached = None;
             self.output.cache.insert(address, None);
         }
     }

@@ -34,6 +34,8 @@ pub(in crate::services) struct Member {
 pub(in crate::services) struct Collected {
     pub(in crate::services) members: Vec<Member>,
     pub(super) selection: Result<(), WithheldReason>,
+    /// Whether the address is of an L2 pool.
+    pub(super) is_l2: bool,
     pub(super) applied: Applied,
     pub(in crate::services) stale: Stale,
     /// Ready endpoints on this node.
@@ -113,7 +115,12 @@ impl Engine {
             _ => Ok(()),
         };
         let none = NodeInput::default();
-        collected.applied = advertisements::apply(&self.plan, &names, self.node.as_ref().unwrap_or(&none));
+        let node = self.node.as_ref().unwrap_or(&none);
+        collected.is_l2 = advertisements::is_l2(&self.plan, address);
+        collected.applied = match collected.is_l2 {
+            true => advertisements::apply_l2(node),
+            false => advertisements::apply(&self.plan, &names, node),
+        };
         collected.weight = u32::try_from(ready_here.len()).unwrap_or(u32::MAX);
         collected
     }
@@ -191,6 +198,7 @@ impl Engine {
         let times = row.names.iter().filter_map(|name| advertisements::find(&self.plan, name));
         let graceful_shutdown = times.map(|of| of.graceful_shutdown).max().unwrap_or_default();
         collected.applied = Applied { names: row.names.clone(), barrier: None, graceful_shutdown };
+        collected.is_l2 = cached.l2;
         collected.weight = u32::try_from(ready_here.len()).unwrap_or(u32::MAX);
         collected
     }
@@ -240,6 +248,7 @@ impl Collected {
         Collected {
             members: Vec::new(),
             selection: Ok(()),
+            is_l2: false,
             applied: Applied { names: Names::new(), barrier: None, graceful_shutdown: Duration::ZERO },
             stale: Stale::No,
             weight: 0,
@@ -277,6 +286,7 @@ impl Collected {
         }
         members.sort_by(|a, b| (&a.namespace, &a.name, a.kind).cmp(&(&b.namespace, &b.name, b.kind)));
         CachedAddress {
+            l2: self.is_l2,
             address,
             advertisements: row.names.iter().map(ToString::to_string).collect(),
             shutting_down: matches!(row.state, State::ShuttingDown { .. }),

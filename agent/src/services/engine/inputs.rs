@@ -10,6 +10,7 @@ use trunkline_api::service::{AddressKind, PortKey};
 
 use super::Engine;
 use crate::services::advertisements;
+use crate::services::l2::Holders;
 use crate::services::rows::Touched;
 use crate::services::{
     EndpointCondition, LocalPods, NamespaceInput, NodeStage, PortRules, ProxyHealth, ProxyState, RowChange,
@@ -21,11 +22,20 @@ impl Engine {
     pub(in crate::services) fn handle(&mut self, input: ServicesInput, now: Instant) {
         match input {
             ServicesInput::Services(change) => {
-                self.services_listed |= matches!(change, RowChange::Listed(_));
+                let is_page = matches!(change, RowChange::Page { .. });
+                let is_list = matches!(change, RowChange::Listed(_));
+                self.services_listed |= is_list;
                 let mut touched = Touched::default();
                 self.rows.change_services(change, &mut touched);
                 for key in &touched.services {
                     self.match_labels(key);
+                }
+                if is_page {
+                    return touched.keep_for_list(&mut self.services_in_list, self.known);
+                }
+                if is_list {
+                    touched.extend(std::mem::take(&mut self.services_in_list));
+                    self.touched_all |= !self.known;
                 }
                 self.touch(touched, now);
             }
@@ -39,6 +49,7 @@ impl Engine {
             }
             ServicesInput::Proxy(state) => self.set_proxy(state, now),
             ServicesInput::Rules(changes) => self.change_rules(changes),
+            ServicesInput::Holders(holders) => self.set_holders(holders),
         }
     }
 
@@ -67,7 +78,7 @@ impl Engine {
     pub(in crate::services) fn set_local(&mut self, local: LocalPods) {
         let changed = self.reachable.set(local);
         for endpoint in &changed {
-            let services = self.rows.with_endpoint(endpoint).to_vec();
+            let services = self.rows.with_endpoint(endpoint);
             for key in &services {
                 if !self.reachable.has(endpoint) {
                     self.note_stale(key, self.local_endpoints(key));
@@ -87,15 +98,20 @@ impl Engine {
     }
 
     fn change_slices(&mut self, change: RowChange<SliceInput>, now: Instant) {
-        self.slices_listed |= matches!(change, RowChange::Listed(_));
+        let is_page = matches!(change, RowChange::Page { .. });
+        let is_list = matches!(change, RowChange::Listed(_));
+        self.slices_listed |= is_list;
         // The endpoints before the change are those that the rules of an absent proxy know.
         let mut before: HashMap<ServiceKey, Vec<IpAddr>> = HashMap::new();
         if matches!(self.proxy.health, ProxyHealth::Away { .. }) {
+            let of = |input: &SliceInput| ServiceKey {
+                namespace: input.key.namespace.clone(),
+                name: input.service.clone(),
+            };
             let keys: Vec<ServiceKey> = match &change {
+                RowChange::Page { rows, .. } => rows.iter().map(of).collect(),
                 RowChange::Listed(_) => self.rows.services().map(|(key, _)| key.clone()).collect(),
-                RowChange::Applied(input) | RowChange::Deleted(input) => {
-                    vec![ServiceKey { namespace: input.key.namespace.clone(), name: input.service.clone() }]
-                }
+                RowChange::Applied(input) | RowChange::Deleted(input) => vec![of(input)],
             };
             before.extend(keys.into_iter().map(|key| {
                 let local = self.local_endpoints(&key);
@@ -108,6 +124,15 @@ impl Engine {
             if let Some(local) = before.remove(key) {
                 self.note_stale(key, local);
             }
+        }
+        if is_page {
+            return touched.keep_for_list(&mut self.slices_in_list, self.known);
+        }
+        if is_list {
+            touched.extend(std::mem::take(&mut self.slices_in_list));
+            self.touched_all |= !self.known;
+            // An endpoint that another page has was only moved.
+            touched.gone.retain(|(key, address)| !self.rows.has_local(key, *address));
         }
         self.touch(touched, now);
     }
@@ -136,6 +161,8 @@ impl Engine {
         };
         let mut changed: Vec<Arc<str>> = Vec::new();
         match change {
+            // The watch of Namespaces reports whole lists.
+            RowChange::Page { .. } => {}
             RowChange::Applied(input) => {
                 if known.get(&input.name) != Some(&input.labels) {
                     known.insert(Arc::clone(&input.name), input.labels);
@@ -181,6 +208,14 @@ impl Engine {
         self.touched_all = true;
     }
 
+    fn set_holders(&mut self, holders: Holders) {
+        let before = std::mem::replace(&mut self.holders, holders);
+        let now = &self.holders;
+        self.touched.extend(before.held.symmetric_difference(&now.held));
+        // The views name the other nodes.
+        self.output.changed |= before.others != now.others;
+    }
+
     fn change_rules(&mut self, RuleChanges { complete, changes }: RuleChanges) {
         if complete {
             self.rules.clear();
@@ -222,7 +257,12 @@ impl Engine {
 
     /// The prefixes of which the service proxy's rules matter.
     pub(super) fn set_interest(&mut self) {
-        let blocks = self.plan.pools.iter().filter(|pool| pool.bgp).flat_map(|pool| &pool.blocks);
+        let blocks = self
+            .plan
+            .pools
+            .iter()
+            .filter(|pool| pool.bgp || !pool.links.is_empty())
+            .flat_map(|pool| &pool.blocks);
         let mut interest: Vec<IpNet> = blocks.flat_map(|block| block.to_prefixes()).collect();
         for of in self.plan.advertisements.values() {
             if of.kinds.contains(&AddressKind::External) {

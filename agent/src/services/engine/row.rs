@@ -22,6 +22,10 @@ pub(in crate::services) struct AddressRow {
     pub(super) forwarded: SmallVec<[PortKey; 2]>,
     /// Whether the address is advertised by the policy Cluster without an endpoint on this node.
     pub(super) is_remote: bool,
+    /// Whether the address is of an L2 pool.
+    pub(in crate::services) is_l2: bool,
+    /// Whether this node could serve the address of an L2 pool, and does not answer for it.
+    pub(super) is_standby: bool,
     pub(super) weight: u32,
     pub(super) weight_at: Instant,
     /// The time since which every port can be delivered, as far as endpoints matter.
@@ -30,6 +34,8 @@ pub(in crate::services) struct AddressRow {
     pub(super) late: Option<(Instant, bool)>,
     /// What the counts have of it.
     pub(super) counted: Option<Counted>,
+    /// The hash of its state in the cache; none if the cache does not have it.
+    pub(super) cached: Option<u64>,
 }
 
 /// The state of an address.
@@ -79,12 +85,20 @@ impl AddressRow {
             names: Names::new(),
             forwarded: SmallVec::new(),
             is_remote: false,
+            is_l2: false,
+            is_standby: false,
             weight: 0,
             weight_at: now,
             deliverable_since: None,
             late: None,
             counted: None,
+            cached: None,
         }
+    }
+
+    /// The state in which this node is for its neighbours.
+    pub(in crate::services) fn shown(&self) -> State {
+        if self.is_standby { State::Withheld(WithheldReason::OtherHolder) } else { self.state }
     }
 
     /// Takes over a decision.

@@ -81,12 +81,16 @@ impl World {
     /// An engine that knows nothing.
     fn new(former: Former, pods: &[&str]) -> World {
         let now = Instant::now() + Duration::from_secs(1000);
+        let cache = match &former {
+            Former::Addresses(addresses) => addresses.clone(),
+            Former::None | Former::Unreadable => BTreeMap::new(),
+        };
         let engine = Engine::new(settings(), former, local_pods(pods), NodeStage::Active, now);
         let mut world = World {
             engine,
             now,
             speaker: BTreeMap::new(),
-            cache: BTreeMap::new(),
+            cache,
             ready: false,
             checks: 0,
             events: Vec::new(),
@@ -199,6 +203,22 @@ impl World {
 
 fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_moves_between_pages_stays() {
+    let page = |is_first, rows| ServicesInput::Slices(RowChange::Page { is_first, rows });
+    let end = || ServicesInput::Slices(RowChange::Listed(Vec::new()));
+    let mut world = World::with_endpoint(TrafficPolicy::Local, plan(&[]));
+    world.give([page(true, vec![slice("a", "web", 0, &[])])]);
+    world.wait(millis(100));
+    assert_eq!(world.state(VIP), "advertised", "the list is not complete");
+    world.give([page(false, vec![slice("b", "web", 0, &[(POD, Ready)])]), end()]);
+    world.wait(millis(100));
+    assert_eq!(world.state(VIP), "advertised");
+    world.give([page(true, vec![slice("b", "web", 0, &[])]), end()]);
+    world.wait(millis(100));
+    assert_eq!(world.state(VIP), "absent");
 }
 
 #[tokio::test(start_paused = true)]
@@ -811,4 +831,61 @@ proptest! {
             assert_eq!(world.cache, fresh.cache);
         });
     }
+}
+
+#[test]
+fn an_address_of_an_l2_pool_is_a_candidate_and_no_prefix() {
+    use crate::services::l2::{Candidacy, Holders};
+    const L2: &str = "10.8.0.1";
+    let address: IpAddr = L2.parse().unwrap();
+    let mut world = World::known(TrafficPolicy::Local, ServicesPlan { bgp: false, ..plan(&[]) });
+    assert_eq!(world.reason(), Some(WithheldReason::NoBgp));
+    let web = service("web", &[L2], TrafficPolicy::Local);
+    world.give([apply_service(web), rules(L2, PortRules::Forwarded)]);
+    assert_eq!(world.reason(), Some(WithheldReason::NoEndpoint));
+    assert!(world.engine.candidates().is_empty());
+    world.give([apply_slice(slice("a", "web", 0, &[(POD, Ready)]))]);
+    assert_eq!(world.engine.candidates(), [(address, Candidacy::Ready)].into());
+    assert!(world.speaker.is_empty() && world.cache[&address].l2);
+
+    // It waits for the election, and names the holder.
+    assert_eq!(world.reason(), Some(WithheldReason::OtherHolder));
+    assert!(world.engine.node_services().services.is_empty());
+    let hold = |held: &[IpAddr], other: Option<&str>| {
+        ServicesInput::Holders(Holders {
+            held: held.iter().copied().collect(),
+            others: other.map(|node| (address, Arc::from(node))).into_iter().collect(),
+        })
+    };
+    world.give([hold(&[], Some("n2"))]);
+    assert_eq!(world.view().text, "withheld: n2 answers for the address");
+    world.give([hold(&[address], None)]);
+    assert_eq!((world.view().state, world.reason()), (AdvertisementState::Advertised, None));
+    assert_eq!(world.engine.node_services().services.len(), 1);
+    assert_eq!(world.engine.counts().addresses[&(AdvertisementState::Advertised, false)], 1);
+
+    // A soft reason: other nodes may take it. A hard one: the address is free at once.
+    let labelled =
+        |pairs: &[(&str, &str)]| ServicesInput::Node(NodeInput { labels: labels(pairs), cordoned: false });
+    world.give([labelled(&[(label::EXCLUDE_BALANCERS, "")])]);
+    assert_eq!(world.engine.candidates(), [(address, Candidacy::Leaving)].into());
+    assert!(
+        world.view().text.starts_with("this node answers until another node does: "),
+        "{}",
+        world.view().text
+    );
+    world.give([labelled(&[])]);
+    assert_eq!(world.engine.candidates(), [(address, Candidacy::Ready)].into());
+    world.give([apply_slice(slice("a", "web", 0, &[(POD, NotReady)]))]);
+    assert!(world.engine.candidates().is_empty());
+
+    // Without a device of the Network, the node cannot answer.
+    world.give([apply_slice(slice("a", "web", 0, &[(POD, Ready)]))]);
+    let mut without = plan(&[]);
+    without.pools[1].links.clear();
+    world.set_plan(without);
+    assert_eq!(world.reason(), Some(WithheldReason::NoVlan));
+    assert!(world.engine.candidates().is_empty() && world.cache.is_empty());
+    world.give([ServicesInput::Services(RowChange::Listed(Vec::new()))]);
+    assert!(world.engine.candidates().is_empty());
 }

@@ -1,5 +1,5 @@
-//! The API server as the source: watches of the objects that this node needs. Their number does not
-//! grow with the cluster's pods.
+//! The API server as the source: watches of the objects that this node needs. Without a network
+//! policy, their number does not grow with the cluster's pods.
 //!
 //! ```text
 //!  API server ── networks, subnets, this Node, peers' Secrets ──► task ── Snapshot ──► reconcile
@@ -7,6 +7,7 @@
 //!      │ │              its IPInstances, NodeInfos)              cache on disk (restart without the API server)
 //!      │ │
 //!      │ │   Services, EndpointSlices, Namespaces ──► services ── rows ──► services task
+//!      │ │   NetworkPolicies, Namespaces, pods ──► policies ── rows ──► policy task
 //!      │ ├── writer ◄── updates: IPInstance status, NodeInfo, peers ◄── ADD, plan, sessions
 //!      │ └── node_services ◄── advertised service addresses, anycast addresses
 //!      └── IPInstances of this node ──► index ──► ADD waits for its pod's addresses
@@ -16,9 +17,11 @@
 //! - [`task`]: the set of watches, and the snapshots.
 //! - [`assemble`]: separates valid from invalid objects.
 //! - [`services`]: Services and EndpointSlices.
+//! - [`policies`]: NetworkPolicies, ClusterNetworkPolicies, and their Namespaces and pods.
 //! - `node`: the used fields of this Node.
 //! - `cordon`: whether the Node is cordoned, and empty.
 //! - [`instances`]: addresses by pod.
+//! - [`l2`]: the node that answers for a service address in a VLAN.
 //! - [`cluster`]: the interface to the rest of the agent.
 //! - [`writer`]: the agent's writes, with [`coalesce`].
 //! - [`node_services`]: this node's NodeServices, and the nodes that advertise an address.
@@ -33,7 +36,8 @@
 //! **Load of a node on the API server**: watches of networks and subnets, of one Node, of the
 //! node's own IPInstances, and of each Secret. The watches of networks and subnets include their
 //! statuses, which the controller rarely writes. Each node also watches all Services of type
-//! LoadBalancer and all EndpointSlices, as every kube-proxy does. When sessions change, there is an apply of the
+//! LoadBalancer and all EndpointSlices, as every kube-proxy does. It watches all network policies,
+//! and all Namespaces and pods while there is a policy. When sessions change, there is an apply of the
 //! NodeInfo's status, and when advertised service addresses change, of the NodeServices' status.
 
 pub mod assemble;
@@ -45,8 +49,10 @@ pub mod config;
 pub mod cordon;
 pub mod health;
 pub mod instances;
+pub mod l2;
 mod node;
 pub mod node_services;
+pub mod policies;
 pub mod request;
 pub mod services;
 pub mod task;
@@ -105,6 +111,8 @@ pub struct ClusterDependencies<P> {
     pub services: Option<mpsc::Sender<ServicesInput>>,
     /// The contents of this node's NodeServices; none if it writes none.
     pub reported: Option<ReportedServices>,
+    /// The parts for service addresses in VLANs; none if this node serves none.
+    pub l2: Option<l2::L2Parts>,
 }
 
 /// The cluster before the first answer of the API server.
@@ -128,6 +136,7 @@ impl Parts {
             drain,
             services,
             reported,
+            l2,
         } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
@@ -146,6 +155,16 @@ impl Parts {
                 reported,
                 metrics: metrics.clone(),
                 uid: uid.subscribe(),
+            })
+        });
+        let l2 = l2.zip(services.clone()).map(|(parts, services)| {
+            l2::follow(l2::L2Dependencies {
+                node: node.clone(),
+                cluster: cluster.clone(),
+                reconcile: reconcile.clone(),
+                services,
+                uid: uid.subscribe(),
+                parts,
             })
         });
         let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
@@ -181,6 +200,12 @@ impl Parts {
                 None => std::future::pending().await,
             }
         };
+        let l2 = async {
+            match l2 {
+                Some(l2) => l2.await,
+                None => std::future::pending().await,
+            }
+        };
         let report = async {
             match report {
                 Some(report) => report.await,
@@ -191,6 +216,7 @@ impl Parts {
             () = task::follow(start) => {}
             () = service_watches => {}
             () = report => {}
+            () = l2 => {}
             () = writer::run(cluster, node, node_peers, metrics, dependencies) => {}
             () = cordon => {}
         }

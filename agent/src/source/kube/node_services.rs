@@ -11,9 +11,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use hyper::header::{ACCEPT, HeaderValue};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use serde_json::json;
+use kube::core::Request;
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use trunkline_api::control::{AdvertisementState, AnycastAddressStatus, AnycastStatus};
@@ -42,6 +46,8 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 const PAGE: u32 = 50;
 /// HTTP status: there is no such object, or no such kind.
 const NOT_FOUND: u16 = 404;
+/// The media type of an answer with the metadata of an object.
+const ONLY_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// The contents of the NodeServices.
 #[derive(Clone)]
@@ -64,6 +70,25 @@ pub struct NodeServicesDependencies {
     pub metrics: Metrics,
     /// This node's UID in the API server, once it is known.
     pub uid: watch::Receiver<Option<String>>,
+}
+
+/// The object of an apply. Its status is written as it is: a tree of JSON values would be a multiple
+/// of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a> {
+    api_version: String,
+    kind: &'static str,
+    metadata: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a NodeServicesStatus>,
+}
+
+impl<'a> Object<'a> {
+    fn new(metadata: Value, status: Option<&'a NodeServicesStatus>) -> Object<'a> {
+        let api_version = NodeServicesSpec::api_version();
+        Object { api_version, kind: NodeServicesSpec::KIND, metadata, status }
+    }
 }
 
 struct Writer {
@@ -151,27 +176,30 @@ impl Writer {
     }
 
     async fn create(&self, owner: &str) -> Result<(), RequestError> {
-        let object = json!({
-            "apiVersion": NodeServicesSpec::api_version(), "kind": NodeServicesSpec::KIND,
-            "metadata": {
-                "name": self.node,
-                // The object is deleted together with its Node.
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": owner}],
-            },
-        });
-        let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&object);
-        self.timed(self.nodes.patch(&self.node, &params, &patch)).await
+        // The object is deleted together with its Node.
+        let owner = json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": owner});
+        let metadata = json!({"name": self.node, "ownerReferences": [owner]});
+        self.timed(self.apply(None, Object::new(metadata, None))).await
     }
 
     async fn write_status(&self, status: &NodeServicesStatus) -> Result<(), RequestError> {
-        let object = json!({
-            "apiVersion": NodeServicesSpec::api_version(), "kind": NodeServicesSpec::KIND,
-            "metadata": {"name": self.node}, "status": status,
-        });
+        let object = Object::new(json!({"name": self.node}), Some(status));
+        self.timed(self.apply(Some("status"), object)).await
+    }
+
+    /// Applies the object, or its subresource. The answer has no status: with 2,000 addresses it
+    /// would be as long as the request.
+    async fn apply(&self, subresource: Option<&str>, object: Object<'_>) -> kube::Result<()> {
         let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&object);
-        self.timed(self.nodes.patch_status(&self.node, &params, &patch)).await
+        let (request, patch) = (Request::new(self.nodes.resource_url()), Patch::Apply(object));
+        let request = match subresource {
+            Some(subresource) => request.patch_subresource(subresource, &self.node, &params, &patch),
+            None => request.patch(&self.node, &params, &patch),
+        };
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(ONLY_METADATA));
+        let client = self.nodes.clone().into_client();
+        client.request::<IgnoredAny>(request).await.map(drop)
     }
 
     async fn timed<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<(), RequestError> {

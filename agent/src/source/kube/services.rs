@@ -34,8 +34,8 @@ use crate::services::{
 const SERVICES: &str = "services";
 const SLICES: &str = "endpointslices";
 const NAMESPACES: &str = "namespaces";
-/// Services in a page of a list.
-const SERVICES_PAGE: u32 = 500;
+/// Services in a page of a list: some hundred kilobytes.
+const SERVICES_PAGE: u32 = 250;
 /// EndpointSlices in a page of a list: a slice usually has up to 100 endpoints.
 const SLICES_PAGE: u32 = 100;
 
@@ -109,7 +109,7 @@ pub async fn follow(mut watches: ServiceWatches) {
 impl ServiceWatches {
     fn watch_services(&self, wanted: Wanted) -> AbortHandle {
         let services: Api<Service> = Api::all(self.cluster.connection().client.clone());
-        let rows = Rows { api: services, page: SERVICES_PAGE, convert: ServiceRow::from };
+        let rows = Rows { api: services, page: SERVICES_PAGE, by_page: true, convert: ServiceRow::from };
         self.watch(SERVICES, rows, wanted.services(), |change| {
             rows_of(change, ServiceRow::into_input).map(ServicesInput::Services)
         })
@@ -119,7 +119,7 @@ impl ServiceWatches {
         let slices: Api<EndpointSlice> = Api::all(self.cluster.connection().client.clone());
         let node = self.node.clone();
         let convert = move |slice| SliceRow::of(slice, &node);
-        let rows = Rows { api: slices, page: SLICES_PAGE, convert };
+        let rows = Rows { api: slices, page: SLICES_PAGE, by_page: true, convert };
         let labels = Some(format!("{},!{}", label::SERVICE_NAME, label::HEADLESS));
         self.watch(SLICES, rows, Selector { fields: None, labels }, |change| {
             rows_of(change, |SliceRow { input, is_address }| (input, is_address)).map(ServicesInput::Slices)
@@ -137,7 +137,7 @@ impl ServiceWatches {
                 Change::Listed(all) => RowChange::Listed(all.into_iter().map(input).collect()),
                 Change::Applied(one) => RowChange::Applied(input(one)),
                 Change::Deleted(one) => RowChange::Deleted(input(one)),
-                Change::Failing(_) => return None,
+                Change::Page { .. } | Change::Failing(_) => return None,
             };
             Some(ServicesInput::Namespaces(change))
         })
@@ -175,11 +175,13 @@ impl ServiceWatches {
 
 /// Converts a change of rows. An object without addresses counts as absent.
 fn rows_of<R, I>(change: Change<Versioned<R>>, of: impl Fn(R) -> (I, bool)) -> Option<RowChange<I>> {
+    let inputs = |all: Vec<Versioned<R>>| {
+        let inputs = all.into_iter().map(|one| of(one.row)).filter(|(_, has)| *has);
+        inputs.map(|(input, _)| input).collect()
+    };
     Some(match change {
-        Change::Listed(all) => {
-            let inputs = all.into_iter().map(|one| of(one.row)).filter(|(_, has)| *has);
-            RowChange::Listed(inputs.map(|(input, _)| input).collect())
-        }
+        Change::Page { is_first, objects } => RowChange::Page { is_first, rows: inputs(objects) },
+        Change::Listed(all) => RowChange::Listed(inputs(all)),
         Change::Applied(one) => match of(one.row) {
             (input, true) => RowChange::Applied(input),
             (input, false) => RowChange::Deleted(input),
@@ -194,6 +196,7 @@ fn rows_of<R, I>(change: Change<Versioned<R>>, of: impl Fn(R) -> (I, bool)) -> O
 /// The used parts of a Service. The deserializer skips everything else.
 #[derive(Clone, Debug, Deserialize)]
 struct Service {
+    #[serde(deserialize_with = "used_metadata")]
     metadata: ObjectMeta,
     #[serde(default, deserialize_with = "null_default")]
     spec: ServiceSpec,
@@ -278,7 +281,6 @@ impl From<Service> for ServiceRow {
                 namespace: Arc::from(metadata.namespace.unwrap_or_default()),
                 name: Arc::from(metadata.name.unwrap_or_default()),
             },
-            uid: Arc::from(metadata.uid.unwrap_or_default()),
             load_balancer: spec.service_type == "LoadBalancer",
             class: spec.load_balancer_class.map(Arc::from),
             other_proxy: labels.contains_key(label::SERVICE_PROXY_NAME),
@@ -303,6 +305,7 @@ impl From<Service> for ServiceRow {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct EndpointSlice {
+    #[serde(deserialize_with = "used_metadata")]
     metadata: ObjectMeta,
     #[serde(default)]
     address_type: String,
@@ -376,6 +379,21 @@ impl Endpoint {
 }
 
 // ---- fields
+
+/// Reads the used parts of an object's metadata. `managedFields` alone would need more memory than
+/// everything else of a page: each of its entries is a tree.
+fn used_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Used {
+        name: Option<String>,
+        namespace: Option<String>,
+        labels: Option<BTreeMap<String, String>>,
+        resource_version: Option<String>,
+    }
+    let Used { name, namespace, labels, resource_version } = Used::deserialize(deserializer)?;
+    Ok(ObjectMeta { name, namespace, labels, resource_version, ..ObjectMeta::default() })
+}
 
 fn addresses(texts: &[String]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
@@ -477,7 +495,7 @@ mod tests {
         );
         let (input, has_addresses) = row.into_input();
         assert!(has_addresses && input.load_balancer && !input.other_proxy);
-        assert_eq!((&*input.key.namespace, &*input.key.name, &*input.uid), ("shop", "web", "u1"));
+        assert_eq!((&*input.key.namespace, &*input.key.name), ("shop", "web"));
         assert_eq!(input.class.as_deref(), Some("trunkline.io/load-balancer"));
         let texts = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(texts(&input.load_balancer_addresses), ["203.0.113.7", "2001:db8::7"]);

@@ -359,7 +359,7 @@ impl Task {
                     Change::Listed(mut nodes) => (nodes.pop(), true),
                     Change::Applied(node) => (Some(node), true),
                     Change::Deleted(_) => (None, true),
-                    Change::Failing(_) => (None, false),
+                    Change::Page { .. } | Change::Failing(_) => (None, false),
                 };
                 if !known {
                     return None;
@@ -404,7 +404,7 @@ impl Task {
                     Change::Listed(mut nodes) => nodes.pop(),
                     Change::Applied(addresses) => Some(addresses),
                     Change::Deleted(_) => None,
-                    Change::Failing(_) => return None,
+                    Change::Page { .. } | Change::Failing(_) => return None,
                 };
                 let known = &self.start.addresses;
                 known.send_if_modified(|known| std::mem::replace(known, addresses.clone()) != addresses);
@@ -439,7 +439,7 @@ impl Task {
                             "cannot be read: {reason}: name it in the chart's agent.keySecrets, or in keySecrets of this node's rack"
                         ))
                     }
-                    Change::Failing(_) => return None,
+                    Change::Page { .. } | Change::Failing(_) => return None,
                 };
                 std::mem::replace(known, new.clone()) != new
             }
@@ -667,7 +667,7 @@ fn take<S: Kind, R: From<Object<S>>>(
             ignored.remove(&which);
             unreadable.remove(&which).is_some() | known.remove(&name).is_some()
         }
-        Change::Failing(_) => false,
+        Change::Page { .. } | Change::Failing(_) => false,
     }
 }
 
@@ -703,7 +703,7 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
             let name = name(&object);
             cluster.change(|index| index.set(name, None)).then_some(false)
         }
-        Change::Failing(_) => None,
+        Change::Page { .. } | Change::Failing(_) => None,
     }
 }
 
@@ -736,7 +736,7 @@ fn take_overlay(
             let (name, _) = read(object);
             known.remove(&name).is_some()
         }
-        Change::Failing(_) => false,
+        Change::Page { .. } | Change::Failing(_) => false,
     }
 }
 

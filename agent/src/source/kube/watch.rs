@@ -6,7 +6,7 @@
 //! without any data, not even a bookmark, is dead. So this module has its own loop over the same
 //! client:
 //!
-//! - **List** in pages. The whole list is passed on at once ([`Change::Listed`]), so the receiver
+//! - **List** in pages. The end of the list is passed on ([`Change::Listed`]), so the receiver
 //!   notices objects that were deleted during a gap.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes,
 //!   and the next watch continues from the same version.
@@ -20,8 +20,8 @@
 //!   nodes of a cluster do not reconnect at the same moment.
 //! - **A missing kind** (404) of an optional watch is an empty list: on an upgrade, the new version
 //!   can start before its CRDs exist. The watch lists again after `ABSENT`.
-//! - **Many objects**: a source can convert each page of a list to smaller rows ([`Rows`]). So a
-//!   list of 20,000 objects never holds all of them at once.
+//! - **Many objects**: a source can convert each page of a list to smaller rows ([`Rows`]), and pass
+//!   on each page ([`Change::Page`]). So a list of 20,000 objects never holds all of them at once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -70,7 +70,15 @@ struct Silent;
 /// A change that a watch reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<T> {
-    /// These objects exist, and no others.
+    /// A page of a list. [`Change::Listed`] follows, or the first page of another attempt. Only
+    /// sources with [`Source::reports_pages`] have pages.
+    Page {
+        /// Whether this page begins a list.
+        is_first: bool,
+        /// The page's objects.
+        objects: Vec<T>,
+    },
+    /// These objects exist, with those of the pages before, and no others.
     Listed(Vec<T>),
     /// This object is new or changed.
     Applied(T),
@@ -84,6 +92,9 @@ impl<T> Change<T> {
     /// Converts the objects.
     pub fn map<U>(self, of: impl Fn(T) -> U) -> Change<U> {
         match self {
+            Change::Page { is_first, objects } => {
+                Change::Page { is_first, objects: objects.into_iter().map(of).collect() }
+            }
             Change::Listed(objects) => Change::Listed(objects.into_iter().map(of).collect()),
             Change::Applied(object) => Change::Applied(of(object)),
             Change::Deleted(object) => Change::Deleted(of(object)),
@@ -100,6 +111,11 @@ pub trait Source: Send + Sync + 'static {
     /// Maximum number of objects in a page.
     fn page(&self) -> u32 {
         PAGE
+    }
+
+    /// Whether each page of a list is passed on, instead of the whole list.
+    fn reports_pages(&self) -> bool {
+        false
     }
 
     /// The version of a changed object; none if it has none.
@@ -134,6 +150,8 @@ pub struct Rows<K, F> {
     pub api: Api<K>,
     /// Maximum number of objects in a page.
     pub page: u32,
+    /// Whether each page is passed on as soon as it arrives, instead of the whole list.
+    pub by_page: bool,
     /// Converts an object.
     pub convert: F,
 }
@@ -206,6 +224,10 @@ where
 
     fn page(&self) -> u32 {
         self.page
+    }
+
+    fn reports_pages(&self) -> bool {
+        self.by_page
     }
 
     fn version(&self, object: &Versioned<R>) -> Option<String> {
@@ -306,8 +328,9 @@ pub async fn run<S, F>(
     // Whether the server does not have the kind, and the receiver knows it.
     let mut absent = false;
     'list: loop {
-        let (objects, mut version) = match list(&source, &selector).await {
-            Ok(listed) => listed,
+        let (objects, mut version) = match list(&source, &selector, &mut report).await {
+            Ok(Some(listed)) => listed,
+            Ok(None) => return,
             Err(error) if error.code() == Some(NOT_FOUND) && health.is_optional(name) => {
                 if health.listed(name) {
                     recovered();
@@ -453,7 +476,17 @@ async fn current_version<S: Source>(source: &S, selector: &Selector) -> Result<O
     Ok(within(ANSWER, source.list(&params)).await?.metadata.resource_version)
 }
 
-async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Object>, String), RequestError> {
+/// Lists all objects. Returns those that were not reported in pages, and the list's version. None if
+/// no receiver exists.
+async fn list<S, F>(
+    source: &S,
+    selector: &Selector,
+    report: &mut impl FnMut(Change<S::Object>) -> F,
+) -> Result<Option<(Vec<S::Object>, String)>, RequestError>
+where
+    S: Source,
+    F: Future<Output = bool>,
+{
     let mut objects = Vec::new();
     let mut params = ListParams {
         label_selector: selector.labels.clone(),
@@ -463,11 +496,18 @@ async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Obje
     };
     loop {
         let page = within(ANSWER, source.list(&params)).await?;
-        objects.extend(page.items);
+        if source.reports_pages() {
+            let is_first = params.continue_token.is_none();
+            if !report(Change::Page { is_first, objects: page.items }).await {
+                return Ok(None);
+            }
+        } else {
+            objects.extend(page.items);
+        }
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
             let version = page.metadata.resource_version.unwrap_or_default();
-            return Ok((objects, version));
+            return Ok(Some((objects, version)));
         }
     }
 }

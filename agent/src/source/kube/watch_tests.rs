@@ -34,6 +34,7 @@ enum End {
 struct Server {
     answers: Mutex<VecDeque<Answer>>,
     requested: mpsc::UnboundedSender<String>,
+    reports_pages: bool,
 }
 
 fn object(name: &str, version: &str) -> ConfigMap {
@@ -61,6 +62,10 @@ impl Server {
 
 impl Source for Arc<Server> {
     type Object = ConfigMap;
+
+    fn reports_pages(&self) -> bool {
+        self.reports_pages
+    }
 
     fn version(&self, object: &ConfigMap) -> Option<String> {
         object.metadata.resource_version.clone()
@@ -109,14 +114,23 @@ struct Bed {
 }
 
 fn start(answers: Vec<Answer>) -> Bed {
+    start_source(answers, false)
+}
+
+fn start_source(answers: Vec<Answer>, reports_pages: bool) -> Bed {
     let (request_sender, requested) = mpsc::unbounded_channel();
     let (sender, reported) = mpsc::unbounded_channel();
-    let server = Arc::new(Server { answers: Mutex::new(answers.into()), requested: request_sender });
+    let answers = Mutex::new(answers.into());
+    let server = Arc::new(Server { answers, requested: request_sender, reports_pages });
     let health = Health::default();
     health.started("test");
     let report = move |change: Change<ConfigMap>| {
         let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
         let words = match change {
+            Change::Page { is_first, objects } => {
+                let kind = if is_first { "first page" } else { "page" };
+                format!("{kind} {}", objects.into_iter().map(name).collect::<Vec<_>>().join(" "))
+            }
             Change::Listed(all) => {
                 format!("listed {}", all.into_iter().map(name).collect::<Vec<_>>().join(" "))
             }
@@ -160,6 +174,21 @@ async fn a_list_in_pages_is_followed_by_changes() {
     bed.reported(&["listed a b", "applied c", "deleted a", "applied b"]).await;
     bed.requested(&["list ", "list more", "watch 7", "watch 12"]).await;
     assert!(bed.health.is_live("test"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_reported_and_a_new_attempt_begins_anew() {
+    let answers = vec![
+        Answer::Page(&["a"]),
+        Answer::Refuse(500),
+        Answer::Page(&["a"]),
+        Answer::List(&["b"], "7"),
+        Answer::Watch(vec![Ok(WatchEvent::Added(object("c", "8")))], End::Silent),
+    ];
+    let mut bed = start_source(answers, true);
+    let expected = ["first page a", "failing no (500)", "first page a", "page b", "listed ", "applied c"];
+    bed.reported(&expected).await;
+    bed.requested(&["list ", "list more", "list ", "list more", "watch 7"]).await;
 }
 
 #[tokio::test(start_paused = true)]

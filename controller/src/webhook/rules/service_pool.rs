@@ -9,7 +9,7 @@ use super::{Facts, RuleResult, introduced, some, still_used, verdict};
 use crate::services::allocated_by_subnet;
 use crate::services::ipam::Span;
 
-/// The highest number of addresses of an L2 pool: the holder of each renews a Lease.
+/// The highest number of addresses of an L2 pool: each has a Lease.
 const MAX_L2: u128 = 256;
 
 /// Facts: every Network, Subnet, ServicePool, and the addresses of every Node.
@@ -26,15 +26,6 @@ pub fn update(old: &ServicePool, new: &ServicePool, facts: &Facts) -> RuleResult
     found.extend(validate_service_pool_change(old, new).err().unwrap_or_default());
     found.extend(removed(old, new, facts));
     verdict(found)
-}
-
-/// Addresses of mode L2 are allocated, and no agent of this version answers for them.
-pub fn warning(pool: &ServicePool) -> Option<String> {
-    (pool.spec.mode == PoolMode::L2).then(|| {
-        "spec.mode: L2: Services get addresses of this pool, but agents of this version do not answer ARP and ND \
-         requests for them: use mode BGP, or another program that answers"
-            .to_owned()
-    })
 }
 
 /// Facts: the ServiceAddresses of the pool.
@@ -158,13 +149,6 @@ mod tests {
             "spec": {"address": address, "pool": "p", "services": services},
         }))
         .unwrap()
-    }
-
-    #[test]
-    fn a_pool_that_no_agent_answers_for_is_a_warning() {
-        let l2 = pool("p", json!({"addresses": ["10.0.0.5"], "mode": "L2", "l2": {"network": "vlan"}}));
-        assert!(warning(&l2).unwrap().starts_with("spec.mode: L2: "));
-        assert_eq!(warning(&pool("p", json!({"addresses": ["10.0.0.5"]}))), None);
     }
 
     fn cluster() -> Facts {

@@ -13,24 +13,36 @@ use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE
 use crate::sysctl;
 
 impl Owner {
-    /// Whether the plan needs a table.
+    /// Whether the plan or the policies need a table.
     pub(super) fn has_tables(&self) -> bool {
-        wants_tables(&self.plan)
+        wants_tables(&self.plan) || self.policies.is_wanted()
+    }
+
+    /// Opens the listener, if it is not open. Called before a table is loaded, so no change is
+    /// missed.
+    pub(super) fn listen_to_tables(&mut self) {
+        if self.listens {
+            return;
+        }
+        let ports = self.guard.port().and_then(|guard| Ok([guard, self.policies.port()?]));
+        match ports.and_then(Events::open_nftables) {
+            Ok(events) => {
+                self.nftables = Some(events);
+                self.listens = true;
+            }
+            Err(error) => self.fault(
+                Reason::Nftables,
+                format!("nftables: {error}: a deleted table is not restored before the agent restarts"),
+            ),
+        }
     }
 
     /// Changes the tables as a new plan requires. An unchanged table is not checked, because a
     /// check starts an `nft` process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
-        let fresh = wants_tables(plan) && !self.has_tables();
+        let fresh = wants_tables(plan) && !wants_tables(&self.plan);
         if fresh {
-            // The listener is opened before the tables are loaded, so no change is missed.
-            match self.guard.port().and_then(Events::open_nftables) {
-                Ok(events) => self.nftables = Some(events),
-                Err(error) => self.fault(
-                    Reason::Nftables,
-                    format!("nftables: {error}: a deleted table is not restored before the agent restarts"),
-                ),
-            }
+            self.listen_to_tables();
         }
         // From now on, a notification reports each new NAT chain.
         if fresh && !self.translates {

@@ -268,6 +268,21 @@ impl Owner {
         }
     }
 
+    /// Replaces the proxy entries of the old plan by the entries of the current plan.
+    pub(super) fn settle_proxies(&mut self, old: &BTreeSet<Proxy>) {
+        let wanted = self.plan.proxies.clone();
+        let gone: Vec<Proxy> = {
+            let all: HashSet<&Proxy> = self.wanted_proxies().collect();
+            old.iter().filter(|proxy| !all.contains(proxy)).copied().collect()
+        };
+        gone.iter().for_each(|proxy| self.delete_proxy(proxy));
+        for proxy in wanted.difference(old) {
+            if !self.found_neighbours.proxies.contains(proxy) {
+                self.put_proxy(proxy);
+            }
+        }
+    }
+
     /// Brings the FDB entries of Trunkline's VXLAN devices to the plan. Entries that are not in the
     /// plan are deleted, even if another program added them. Returns the number of changes.
     pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
@@ -316,7 +331,7 @@ impl Owner {
     }
 
     pub(super) fn wanted_proxies(&self) -> impl Iterator<Item = &Proxy> {
-        self.pods.values().flat_map(|pod| &pod.proxies)
+        self.plan.proxies.iter().chain(self.pods.values().flat_map(|pod| &pod.proxies))
     }
 
     /// The link of the current default route, or the last known one.

@@ -122,6 +122,7 @@ impl Owner {
             repairs: self.guard_repairs,
             fault: self.guard_fault.clone(),
         };
+        status.policies = self.policies.status();
         drop(status);
         if repaired {
             self.channels.repairs.send_replace(self.repairs.clone());

@@ -31,7 +31,7 @@ const SERVICES: usize = 10_000;
 /// Services whose endpoint changes. The others have externalTrafficPolicy Cluster, because each
 /// Local Service of type LoadBalancer needs one of the 2,768 node ports.
 const FEW: usize = 10;
-const CHANGES: usize = 2_000;
+const CHANGES: usize = 1_500;
 const PACE: Duration = Duration::from_millis(20);
 /// Rounds of the cost; the medians count.
 const ROUNDS: usize = 3;

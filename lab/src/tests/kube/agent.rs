@@ -16,7 +16,7 @@ use crate::cni::{self, Sandbox};
 use crate::kube::Cluster;
 use crate::kube::doorway::Doorway;
 use crate::kube::pods::{Plan, Pretended};
-use crate::kube::rights::{Accounts, Rack, agent_on};
+use crate::kube::rights::{self, Accounts, Rack, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, Manifest, lab, lost_nothing};
 use crate::tests::{Context, passed};
@@ -404,7 +404,8 @@ fn addresses(context: &Context) -> Result<Verdict> {
             "nodeservices.trunkline.io",
             "`trunkline services NAME`: observability/cluster",
         );
-        let rights = node.accounts.check(node.cluster, &["agent"], &[services])?;
+        let unseen = [&[services][..], &rights::L2, &rights::POLICIES].concat();
+        let rights = node.accounts.check(node.cluster, &["agent"], &unseen)?;
         passed(format!(
             "allocated, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost; {rights}"
         ))

@@ -34,11 +34,19 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("agent", "delete", "ipinstances.networking.alibaba.com", false),
     ("agent", "patch", "ipinstances.networking.alibaba.com", false),
     ("agent", "patch", "networks.networking.alibaba.com", false),
-    ("agent", "list", "pods", false),
+    ("agent", "list", "pods", true),
+    ("agent", "watch", "pods", true),
+    ("agent", "watch", "networkpolicies.networking.k8s.io", true),
+    // Not ClusterNetworkPolicies: kubectl answers only for kinds that the server has.
+    ("agent", "patch", "networkpolicies.networking.k8s.io", false),
+    ("agent", "patch", "namespaces", false),
     ("agent", "patch", "pods", false),
     ("agent", "patch", "nodes", false),
     ("agent", "patch", "nodes/status", true),
-    ("agent", "create", "leases.coordination.k8s.io", false),
+    ("agent", "create", "leases.coordination.k8s.io", true),
+    ("agent", "update", "leases.coordination.k8s.io", true),
+    ("agent", "delete", "leases.coordination.k8s.io", false),
+    ("agent", "get", "serviceaddresses.trunkline.io", true),
     ("agent", "watch", "services", true),
     ("agent", "watch", "endpointslices.discovery.k8s.io", true),
     ("agent", "watch", "namespaces", true),
@@ -57,6 +65,7 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "nodes", true),
     ("controller", "patch", "pods", true),
     ("controller", "watch", "networkpolicies.networking.k8s.io", true),
+    ("controller", "patch", "networkpolicies.networking.k8s.io", false),
     ("controller", "watch", "services", true),
     ("controller", "patch", "services", false),
     ("controller", "patch", "services/status", true),
@@ -124,7 +133,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
     let usual = render(&[])?;
     for (values, words) in [
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
-        (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"0.0.0.0:9473\""),
+        (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"[::]:9473\""),
         (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),
         (&["--set", "serviceMonitor.enabled=true"], "publishNotReadyAddresses: true"),
         (&["--set", "agent.config.drain.followCordon=true"], "followCordon: true"),
@@ -136,6 +145,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "uninstall=true"], "uninstall-cni"),
         (&["--set", "services.defaultClass=true"], "--default-load-balancer-class"),
         (&["--set", "services.enabled=false"], "--service-addresses=false"),
+        (&["--set", "networkPolicies.enabled=false"], "networkPolicies: {enabled: false}"),
         (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
@@ -275,6 +285,7 @@ fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
         ("agent.config.source=manifests", "config"),
         ("cni.confName=a/b.conflist", "confName"),
         ("agent.keySecrets={}", "keySecrets"),
+        ("networkPolicies.enabled=no-policies", "networkPolicies"),
         ("agent.racks[0].name=Rack_1,agent.racks[0].nodeSelector.rack=1", "name"),
     ] {
         let refused = render(&["--set", value]).err().with_context(|| format!("{value} was accepted"))?;

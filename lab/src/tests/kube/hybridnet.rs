@@ -1,22 +1,42 @@
 //! A cluster as hybridnet v0.8.9 leaves it. It has the kinds of hybridnet's chart, the objects of
 //! its manager and daemons with their labels, finalizers and statuses, and its workloads.
-//! [`crate::kube::kubelet`] has stand-ins for its programs: a listening socket, and pods with the
-//! addresses of their IPInstances. This test plays its manager, which allocated the addresses
-//! before Trunkline is installed.
+//! [`crate::kube::hybridnet`] has stand-ins for its programs, and Felix. This test plays its manager,
+//! which allocated the addresses before Trunkline is installed.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::flows::POLICIES;
 use super::install::wait_text;
 use crate::kube::Cluster;
+use crate::kube::hybridnet::Felix;
 use crate::shell::run;
 
-/// Kernel state of its daemon: a rule and a route, which a reboot removes.
-pub(super) const LEFT_IN_KERNEL: &str = "ip rule add priority 1 to 100.64.1.0/24 lookup 39999 && ip route add unreachable 100.64.1.0/24 table 39999";
+/// The pods, by the last octet of their addresses. 100.64.1.5 is reserved for db-2.
+const PODS: [(u8, &str, &str); 8] = [
+    (1, "default", "db-0"),
+    (2, "default", "db-1"),
+    (3, "default", "web-node1a-1"),
+    (4, "default", "web-node1b-1"),
+    (6, "default", "guard-node1a-1"),
+    (7, "default", "guard-node1b-1"),
+    (8, "open", "open-node1a-1"),
+    (9, "open", "open-node1b-1"),
+];
+
+/// Prepares the API server for Felix: its kinds, and a datastore that is ready.
+pub(super) fn prepare_felix(cluster: &Cluster, felix: &Felix) -> Result<()> {
+    cluster.kubectl(["apply", "--server-side", "-f", &felix.crds.display().to_string()])?;
+    cluster.kubectl(["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+    let ready = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
+        "metadata": { "name": "default" }, "spec": { "datastoreReady": true } });
+    cluster.apply(&ready.to_string()).map(drop)
+}
 
 /// Installs the kinds, the webhooks and the workloads, and the Network with its key in clear text.
+/// Returns once the daemons are ready.
 pub(super) fn install(cluster: &Cluster) -> Result<()> {
     for kind in kinds() {
         cluster.apply(&kind.to_string())?;
@@ -31,13 +51,13 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
             "network",
             "rack1",
             json!({ "lastAllocatedSubnet": "rack1-v4", "nodeList": ["node1a", "node1b"], "subnetList": ["rack1-v4"],
-            "statistics": { "total": 253, "used": 5, "available": 248 }, "ipv6Statistics": { "total": 0, "used": 0, "available": 0 },
+            "statistics": { "total": 253, "used": 9, "available": 244 }, "ipv6Statistics": { "total": 0, "used": 0, "available": 0 },
             "dualStackStatistics": { "total": 0, "used": 0, "available": 0 } }),
         ),
         (
             "subnet",
             "rack1-v4",
-            json!({ "total": 253, "used": 5, "available": 248, "lastAllocatedIP": "100.64.1.5" }),
+            json!({ "total": 253, "used": 9, "available": 244, "lastAllocatedIP": "100.64.1.9" }),
         ),
     ] {
         patch_status(cluster, kind, name, &status)?;
@@ -51,8 +71,17 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
         let labels = ["network=rack1", "networking.alibaba.com/bgp-network-attachment=true"];
         run(&mut cluster.kubectl_command(&[&["label", "node", node][..], &labels].concat()))?;
     }
+    cluster.kubectl([
+        "-n",
+        "kube-system",
+        "rollout",
+        "status",
+        "daemonset/hybridnet-daemon",
+        "--timeout=120s",
+    ])?;
+    cluster.apply(POLICIES)?;
     cluster.apply(super::install::STATEFUL_SET)?;
-    cluster.apply(DEPLOYMENT)?;
+    cluster.apply(PODS_OF_NODES)?;
     cluster.kubectl(["scale", "statefulset", "db", "--replicas=2"])?;
     Ok(())
 }
@@ -66,18 +95,19 @@ fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Re
 /// to the pods of StatefulSets. One more IPInstance is retained for db-2, which was scaled away.
 /// Returns once the pods run.
 pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
-    let pods = ["db-0", "db-1", "web-node1a-1", "web-node1b-1"];
-    for (number, name) in pods.into_iter().enumerate() {
+    let object = |namespace: &str, name: &str| -> Result<Value> {
+        Ok(serde_json::from_str(&cluster.kubectl(["-n", namespace, "get", "pod", name, "-o", "json"])?)?)
+    };
+    for (last, namespace, name) in PODS {
         wait_text(
             cluster,
-            &["get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"],
+            &["-n", namespace, "get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"],
             &format!("pod {name}"),
             |node| !node.is_empty(),
         )?;
-        let pod: Value = serde_json::from_str(&cluster.kubectl(["get", "pod", name, "-o", "json"])?)?;
+        let pod = object(namespace, name)?;
         let owner = &pod["metadata"]["ownerReferences"][0];
-        let instance = instance(&format!("100.64.1.{}", number + 1), number, name, owner, Some(&pod));
-        cluster.apply(&instance.to_string())?;
+        cluster.apply(&instance(last, (namespace, name), owner, Some(&pod)).to_string())?;
         if owner["kind"] == "StatefulSet" {
             let finalizer = r#"{"metadata":{"finalizers":["networking.alibaba.com/ip-allocated"]}}"#;
             cluster.kubectl(["patch", "pod", name, "--type=merge", "-p", finalizer])?;
@@ -85,20 +115,33 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     }
     let set: Value = serde_json::from_str(&cluster.kubectl(["get", "statefulset", "db", "-o", "json"])?)?;
     let owner = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true });
-    cluster.apply(&instance("100.64.1.5", 4, "db-2", &owner, None).to_string())?;
-    for (number, name) in pods.into_iter().enumerate() {
-        cluster.kubectl(["wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
-        let pod: Value = serde_json::from_str(&cluster.kubectl(["get", "pod", name, "-o", "json"])?)?;
-        let status = json!({ "podName": name, "podNamespace": "default", "nodeName": pod["spec"]["nodeName"],
-            "sandboxID": format!("sandbox-{number}"), "updateTimestamp": "2026-01-01T00:00:00Z" });
-        patch_status(cluster, "ipinstance", &format!("100-64-1-{}", number + 1), &status)?;
+    cluster.apply(&instance(5, ("default", "db-2"), &owner, None).to_string())?;
+    for (last, namespace, name) in PODS {
+        cluster.kubectl(["-n", namespace, "wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
+        let pod = object(namespace, name)?;
+        let status = json!({ "status": { "podName": name, "podNamespace": namespace, "nodeName": pod["spec"]["nodeName"],
+            "sandboxID": format!("sandbox-{last}"), "updateTimestamp": "2026-01-01T00:00:00Z" } });
+        let instance = format!("100-64-1-{last}");
+        let patch = status.to_string();
+        cluster.kubectl([
+            "-n",
+            namespace,
+            "patch",
+            "ipinstance",
+            &instance,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ])?;
     }
     Ok(())
 }
 
 /// An IPInstance that is bound to a pod, or reserved for the next pod of its name. A reserved
 /// IPInstance has no node and no UID, and no labels of these.
-fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option<&Value>) -> Value {
+fn instance(last: u8, (namespace, name): (&str, &str), owner: &Value, pod: Option<&Value>) -> Value {
+    let address = format!("100.64.1.{last}");
     let mut labels = BTreeMap::from([
         ("networking.alibaba.com/version", json!("v1.2")),
         ("networking.alibaba.com/subnet", json!("rack1-v4")),
@@ -122,14 +165,14 @@ fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option
     json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
         "metadata": {
-            "name": address.replace('.', "-"), "namespace": "default", "labels": labels,
+            "name": address.replace('.', "-"), "namespace": namespace, "labels": labels,
             "finalizers": ["networking.alibaba.com/ip-allocated"],
             "ownerReferences": [{ "apiVersion": "apps/v1", "kind": owner["kind"], "name": owner["name"], "uid": owner["uid"],
                 "controller": true, "blockOwnerDeletion": false }],
         },
         "spec": {
             "network": "rack1", "subnet": "rack1-v4", "binding": binding,
-            "address": { "version": "4", "ip": format!("{address}/24"), "mac": format!("02:12:34:56:78:{:02x}", number + 0x10) },
+            "address": { "version": "4", "ip": format!("{address}/24"), "mac": format!("02:12:34:56:78:{:02x}", last + 0xf) },
         },
     })
 }
@@ -367,8 +410,13 @@ webhooks:
     rules: [{ apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
 "#;
 
-/// Pods that keep no address, one on each node.
-const DEPLOYMENT: &str = "
+/// Pods of the nodes: those of the Deployment keep no address, and those of the DaemonSets stay when
+/// a node is drained.
+const PODS_OF_NODES: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: { name: open }
+---
 apiVersion: apps/v1
 kind: Deployment
 metadata: { name: web, namespace: default }
@@ -377,5 +425,23 @@ spec:
   selector: { matchLabels: { app: web } }
   template:
     metadata: { labels: { app: web } }
+    spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: guard, namespace: default }
+spec:
+  selector: { matchLabels: { app: guard } }
+  template:
+    metadata: { labels: { app: guard } }
+    spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: open, namespace: open }
+spec:
+  selector: { matchLabels: { app: open } }
+  template:
+    metadata: { labels: { app: open } }
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";

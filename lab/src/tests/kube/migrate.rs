@@ -1,111 +1,148 @@
 //! Runs `docs/migrate-from-hybridnet.md`: a cluster as hybridnet leaves it ([`super::hybridnet`]),
 //! whose nodes migrate one after the other, one of them also back and forth again. Invariants: no
-//! address is allocated twice, and a StatefulSet's pod keeps its address with each plugin and on
-//! any node.
+//! address is allocated twice, a StatefulSet's pod keeps its address with each plugin and on any node,
+//! and no datagram arrives that a NetworkPolicy denies ([`super::flows`]). Felix enforces policies on
+//! the nodes with hybridnet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::flows::Flows;
 use super::install::{self, NODES, address_of, rolled_out, wait_text};
 use super::{Test, Verdict, hybridnet};
-use crate::client;
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
 use crate::kube::auditor::AddressAuditor;
+use crate::kube::hybridnet::{FELIX_PACKAGES, Felix};
+use crate::kube::kubelet::Observer;
 use crate::kube::workloads::Nodes;
 use crate::pinger::{Flow, Pinger};
+use crate::progress::say;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::lost_nothing;
 use crate::tests::{Context as Lab, passed};
+use crate::{client, packages};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/migrate",
     about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back and \
-            forth; addresses and MACs are kept",
+            forth; addresses and MACs are kept, and no denied datagram arrives, with Felix on the nodes of hybridnet",
     run: migrate,
 }];
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn migrate(context: &Lab) -> Result<Verdict> {
-    install::with_page(
-        context,
-        "migrate",
-        "docs/migrate-from-hybridnet.md",
-        |cluster, fabric, nodes, mut page| {
-            let it = Migration { cluster, fabric, nodes };
-            hybridnet::install(cluster)?;
-            hybridnet::give_addresses(cluster)?;
-            for node in NODES {
-                fabric.host(node)?.sh(hybridnet::LEFT_IN_KERNEL)?;
-            }
-            let before = hybridnet::addresses(cluster)?;
-            ensure!(before.len() == 5, "{before:?}");
-            let auditor = AddressAuditor::open(cluster)?;
+    let felix = match Felix::find(&context.place)? {
+        Ok(felix) => {
+            packages::need(FELIX_PACKAGES)?;
+            Some(felix)
+        }
+        Err(missing) => {
+            let missing = missing.lines().next().unwrap_or_default();
+            say(&format!("    skipped: policies on nodes with hybridnet: no Felix: {missing}"));
+            None
+        }
+    };
+    install::with_page(context, "migrate", PAGE, |cluster, fabric, nodes, mut page| {
+        let text = std::fs::read_to_string(context.place.repository.join(PAGE))?;
+        for command in [FLAG, FELIX_READY] {
+            ensure!(text.contains(command), "{PAGE} lacks {command}");
+        }
+        let it = Migration { cluster, fabric, nodes };
+        let flows = Arc::new(Flows::new(felix.is_some()));
+        let observer: Arc<dyn Observer> = flows.clone();
+        nodes.observe(&observer);
+        if let Some(felix) = &felix {
+            hybridnet::prepare_felix(cluster, felix)?;
+            nodes.run_felix(&felix.program);
+        }
+        hybridnet::install(cluster)?;
+        hybridnet::give_addresses(cluster)?;
+        let before = hybridnet::addresses(cluster)?;
+        ensure!(before.len() == 9, "{before:?}");
+        flows.check("before the migration")?;
+        let auditor = AddressAuditor::open(cluster)?;
 
-            page.section("Before")?;
-            page.section("1. The CRDs")?;
-            it.unchanged(&before)?;
+        page.section("Before")?;
+        page.section("1. The CRDs")?;
+        it.unchanged(&before)?;
 
-            let said = page.section("2. The controller")?;
-            ensure!(
-                said.lines().any(|line| line.split_whitespace().eq(["rack1", "5"])),
-                "not 5 addresses used: {said}"
-            );
-            rolled_out(cluster, "deployment/trunkline-controller")?;
-            it.unchanged(&before)?;
-            it.refuses_beside("node1b")?;
+        let said = page.any_section("2. The controller", &[(SELECTOR, &format!("{SELECTOR} {FLAG}"))])?;
+        ensure!(
+            said.lines().any(|line| line.split_whitespace().eq(["rack1", "9"])),
+            "not 9 addresses used: {said}"
+        );
+        rolled_out(cluster, "deployment/trunkline-controller")?;
+        it.unchanged(&before)?;
+        it.refuses_beside("node1b")?;
 
-            page.section("3. Node affinity for hybridnet's daemon")?;
-            page.section("4. Each node")?;
-            it.moved("node1a", &before)?;
-            // The controller has bound the drained pod's address on a node that still runs
-            // hybridnet. The address returns with the pod.
-            cluster.kubectl(["delete", "pod", "db-0"])?;
-            it.stateful(&before)?;
-            let (node, address) = address_of(cluster, "db-0")?;
-            ensure!(node == "node1a", "db-0 is on {node}");
-            it.reached(&[address])?;
+        page.section("3. Node affinity for hybridnet's daemon")?;
+        flows.check("after the restart of hybridnet's daemons")?;
+        page.section("4. Each node")?;
+        it.moved("node1a", &before)?;
+        flows.check("after the first node")?;
+        // The controller has bound the drained pod's address on a node that still runs
+        // hybridnet. The address returns with the pod.
+        cluster.kubectl(["delete", "pod", "db-0"])?;
+        it.stateful(&before)?;
+        let (node, address) = address_of(cluster, "db-0")?;
+        ensure!(node == "node1a", "db-0 is on {node}");
+        it.reached(&[address])?;
+        flows.check("after the return of db-0")?;
 
-            page.any_section("Back", &[])?;
-            it.went_back("node1a", &before)?;
+        let uncordon = format!("{FELIX_READY}\n{UNCORDON}");
+        let policies = [(UNCORDON, uncordon.as_str())];
+        page.any_section("Back", if felix.is_some() { &policies } else { &[] })?;
+        it.went_back("node1a", &before)?;
+        flows.check("after the way back")?;
 
-            page.any_section("4. Each node", &[])?;
-            it.moved("node1a", &before)?;
-            page.any_section("4. Each node", &[("NODE=node1a", "NODE=node1b")])?;
-            it.moved("node1b", &before)?;
+        page.any_section("4. Each node", &[])?;
+        it.moved("node1a", &before)?;
+        flows.check("after the first node again")?;
+        page.any_section("4. Each node", &[("NODE=node1a", "NODE=node1b")])?;
+        it.moved("node1b", &before)?;
+        flows.check("after the last node")?;
 
-            // The StatefulSet is scaled up again. The new pod gets the address that was retained
-            // for it during the migration.
-            cluster.kubectl(["scale", "statefulset", "db", "--replicas=3"])?;
-            let mut kept = it.stateful(&before)?;
-            let (_, third) = it.running("db-2")?;
-            ensure!(third.to_string() == "100.64.1.5", "db-2 got {third}");
-            kept.push(third);
-            let pings = it.pings(&kept)?;
-            page.section("5. After the last node")?;
-            rolled_out(cluster, "daemonset/trunkline-agent")?;
-            for node in NODES {
-                client::wait_established(fabric.host(node)?, PATIENCE)?;
-            }
-            let sent = lost_nothing(pings)?;
-            let left =
-                cluster.kubectl(["-n", "kube-system", "get", "pods,daemonsets,deployments", "-o", "name"])?;
-            ensure!(!left.contains("hybridnet"), "left of hybridnet: {left}");
+        // The StatefulSet is scaled up again. The new pod gets the address that was retained
+        // for it during the migration.
+        cluster.kubectl(["scale", "statefulset", "db", "--replicas=3"])?;
+        let mut kept = it.stateful(&before)?;
+        let (_, third) = it.running("db-2")?;
+        ensure!(third.to_string() == "100.64.1.5", "db-2 got {third}");
+        kept.push(third);
+        let pings = it.pings(&kept)?;
+        page.section("5. After the last node")?;
+        rolled_out(cluster, "daemonset/trunkline-agent")?;
+        for node in NODES {
+            client::wait_established(fabric.host(node)?, PATIENCE)?;
+        }
+        let sent = lost_nothing(pings)?;
+        let left =
+            cluster.kubectl(["-n", "kube-system", "get", "pods,daemonsets,deployments", "-o", "name"])?;
+        ensure!(!left.contains("hybridnet"), "left of hybridnet: {left}");
 
-            let twice = auditor.now().twice.clone();
-            ensure!(twice.is_empty(), "addresses held twice: {twice:?}");
-            passed(format!(
-                "{}; {} addresses kept; {sent} pings while agents were replaced, none lost",
-                page.finish()?,
-                kept.len()
-            ))
-        },
-    )
+        let twice = auditor.now().twice.clone();
+        ensure!(twice.is_empty(), "addresses held twice: {twice:?}");
+        passed(format!(
+            "{}; {} addresses kept; {sent} pings while agents were replaced, none lost; {}",
+            page.finish()?,
+            kept.len(),
+            flows.finish("at the end")?
+        ))
+    })
 }
+
+/// The page, whose section about network policies adds a flag to step 2 and a command to the way back.
+const PAGE: &str = "docs/migrate-from-hybridnet.md";
+const FLAG: &str = "--set 'controller.extraArgs={--patch-calico-pod-ips-annotation}'";
+const SELECTOR: &str = "--set 'agent.nodeSelector.trunkline=agent'";
+const UNCORDON: &str = "kubectl uncordon $NODE";
+const FELIX_READY: &str = "until ssh $NODE 'curl -sf localhost:9099/readiness && sleep 2 && curl -sf localhost:9099/readiness'; do sleep 2; done";
 
 struct Migration<'a, 'b> {
     cluster: &'a Cluster,
@@ -197,8 +234,10 @@ impl Migration<'_, '_> {
         ensure!(files.trim() == "05-trunkline.conflist", "{node}: {files}");
         let sockets = host.sh("cat /proc/net/unix")?;
         ensure!(!sockets.contains("hybridnet.sock"), "hybridnet's daemon is still on {node}");
-        let rules = host.sh("ip rule; ip route show table 39999")?;
-        ensure!(!rules.contains("unreachable 100.64.1.0/24"), "{node} still has rules of hybridnet: {rules}");
+        let left = host.sh("ip rule; ip -o link; nft list ruleset")?;
+        for of_hybridnet in ["lookup 40000", "hybr", "cali-"] {
+            ensure!(!left.contains(of_hybridnet), "{node} still has {of_hybridnet} of hybridnet: {left}");
+        }
         let web = format!("web-{node}-1");
         let (_, address) = self.running(&web)?;
         self.nodes.attached(node, &web)?;

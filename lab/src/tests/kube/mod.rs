@@ -9,6 +9,7 @@ mod cordon;
 pub(crate) mod crds;
 mod disturbed;
 mod finalizers;
+mod flows;
 mod hostile;
 mod hybridnet;
 pub(super) mod install;

@@ -122,7 +122,7 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         nodes::tells_its_peers(cluster, node, 1)?;
         nodes::says(cluster, node, "False", "TrunklineServes")?;
     }
-    let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
+    let rights = accounts.check(cluster, &["agent"], &[UNSEEN, &rights::L2, &rights::POLICIES].concat())?;
     // From this point on, the test expects refusals.
     claims(cluster, fabric)?;
     replicas.still_running()?;

@@ -46,6 +46,12 @@ const OBJECTS: &str = "
 ---
 {apiVersion: trunkline.io/v1alpha1, kind: NodeServices, metadata: {name: node-b}}
 ---
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: trunkline-controller, namespace: kube-system}, spec: {holderIdentity: other}}
+---
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: trunkline-l2-node-node-b, namespace: kube-system}, spec: {holderIdentity: node-b}}
+---
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: trunkline-l2-10-9-0-8, namespace: kube-system}, spec: {holderIdentity: node-b}}
+---
 {apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: of-a, namespace: default, labels: {networking.alibaba.com/node: node-a}},
  spec: {network: rack, subnet: rack-v4, address: {version: '4', ip: 10.9.0.1/24, mac: '02:00:00:00:00:01'}, binding: {nodeName: node-a, podName: p}}}
 ---
@@ -74,6 +80,8 @@ struct Write {
 #[derive(Clone, Copy)]
 enum How {
     Create,
+    /// As agents write Leases: the whole object, created if it does not exist.
+    Replace,
     /// Server-side apply, as agents write NodeInfos.
     Apply,
     Merge,
@@ -95,12 +103,14 @@ impl Write {
             "Event" => ("events.k8s.io", "v1", "events"),
             "NodeInfo" => ("networking.alibaba.com", "v1", "nodeinfoes"),
             "NodeServices" => ("trunkline.io", "v1alpha1", "nodeservices"),
+            "Lease" => ("coordination.k8s.io", "v1", "leases"),
             _ => ("networking.alibaba.com", "v1", "ipinstances"),
         };
         let kind = GroupVersionKind::gvk(group, version, self.kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, plural);
         let api: Api<DynamicObject> = match self.kind {
             "Node" | "NodeInfo" | "NodeServices" => Api::all_with(client.clone(), &resource),
+            "Lease" => Api::namespaced_with(client.clone(), "kube-system", &resource),
             _ => Api::namespaced_with(client.clone(), "default", &resource),
         };
         let mut body = self.body.clone();
@@ -114,6 +124,19 @@ impl Write {
                 How::Create => {
                     let object = serde_json::from_value(body).map_err(kube::Error::SerdeError)?;
                     return api.create(&PostParams { dry_run, ..PostParams::default() }, &object).await;
+                }
+                How::Replace => {
+                    let post = PostParams { dry_run, ..PostParams::default() };
+                    let version =
+                        api.get_opt(self.name).await?.and_then(|there| there.metadata.resource_version);
+                    if let Some(version) = &version {
+                        body["metadata"]["resourceVersion"] = json!(version);
+                    }
+                    let object = serde_json::from_value(body).map_err(kube::Error::SerdeError)?;
+                    return match version {
+                        Some(_) => api.replace(self.name, &post, &object).await,
+                        None => api.create(&post, &object).await,
+                    };
                 }
                 How::Apply => (apply, Patch::Apply(body)),
                 How::Merge => (params, Patch::Merge(body)),
@@ -161,6 +184,10 @@ fn services() -> Value {
     json!({"status": {"services": [{"address": "192.0.2.1", "state": "advertised"}]}})
 }
 
+fn held_by(node: &str) -> Value {
+    json!({"spec": {"holderIdentity": node, "leaseDurationSeconds": 8}})
+}
+
 fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
 }
@@ -203,6 +230,9 @@ fn allowed(uid: &str) -> Vec<Write> {
         ),
         status("report its service addresses", "NodeServices", "node-a", How::Apply, services()),
         status("report a sandbox", "IPInstance", "of-a", How::Merge, sandbox),
+        write("show that it is alive", "Lease", "trunkline-l2-node-node-a", How::Replace, held_by("node-a")),
+        write("take an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("node-a")),
+        write("release an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("")),
         write("write an event", "Event", "of-a", How::Create, event("node-a", "node-a")),
         write("count an event up", "Event", "of-a", How::Merge, series()),
     ]
@@ -390,6 +420,34 @@ fn forbidden() -> Vec<(Write, &'static str)> {
         (
             write("write as another agent", "Event", "e2", How::Create, event("node-a", "node-b")),
             "writes its own events",
+        ),
+        (
+            write("lead the controllers", "Lease", "trunkline-controller", How::Replace, held_by("node-a")),
+            "and not the Lease trunkline-controller",
+        ),
+        (
+            write(
+                "renew another's Lease",
+                "Lease",
+                "trunkline-l2-node-node-b",
+                How::Replace,
+                held_by("node-b"),
+            ),
+            "and not the Lease trunkline-l2-node-node-b",
+        ),
+        (
+            write(
+                "give an address to another",
+                "Lease",
+                "trunkline-l2-10-9-0-7",
+                How::Replace,
+                held_by("node-b"),
+            ),
+            "writes its own node as the holder",
+        ),
+        (
+            write("release another's address", "Lease", "trunkline-l2-10-9-0-8", How::Replace, held_by("")),
+            "writes its own node as the holder",
         ),
         (write("change another's event", "Event", "of-b", How::Merge, series()), "events about its own Node"),
     ]

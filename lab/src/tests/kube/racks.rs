@@ -16,7 +16,7 @@ use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
-use crate::kube::rights::{Accounts, Rack, Unseen, agent_on};
+use crate::kube::rights::{self, Accounts, Rack, Unseen, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
@@ -34,6 +34,9 @@ const NAMESPACE: &str = "shop";
 
 const SERVICE_ADDRESSES: &str = "Services of type LoadBalancer: service-addresses/pools";
 
+/// The reason for unused rights of network policies.
+const POLICIES: &str = "there is no network policy, and no CRD of ClusterNetworkPolicies";
+
 /// Rights that this test does not use.
 const UNSEEN: &[Unseen] = &[
     ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
@@ -44,6 +47,7 @@ const UNSEEN: &[Unseen] = &[
     ("agent", "create", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
     ("agent", "patch", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
     ("agent", "list", "nodeservices.trunkline.io", "`trunkline services NAME`: observability/cluster"),
+    ("controller", "watch", "clusternetworkpolicies.policy.networking.k8s.io", POLICIES),
     ("controller", "get", "ipinstances.networking.alibaba.com", "after a lost answer: kube/leader-kill"),
     ("controller", "patch", "services/status", SERVICE_ADDRESSES),
     ("controller", "patch", "servicepools.trunkline.io/status", SERVICE_ADDRESSES),
@@ -204,7 +208,11 @@ impl Racks<'_> {
         nodes::reach_each_other(&pods.iter().collect::<Vec<_>>())?;
         self.fringe(&pods[0])?;
         replicas.still_running()?;
-        let rights = accounts.check(cluster, &["agent", "controller"], UNSEEN)?;
+        let rights = accounts.check(
+            cluster,
+            &["agent", "controller"],
+            &[UNSEEN, &rights::L2, &rights::POLICIES].concat(),
+        )?;
         passed(format!("{} pods on three nodes in the end, all pairs of both families; {rights}", pods.len()))
     }
 

@@ -1,5 +1,5 @@
-//! Reports of objects that have no effect: NetworkPolicies, pods of virtual machines, global
-//! Services. The controller has the rights of the Helm chart.
+//! Reports of objects that have no effect: pods of virtual machines, global Services; and of
+//! network policies with faults. The controller has the rights of the Helm chart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,24 +16,28 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/unsupported",
-    about: "NetworkPolicies, virtual machines' pods and global Services: one event on each of the first 20 objects, one log line, a metric",
+    about: "virtual machines' pods and global Services: one event on each of the first 20 objects, one log line, a metric; faults of network policies: an event, a metric",
     run: unsupported,
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The controller's limit of events per reason.
 const EVENTS: usize = 20;
-/// Number of NetworkPolicies: more than the limit of events.
-const POLICIES: usize = EVENTS + 5;
+/// Number of global Services: more than the limit of events.
+const SERVICES: usize = EVENTS + 5;
 /// With this Lease no replica loses the leadership while the API server restarts, so all events
 /// belong to one term.
 const FLAGS: &[&str] = &["--webhook=false", "--lease-duration-seconds=600"];
 const GLOBAL: &str = "networking.alibaba.com/global-service";
 
-fn policy(name: &str) -> Value {
+/// The API server accepts an IPv4 prefix in IPv6 form, for compatibility with old objects.
+const FAULTY_PREFIX: &str = "::ffff:10.0.0.0/104";
+
+fn policy(name: &str, cidr: &str) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": { "name": name, "namespace": "default" }, "spec": { "podSelector": {} },
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": cidr } }] }] },
     })
 }
 
@@ -62,20 +66,21 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         let program = context.controller()?;
         crds::install(cluster)?;
         let accounts = Accounts::create(cluster, &[])?;
-        // Before the leader starts, there are one virtual machine, one global Service, and too many
-        // policies.
-        apply(cluster, (0..POLICIES).map(|number| policy(&format!("policy-{number}"))))?;
-        apply(cluster, [virtual_machine("vm-1"), service("global-1", "true"), service("local", "false")])?;
+        // Before the leader starts, there are one virtual machine, too many global Services, and a
+        // policy with a fault.
+        apply(cluster, (0..SERVICES).map(|number| service(&format!("global-{number}"), "true")))?;
+        apply(cluster, [virtual_machine("vm-1"), service("local", "false")])?;
+        apply(cluster, [policy("good", "10.0.0.0/8"), policy("faulty", FAULTY_PREFIX)])?;
 
         let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, &program, 1, FLAGS)?;
         replicas.wait_leader(cluster)?;
         let (_, port) = replicas.metrics().next().context("a replica")?;
-        wait_counts(port, [POLICIES, 1, 1])?;
+        wait_counts(port, [1, SERVICES, 1])?;
         let before = wait_events(cluster, EVENTS + 2)?;
         for (object, text) in [
             ("Pod/vm-1", "does not retain addresses of virtual machines"),
-            ("Service/global-1", "only the endpoints of its own cluster"),
-            ("NetworkPolicy/", "does not enforce NetworkPolicies"),
+            ("Service/global-", "only the endpoints of its own cluster"),
+            ("NetworkPolicy/faulty", "spec.ingress[0].from[0].ipBlock.cidr"),
         ] {
             let found =
                 before.iter().any(|(about, (_, note))| about.starts_with(object) && note.contains(text));
@@ -84,13 +89,13 @@ fn unsupported(context: &Context) -> Result<Verdict> {
 
         // A change of each object, a restart of the API server, and then a new object of each kind.
         // The new events come last in their watches, so a repeated event would already be there.
-        for object in ["networkpolicy/policy-0", "pod/vm-1", "service/global-1"] {
+        for object in ["networkpolicy/faulty", "pod/vm-1", "service/global-0"] {
             cluster.kubectl(["label", object, "changed=yes"])?;
         }
         cluster.stop_api()?;
         cluster.start_api()?;
-        apply(cluster, [policy("late"), virtual_machine("vm-2"), service("global-2", "1")])?;
-        wait_counts(port, [POLICIES + 1, 2, 2])?;
+        apply(cluster, [policy("late", FAULTY_PREFIX), virtual_machine("vm-2"), service("late", "1")])?;
+        wait_counts(port, [2, SERVICES + 1, 2])?;
         let after = wait_events(cluster, EVENTS + 4)?;
         let repeated: Vec<_> = after.iter().filter(|(_, (count, _))| *count > 1).collect();
         ensure!(repeated.is_empty(), "events were repeated: {repeated:?}");
@@ -100,9 +105,8 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         // The log has one line for each kind.
         let log = std::fs::read_to_string(replicas.log(0))?;
         for (kind, object, text) in [
-            ("NetworkPolicy", "default/policy-", "only the first 20 objects get an event"),
             ("VirtualMachineInstance", "default/vm-1", "does not retain addresses"),
-            ("GlobalService", "default/global-1", "does not support global Services"),
+            ("GlobalService", "default/global-", "only the first 20 objects get an event"),
         ] {
             let lines: Vec<&str> = log
                 .lines()
@@ -114,11 +118,12 @@ fn unsupported(context: &Context) -> Result<Verdict> {
 
         // The metric does not count deleted objects, or objects that request the feature no longer.
         cluster.kubectl(["delete", "networkpolicy", "late"])?;
+        apply(cluster, [policy("faulty", "10.0.0.0/8")])?;
         cluster.kubectl(["delete", "pod", "vm-2", "--force", "--grace-period=0"])?;
-        cluster.kubectl(["annotate", "service", "global-2", "--overwrite", &format!("{GLOBAL}=false")])?;
-        wait_counts(port, [POLICIES, 1, 1])?;
+        cluster.kubectl(["annotate", "service", "late", "--overwrite", &format!("{GLOBAL}=false")])?;
+        wait_counts(port, [1, SERVICES, 0])?;
         replicas.still_running()?;
-        passed(format!("{} objects, {} events", POLICIES + 5, after.len()))
+        passed(format!("{} objects, {} events", SERVICES + 6, after.len()))
     })
 }
 
@@ -127,17 +132,20 @@ fn apply(cluster: &Cluster, objects: impl IntoIterator<Item = Value>) -> Result<
     cluster.apply(&texts.join("\n---\n")).map(drop)
 }
 
-/// Waits until the metric has these numbers of policies, pods and Services.
+/// Waits until the metrics have these numbers of pods, Services, and policies with faults.
 fn wait_counts(port: u16, wanted: [usize; 3]) -> Result<()> {
-    let [policies, machines, services] = wanted;
-    let wanted =
-        [("NetworkPolicy", policies), ("VirtualMachineInstance", machines), ("GlobalService", services)].map(
-            |(kind, count)| format!("trunkline_controller_unsupported_objects{{kind=\"{kind}\"}} {count}"),
-        );
+    let [machines, services, policies] = wanted;
+    let wanted = [
+        ("unsupported_objects", "VirtualMachineInstance", machines),
+        ("unsupported_objects", "GlobalService", services),
+        ("policy_faults", "NetworkPolicy", policies),
+        ("policy_faults", "ClusterNetworkPolicy", 0),
+    ]
+    .map(|(metric, kind, count)| format!("trunkline_controller_{metric}{{kind=\"{kind}\"}} {count}"));
     let url = format!("http://127.0.0.1:{port}/metrics");
     wait_for(&format!("{wanted:?}"), PATIENCE, || {
         let text = run(&mut cmd("curl", ["--silent", "--show-error", &url]))?;
-        let lines: Vec<&str> = text.lines().filter(|line| line.contains("unsupported_objects{")).collect();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("{kind=")).collect();
         Ok(Seen::when(wanted.iter().all(|line| lines.contains(&line.as_str())), || format!("{lines:?}")))
     })
 }
@@ -152,7 +160,7 @@ fn wait_events(cluster: &Cluster, objects: usize) -> Result<BTreeMap<String, (us
         for event in list["items"].as_array().into_iter().flatten() {
             let about = &event["involvedObject"];
             let kind = about["kind"].as_str().unwrap_or_default();
-            let reason = if kind == "NetworkPolicy" { "NotEnforced" } else { "NotSupported" };
+            let reason = if kind == "NetworkPolicy" { "InvalidPolicyEntry" } else { "NotSupported" };
             if event["reason"] == reason && event["type"] == "Warning" {
                 let name = format!("{kind}/{}", about["name"].as_str().unwrap_or_default());
                 let entry = found.entry(name).or_default();

@@ -5,6 +5,7 @@ pub(super) mod kernel;
 pub(super) mod life;
 pub(super) mod parent;
 pub(super) mod podman;
+pub(super) mod policies;
 pub(super) mod services;
 pub(super) mod wire;
 

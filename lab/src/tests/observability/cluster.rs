@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::labs::{self, Lab};
+use super::policies::PolicySteps;
 use super::prometheus::{LAST_SECONDS, Prometheus, Target, hastened};
 use super::rules::RULES;
 use super::services::{self, Services};
@@ -115,6 +116,10 @@ impl Observed<'_> {
         Services { cluster: self.cluster, bed: self.bed, prometheus: &prometheus }
             .test(&pods[0])
             .context("Services")?;
+        say("network policies");
+        PolicySteps { cluster: self.cluster, bed: self.bed, prometheus: &prometheus }
+            .test(&pods[0])
+            .context("network policies")?;
         // This step precedes the registration of the webhook. With the webhook, the API server
         // would refuse the second IPInstance while no controller runs.
         say("no controller");

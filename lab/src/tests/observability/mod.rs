@@ -8,6 +8,7 @@
 //! agents      faults of agents as a whole, in the same lab
 //! cluster     an API server, controllers with their webhook, a node
 //! services    Services in the same lab
+//! policies    network policies in the same lab
 //! vlans       pods on VLANs, in a user-mode kernel
 //! otlp        a node and a real OpenTelemetry collector
 //! ```
@@ -20,6 +21,7 @@ mod labs;
 mod links;
 mod otlp;
 mod paths;
+mod policies;
 mod prometheus;
 mod rules;
 mod services;

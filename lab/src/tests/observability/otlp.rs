@@ -131,7 +131,8 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
     for address in &attached.addresses {
         ensure!(root["attributes"].to_string().contains(&address.to_string()), "{address} is not in {root}");
     }
-    let wanted = ["plugin", "turn", "addresses", "record", "plan", "link", "kernel", "advertisement"];
+    let wanted =
+        ["plugin", "turn", "addresses", "record", "plan", "link", "policies", "kernel", "advertisement"];
     ensure!(names(&steps) == wanted, "{steps:?}");
     let (begin, end) = (time(&root, "startTimeUnixNano")?, time(&root, "endTimeUnixNano")?);
     let mut before = begin;

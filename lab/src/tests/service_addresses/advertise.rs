@@ -17,6 +17,7 @@ use super::{Context, Test, Verdict};
 use crate::client;
 use crate::daemons::vtysh_json;
 use crate::kube::Cluster;
+use crate::kube::agents::configure_proxy;
 use crate::kube::assets::Assets;
 use crate::kube::controller::Replicas;
 use crate::kube::daemon::Daemon;
@@ -153,13 +154,7 @@ pub(super) fn write_objects(cluster: &Cluster, bed: &Bed<'_>) -> Result<()> {
 
 /// Sets `services.proxy` in a node's agent.yaml.
 pub(super) fn configure(bed: &Bed<'_>, node: &str, proxy: &Value) -> Result<()> {
-    let file = bed.fabric.file(&format!("{}/{node}/agent.yaml", bed.fabric.topology.name));
-    let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    let mut config: BTreeMap<String, Value> =
-        serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
-    config.insert("services".to_owned(), json!({ "proxy": proxy }));
-    // The file is overwritten in place, because the node has mounted this file.
-    Ok(std::fs::write(&file, serde_json::to_string_pretty(&config)?)?)
+    configure_proxy(bed.fabric, node, proxy)
 }
 
 pub(super) struct Advertise<'a> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::advertise::{Advertise, NAMESPACE, POOL, PORT, SERVICE_PORT, configure, host, write_objects};
 use super::{Context, Verdict};
@@ -19,6 +19,7 @@ use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 use crate::kube::controller::Replicas;
 use crate::kube::daemon::Daemon;
+use crate::kube::endpoints::{Endpoint, slices};
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::Plan;
 use crate::kube::proxy::{self, Mode};
@@ -51,6 +52,16 @@ pub(super) struct Replica {
     pub pod: Attached,
     pub state: State,
     pub server: Greeter,
+}
+
+impl Replica {
+    fn endpoint(&self) -> Endpoint<'_> {
+        Endpoint {
+            addresses: &self.pod.addresses,
+            node: &self.pod.plan.node,
+            is_ready: self.state == State::Ready,
+        }
+    }
 }
 
 /// The Service with its nodes.
@@ -172,28 +183,8 @@ impl LocalService<'_> {
 
     /// Writes the EndpointSlices of both families, as their controller does.
     pub(super) fn write_slices(&self) -> Result<()> {
-        let mut slices = Vec::new();
-        for (index, family) in ["IPv4", "IPv6"].into_iter().enumerate() {
-            let endpoint = |replica: &Replica| {
-                let ready = replica.state == State::Ready;
-                json!({
-                    "addresses": [replica.pod.addresses[index]], "nodeName": replica.pod.plan.node,
-                    "conditions": { "ready": ready, "serving": true, "terminating": !ready },
-                })
-            };
-            let endpoints: Vec<Value> = self.replicas.iter().map(endpoint).collect();
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "metadata": {
-                    "name": format!("{SERVICE}-{}", family.to_lowercase()), "namespace": NAMESPACE,
-                    "labels": { "kubernetes.io/service-name": SERVICE },
-                },
-                "addressType": family, "endpoints": endpoints,
-                "ports": [{ "name": "", "port": PORT, "protocol": "TCP" }],
-            });
-            slices.push(slice.to_string());
-        }
-        self.test.cluster.apply(&slices.join("\n---\n")).map(drop)
+        let endpoints: Vec<Endpoint<'_>> = self.replicas.iter().map(Replica::endpoint).collect();
+        self.test.cluster.apply(&slices(NAMESPACE, SERVICE, PORT, &endpoints)).map(drop)
     }
 
     /// The nodes whose paths a ToR installs for a prefix.

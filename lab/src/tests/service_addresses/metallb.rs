@@ -116,7 +116,7 @@ pub(in crate::tests) fn programs(place: &Place) -> Result<Result<(PathBuf, PathB
             "no manifests of MetalLB: install Go (https://go.dev/dl), which loads its module".to_owned()
         ));
     };
-    Ok(Ok((module.program(CONTROLLER)?, module.metallb_source(&go)?)))
+    Ok(Ok((module.program(CONTROLLER)?, module.foreign_source(&go, "metallb", "go.universe.tf/metallb")?)))
 }
 
 fn migrate(context: &Context) -> Result<Verdict> {

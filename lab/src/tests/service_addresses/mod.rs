@@ -5,6 +5,7 @@ mod admission;
 mod advertise;
 mod anycast;
 mod faults;
+mod l2;
 mod life;
 mod local_service;
 pub(in crate::tests) mod metallb;
@@ -28,6 +29,7 @@ pub(super) const TESTS: &[&[Test]] = &[
         rolling::TEST,
         node_death::TEST,
         anycast::TEST,
+        l2::TEST,
         metallb::TEST,
         own_crds::TEST,
     ],

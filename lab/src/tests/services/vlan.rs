@@ -123,13 +123,12 @@ pub(super) fn inside(context: &Context) -> Result<Verdict> {
     let handed: Handed = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     let folder = context.place.folder("services-proxies");
     std::fs::create_dir_all(&folder)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     lab(context, PLAN.topology, |bed| {
         let mut doorways = Vec::new();
         for node in PLAN.all_nodes() {
             let host = bed.host(node.name)?;
             let at = ([127, 0, 0, 1], handed.port).into();
-            doorways.push(Doorway::open(&runtime, &host.ns, at, (link::MACHINE, handed.port).into())?);
+            doorways.push(Doorway::open(&host.ns, at, (link::MACHINE, handed.port).into())?);
         }
         nodes::follow_cluster(bed.fabric, edge()?.name, &handed.agent)?;
         for node in &PLAN.nodes {

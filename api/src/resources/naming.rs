@@ -1,4 +1,4 @@
-//! The name of an address's IPInstance. It is hybridnet's name, so both programs find each other's
+//! The name of an address's IPInstance and ServiceAddress. It is hybridnet's name, so both programs find each other's
 //! objects.
 //!
 //! `10.14.0.7` becomes `10-14-0-7`. An IPv6 address becomes its eight groups without leading zeros:
@@ -8,7 +8,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The name of the IPInstance of an address.
+/// The name of the IPInstance, or of the ServiceAddress, of an address.
 pub fn instance_name(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string().replace('.', "-"),

@@ -1,0 +1,709 @@
+//! The compiler: takes changes of policies, Namespaces and pods, and gives the difference of the
+//! rules of this node.
+//!
+//! - A policy has sets and chains only while it selects a pod of this node.
+//! - A change of a pod removes the pod and adds it again. Elements and chains that come back
+//!   cancel, so the difference has only what changed.
+//! - The elements of a set are not stored. The pods with an address decide whether it is an
+//!   element.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::group::{GroupIndex, PodGroup};
+use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
+use super::labels::Labels;
+use super::pending::Pending;
+use super::rules::{
+    AddressSet, AppliedPolicies, Chain, ChainId, ChainKey, Element, Origin, PodChains, PortMatch, Rule,
+    Rules, RulesChange, Scope, SetId, SetKey, Verdict, number_of,
+};
+use super::translate::{self, Draft, PortDraft};
+use super::world::{PodId, World};
+
+/// The rules of one node, kept current with the changes of policies, Namespaces and pods.
+///
+/// `handle_*` takes a change, [`poll_changes`](Compiler::poll_changes) gives the difference.
+/// The cost of a change depends on the objects that it concerns: for a pod, on the groups with one
+/// of its labels; for a Namespace, on its pods; for a policy, on the pods that it selects.
+#[derive(Debug)]
+pub struct Compiler {
+    world: World,
+    policies: HashMap<PolicyName, Arc<PolicyRow>>,
+    subjects: GroupIndex<u32>,
+    /// The names of the policies in `subjects`.
+    numbers: HashMap<u32, PolicyName>,
+    next_number: u32,
+    sets: HashMap<SetId, Counted<Arc<SetKey>>>,
+    peers: GroupIndex<SetId>,
+    named_ports: HashMap<(Arc<str>, Scope), SetId>,
+    chains: HashMap<ChainId, Counted<Arc<Chain>>>,
+    /// Chains with rules of a ClusterNetworkPolicy.
+    tier_chains: HashMap<Arc<str>, BTreeSet<ChainId>>,
+    /// The pods of this node with a chain.
+    pods: BTreeMap<ObjectKey, PodChains>,
+    pending: Pending,
+}
+
+/// The name of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum PolicyName {
+    Network(ObjectKey),
+    Cluster(Arc<str>),
+}
+
+#[derive(Debug)]
+struct PolicyRow {
+    policy: Policy,
+    /// None: the policy selects nothing.
+    subject: Option<PodGroup>,
+    number: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Policy {
+    Network(NetworkPolicy),
+    Cluster(ClusterPolicy),
+}
+
+/// A value with the number of its users.
+#[derive(Debug)]
+struct Counted<T> {
+    value: T,
+    users: usize,
+}
+
+impl Compiler {
+    /// A compiler for the pods of this node, without objects.
+    pub fn new(node: &str) -> Compiler {
+        Compiler {
+            world: World::new(node.into()),
+            policies: HashMap::new(),
+            subjects: GroupIndex::default(),
+            numbers: HashMap::new(),
+            next_number: 0,
+            sets: HashMap::new(),
+            peers: GroupIndex::default(),
+            named_ports: HashMap::new(),
+            chains: HashMap::new(),
+            tier_chains: HashMap::new(),
+            pods: BTreeMap::new(),
+            pending: Pending::default(),
+        }
+    }
+
+    /// Takes a change of NetworkPolicies.
+    pub fn handle_network_policies(&mut self, change: Change<ObjectKey, NetworkPolicy>) {
+        let apply = |this: &mut Compiler, policy: NetworkPolicy| {
+            let name = PolicyName::Network(policy.key.clone());
+            this.set_policy(&name, Some(Policy::Network(policy)));
+        };
+        match change {
+            Change::Listed(policies) => {
+                let listed: HashSet<ObjectKey> = policies.iter().map(|policy| policy.key.clone()).collect();
+                let gone = self.policies.keys().filter(|name| match name {
+                    PolicyName::Network(key) => !listed.contains(key),
+                    PolicyName::Cluster(_) => false,
+                });
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.set_policy(&name, None);
+                }
+                policies.into_iter().for_each(|policy| apply(self, policy));
+            }
+            Change::Applied(policy) => apply(self, policy),
+            Change::Deleted(key) => self.set_policy(&PolicyName::Network(key), None),
+        }
+    }
+
+    /// Takes a change of ClusterNetworkPolicies.
+    pub fn handle_cluster_policies(&mut self, change: Change<Arc<str>, ClusterPolicy>) {
+        let apply = |this: &mut Compiler, policy: ClusterPolicy| {
+            let name = PolicyName::Cluster(policy.name.clone());
+            this.set_policy(&name, Some(Policy::Cluster(policy)));
+        };
+        match change {
+            Change::Listed(policies) => {
+                let listed: HashSet<Arc<str>> = policies.iter().map(|policy| policy.name.clone()).collect();
+                let gone = self.policies.keys().filter(|name| match name {
+                    PolicyName::Cluster(name) => !listed.contains(name),
+                    PolicyName::Network(_) => false,
+                });
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.set_policy(&name, None);
+                }
+                policies.into_iter().for_each(|policy| apply(self, policy));
+            }
+            Change::Applied(policy) => apply(self, policy),
+            Change::Deleted(name) => self.set_policy(&PolicyName::Cluster(name), None),
+        }
+    }
+
+    /// Takes a change of Namespaces. A Namespace that is not known counts as one without labels, so
+    /// the caller lists Namespaces before it applies the first difference.
+    pub fn handle_namespaces(&mut self, change: Change<Arc<str>, Namespace>) {
+        match change {
+            Change::Listed(namespaces) => {
+                let listed: HashSet<&Arc<str>> = namespaces.iter().map(|namespace| &namespace.name).collect();
+                let mut gone = self.world.namespace_names();
+                gone.retain(|name| !listed.contains(name));
+                gone.iter().for_each(|name| self.set_namespace(name, None, false));
+                for Namespace { name, labels, audit } in &namespaces {
+                    self.set_namespace(name, Some(labels), *audit);
+                }
+            }
+            Change::Applied(Namespace { name, labels, audit }) => {
+                self.set_namespace(&name, Some(&labels), audit);
+            }
+            Change::Deleted(name) => self.set_namespace(&name, None, false),
+        }
+    }
+
+    /// Takes a change of pods, of this node and of others.
+    pub fn handle_pods(&mut self, change: Change<ObjectKey, Pod>) {
+        match change {
+            Change::Listed(pods) => {
+                let listed: HashSet<&ObjectKey> = pods.iter().map(|pod| &pod.key).collect();
+                let gone = self.world.pod_keys().filter(|key| !listed.contains(key));
+                for key in gone.cloned().collect::<Vec<_>>() {
+                    self.remove_pod(&key);
+                }
+                pods.iter().for_each(|pod| self.set_pod(pod));
+            }
+            Change::Applied(pod) => self.set_pod(&pod),
+            Change::Deleted(key) => self.remove_pod(&key),
+        }
+    }
+
+    /// The difference since the last call. None: nothing changed.
+    pub fn poll_changes(&mut self) -> Option<RulesChange> {
+        let pending = std::mem::take(&mut self.pending);
+        let change = pending.into_change(
+            |id| self.sets.get(&id).map(|set| set.value.clone()),
+            |key| self.elements(key),
+            |id| self.chains.get(&id).map(|chain| chain.value.clone()),
+            |key| self.pods.get(key).copied().unwrap_or_default(),
+        );
+        (!change.is_empty()).then_some(change)
+    }
+
+    /// All rules, to compare with the kernel after a start or after a change by another program.
+    pub fn rules(&self) -> Rules {
+        let set = |key: &Arc<SetKey>| AddressSet { key: key.clone(), elements: self.elements(key) };
+        Rules {
+            sets: self.sets.iter().map(|(id, row)| (*id, set(&row.value))).collect(),
+            chains: self.chains.iter().map(|(id, row)| (*id, row.value.clone())).collect(),
+            pods: self.pods.clone(),
+        }
+    }
+
+    /// All NetworkPolicies.
+    pub fn network_policies(&self) -> impl Iterator<Item = &NetworkPolicy> {
+        self.policies.values().filter_map(|row| match &row.policy {
+            Policy::Network(policy) => Some(policy),
+            Policy::Cluster(_) => None,
+        })
+    }
+
+    /// All ClusterNetworkPolicies.
+    pub fn cluster_policies(&self) -> impl Iterator<Item = &ClusterPolicy> {
+        self.policies.values().filter_map(|row| match &row.policy {
+            Policy::Cluster(policy) => Some(policy),
+            Policy::Network(_) => None,
+        })
+    }
+
+    /// All Namespaces whose labels are known.
+    pub fn namespaces(&self) -> impl Iterator<Item = Namespace> {
+        self.world.known_namespaces()
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.world.all_pods()
+    }
+
+    /// Whether the labels of a Namespace are known.
+    pub fn has_namespace(&self, name: &Arc<str>) -> bool {
+        self.world.labels_of(name).is_some()
+    }
+
+    /// The chains with their numbers.
+    pub fn chains(&self) -> impl Iterator<Item = (ChainId, &Arc<Chain>)> {
+        self.chains.iter().map(|(id, row)| (*id, &row.value))
+    }
+
+    /// A chain by its number.
+    pub fn chain(&self, id: ChainId) -> Option<&Arc<Chain>> {
+        self.chains.get(&id).map(|row| &row.value)
+    }
+
+    /// The chains of a pod of this node.
+    pub fn chains_of(&self, pod: &ObjectKey) -> PodChains {
+        self.pods.get(pod).copied().unwrap_or_default()
+    }
+
+    /// The numbers of sets, chains and pods with rules.
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.sets.len(), self.chains.len(), self.pods.len())
+    }
+
+    /// The names of the pods with an address, of all nodes.
+    pub fn pods_at(&self, address: std::net::IpAddr) -> impl Iterator<Item = &ObjectKey> {
+        self.world.pods_at(address).map(|pod| &pod.key)
+    }
+
+    /// Pods and selectors that were examined since the start: the measure of cost for tests and
+    /// benches.
+    pub fn examined(&self) -> u64 {
+        self.world.examined()
+    }
+
+    // ---- Namespaces and pods
+
+    fn set_namespace(&mut self, name: &Arc<str>, labels: Option<&Labels>, audit: bool) {
+        if self.world.labels_of(name) == labels && self.world.is_audited(name) == audit {
+            return;
+        }
+        let pods = self.world.pods_of(name);
+        for id in &pods {
+            self.detach(*id);
+        }
+        self.world.set_namespace(name, labels, audit);
+        for id in &pods {
+            self.attach(*id);
+        }
+        for id in pods {
+            self.select_policies(id);
+        }
+    }
+
+    fn set_pod(&mut self, pod: &Pod) {
+        if let Some(id) = self.world.pod_id(&pod.key) {
+            match self.world.pod(id).cloned() {
+                Some(there) if *there == *pod => return,
+                // The pod keeps its chains until it has others.
+                Some(there) if self.world.is_local(&there) && !self.world.is_local(pod) => {
+                    self.remove_pod(&pod.key);
+                }
+                _ => {
+                    self.detach(id);
+                    self.world.remove(id);
+                }
+            }
+        }
+        let (id, _) = self.world.insert(pod);
+        self.attach(id);
+        self.select_policies(id);
+    }
+
+    fn remove_pod(&mut self, key: &ObjectKey) {
+        let Some(id) = self.world.pod_id(key) else { return };
+        self.detach(id);
+        self.world.remove(id);
+        self.set_chains(key, [None, None]);
+    }
+
+    /// Adds the elements of a pod.
+    fn attach(&mut self, id: PodId) {
+        let Some(pod) = self.world.pod(id).cloned() else { return };
+        for (set, element) in self.contributions(&pod) {
+            if !self.is_element(set, element) {
+                self.pending.add(set, element);
+            }
+        }
+        self.world.insert_addresses(id, &pod);
+    }
+
+    /// Removes the elements of a pod, except those that another pod with its address has.
+    fn detach(&mut self, id: PodId) {
+        let Some(pod) = self.world.pod(id).cloned() else { return };
+        self.world.remove_addresses(id, &pod);
+        for (set, element) in self.contributions(&pod) {
+            if !self.is_element(set, element) {
+                self.pending.remove(set, element);
+            }
+        }
+    }
+
+    /// The elements that a pod adds to sets.
+    fn contributions(&self, pod: &Pod) -> BTreeSet<(SetId, Element)> {
+        if pod.host_network {
+            return BTreeSet::new();
+        }
+        let groups = self.peers.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
+        let scopes = pod
+            .ports
+            .iter()
+            .flat_map(|port| [Scope::Node, Scope::Cluster].map(|scope| (port.name.clone(), scope)));
+        let ports = scopes.filter_map(|key| self.named_ports.get(&key).copied());
+        self.world.count_examined(groups.len());
+        let sets = groups.into_iter().chain(ports).filter_map(|id| Some((id, &self.sets.get(&id)?.value)));
+        sets.flat_map(|(id, key)| self.elements_of(key, pod).into_iter().map(move |element| (id, element)))
+            .collect()
+    }
+
+    /// The elements of one pod in a set.
+    fn elements_of(&self, key: &SetKey, pod: &Pod) -> Vec<Element> {
+        match key {
+            SetKey::Pods(group) if self.world.contains(group, pod) => {
+                pod.addresses.iter().copied().map(Element::Address).collect()
+            }
+            SetKey::NamedPorts { name, scope }
+                if !pod.host_network && (*scope == Scope::Cluster || self.world.is_local(pod)) =>
+            {
+                let ports = pod.ports.iter().filter(|port| port.name == *name);
+                let element = |(address, protocol, port)| Element::Port(address, protocol, port);
+                let of_port =
+                    |(protocol, port)| pod.addresses.iter().map(move |address| (*address, protocol, port));
+                ports.map(|port| (port.protocol, port.port)).flat_map(of_port).map(element).collect()
+            }
+            SetKey::Pods(_) | SetKey::Blocks(_) | SetKey::NamedPorts { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether an attached pod has the element.
+    fn is_element(&self, set: SetId, element: Element) -> bool {
+        let Some(row) = self.sets.get(&set) else { return false };
+        let (Element::Address(address) | Element::Range(address, _) | Element::Port(address, _, _)) = element;
+        self.world.pods_at(address).any(|pod| self.elements_of(&row.value, pod).contains(&element))
+    }
+
+    /// All elements of a set.
+    fn elements(&self, key: &SetKey) -> BTreeSet<Element> {
+        match key {
+            SetKey::Blocks(ranges) => ranges.clone(),
+            SetKey::Pods(group) => {
+                let pods = self.world.members(group);
+                pods.into_iter().flat_map(|pod| self.elements_of(key, pod)).collect()
+            }
+            SetKey::NamedPorts { name, scope } => {
+                let pods = self.world.pods_with_port(name, *scope);
+                pods.flat_map(|pod| self.elements_of(key, pod)).collect()
+            }
+        }
+    }
+
+    // ---- policies and chains
+
+    fn set_policy(&mut self, name: &PolicyName, policy: Option<Policy>) {
+        let before = self.policies.get(name).cloned();
+        if before.as_ref().map(|row| &row.policy) == policy.as_ref() {
+            return;
+        }
+        let mut affected = BTreeSet::new();
+        if let Some(PolicyRow { subject: Some(subject), number, .. }) = before.as_deref() {
+            self.subjects.remove(subject, *number);
+            self.numbers.remove(number);
+            affected.extend(self.selected(subject));
+        }
+        match policy {
+            Some(policy) => {
+                let subject = match &policy {
+                    Policy::Network(policy) => Some(translate::network_subject(policy)),
+                    Policy::Cluster(policy) => translate::cluster_subject(policy),
+                };
+                self.next_number += 1;
+                let number = self.next_number;
+                if let Some(subject) = &subject {
+                    self.subjects.insert(subject, number);
+                    self.numbers.insert(number, name.clone());
+                    affected.extend(self.selected(subject));
+                }
+                self.policies.insert(name.clone(), Arc::new(PolicyRow { policy, subject, number }));
+                // Chains that other pods use as well.
+                self.compile_chains_of(name);
+            }
+            None => drop(self.policies.remove(name)),
+        }
+        for id in affected {
+            self.select_policies(id);
+        }
+    }
+
+    /// The pods of this node in a group.
+    fn selected(&self, group: &PodGroup) -> Vec<PodId> {
+        let local: Vec<PodId> = self.world.local().collect();
+        self.world.count_examined(local.len());
+        let is_member = |id: &PodId| self.world.pod(*id).is_some_and(|pod| self.world.contains(group, pod));
+        local.into_iter().filter(is_member).collect()
+    }
+
+    /// Compiles the existing chains of a policy again.
+    fn compile_chains_of(&mut self, name: &PolicyName) {
+        let chains: Vec<ChainId> = match name {
+            PolicyName::Network(policy) => {
+                let key = |direction| ChainKey::Policy { direction, policy: policy.clone() };
+                let ids = Direction::ALL.map(|direction| find(&self.chains, &key(direction), |row| &row.key));
+                ids.into_iter().filter_map(|(id, exists)| exists.then_some(ChainId::from(id))).collect()
+            }
+            PolicyName::Cluster(name) => self.tier_chains.get(name).into_iter().flatten().copied().collect(),
+        };
+        for id in chains {
+            let Some(there) = self.chains.get(&id).map(|row| row.value.clone()) else { continue };
+            let rules = self.compile_chain(&there.key);
+            // Sets of both remain.
+            if rules != there.rules {
+                self.pending.touch_chain(id, Some(&there));
+                let chain = Arc::new(Chain { key: there.key.clone(), rules });
+                if let Some(row) = self.chains.get_mut(&id) {
+                    row.value = chain;
+                }
+            } else {
+                self.release_rules(&rules);
+                continue;
+            }
+            self.release_rules(&there.rules);
+        }
+    }
+
+    /// Gives a pod the chains of the policies that select it.
+    fn select_policies(&mut self, id: PodId) {
+        let Some(pod) = self.world.pod(id).cloned() else { return };
+        if !self.world.is_local(&pod) {
+            return;
+        }
+        let candidates = self.subjects.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
+        self.world.count_examined(candidates.len());
+        let rows = candidates.iter().filter_map(|number| self.policies.get(self.numbers.get(number)?));
+        let selects = |row: &&Arc<PolicyRow>| {
+            row.subject.as_ref().is_some_and(|subject| self.world.contains(subject, &pod))
+        };
+        let rows: Vec<Arc<PolicyRow>> = rows.filter(selects).cloned().collect();
+        let audit = self.world.is_audited(&pod.key.namespace);
+        let keys = Direction::ALL.map(|direction| {
+            let policies = applied(&rows, direction);
+            (!policies.is_empty()).then_some(ChainKey::Entry { direction, policies, audit })
+        });
+        self.set_chains(&pod.key, keys);
+    }
+
+    /// Acquires the new entry chains of a pod before it releases the old ones. Common sets and
+    /// chains then remain.
+    fn set_chains(&mut self, pod: &ObjectKey, keys: [Option<ChainKey>; 2]) {
+        let before = self.pods.get(pod).copied().unwrap_or_default();
+        let [ingress, egress] = keys.map(|key| key.map(|key| self.acquire_chain(key)));
+        let chains = PodChains { ingress, egress };
+        for direction in Direction::ALL {
+            if let Some(old) = before.of(direction) {
+                self.release_chain(old);
+            }
+        }
+        if chains == before {
+            return;
+        }
+        self.pending.touch_pod(pod, before);
+        if chains == PodChains::default() {
+            self.pods.remove(pod);
+        } else {
+            self.pods.insert(pod.clone(), chains);
+        }
+    }
+
+    fn acquire_chain(&mut self, key: ChainKey) -> ChainId {
+        let (number, exists) = find(&self.chains, &key, |chain| &chain.key);
+        let id = ChainId::from(number);
+        if !exists {
+            let rules = self.compile_chain(&key);
+            if let ChainKey::Tier { policies, .. } = &key {
+                for policy in policies {
+                    self.tier_chains.entry(policy.clone()).or_default().insert(id);
+                }
+            }
+            self.pending.touch_chain(id, None);
+            self.chains.insert(id, Counted { value: Arc::new(Chain { key, rules }), users: 0 });
+        }
+        if let Some(row) = self.chains.get_mut(&id) {
+            row.users += 1;
+        }
+        id
+    }
+
+    fn release_chain(&mut self, id: ChainId) {
+        let Some(row) = self.chains.get_mut(&id) else { return };
+        row.users -= 1;
+        if row.users > 0 {
+            return;
+        }
+        let Some(row) = self.chains.remove(&id) else { return };
+        self.pending.touch_chain(id, Some(&row.value));
+        if let ChainKey::Tier { policies, .. } = &row.value.key {
+            for policy in policies {
+                super::labels::remove_from(&mut self.tier_chains, policy, &id);
+            }
+        }
+        self.release_rules(&row.value.rules);
+    }
+
+    /// The rules of a chain. Acquires the sets and chains that they use.
+    fn compile_chain(&mut self, key: &ChainKey) -> Vec<Rule> {
+        match key {
+            ChainKey::Policy { direction, policy } => {
+                let drafts =
+                    match self.policies.get(&PolicyName::Network(policy.clone())).map(|row| &row.policy) {
+                        Some(Policy::Network(policy)) => translate::network_rules(policy, *direction),
+                        _ => Vec::new(),
+                    };
+                drafts.into_iter().map(|draft| self.finish(draft)).collect()
+            }
+            ChainKey::Tier { direction, policies, audit, .. } => {
+                let drafts = policies.iter().flat_map(|name| {
+                    match self.policies.get(&PolicyName::Cluster(name.clone())).map(|row| &row.policy) {
+                        Some(Policy::Cluster(policy)) => translate::cluster_rules(policy, *direction),
+                        _ => Vec::new(),
+                    }
+                });
+                let drafts: Vec<Draft> = drafts.collect();
+                let rules = drafts.into_iter().map(|draft| self.finish(draft));
+                if *audit { rules.map(audited).collect() } else { rules.collect() }
+            }
+            ChainKey::Entry { direction, policies, audit } => {
+                self.compile_entry(*direction, policies, *audit)
+            }
+        }
+    }
+
+    fn compile_entry(&mut self, direction: Direction, policies: &AppliedPolicies, audit: bool) -> Vec<Rule> {
+        let always =
+            |verdict, origin| Rule { peers: None, ports: PortMatch::Any, verdict, origin, audit: false };
+        let tier = |tier, policies: &[Arc<str>]| {
+            let key = ChainKey::Tier { direction, tier, policies: policies.to_vec(), audit };
+            (!policies.is_empty()).then_some(key)
+        };
+        let admin = tier(Tier::Admin, &policies.admin);
+        let network =
+            policies.network.iter().map(|policy| ChainKey::Policy { direction, policy: policy.clone() });
+        let baseline = tier(Tier::Baseline, &policies.baseline);
+        let keys: Vec<ChainKey> = admin.into_iter().chain(network).chain(baseline).collect();
+        let jumps = keys.into_iter().map(|key| Verdict::Jump(self.acquire_chain(key)));
+        let mut rules: Vec<Rule> = jumps.map(|jump| always(jump, Origin::Structure)).collect();
+        if !policies.network.is_empty() {
+            let rule = always(Verdict::Drop, Origin::Isolation);
+            rules.push(if audit { audited(rule) } else { rule });
+        }
+        rules
+    }
+
+    fn finish(&mut self, draft: Draft) -> Rule {
+        let ports = match draft.ports {
+            PortDraft::Any => PortMatch::Any,
+            PortDraft::Numbered { protocol, ranges } => PortMatch::Numbered { protocol, ranges },
+            PortDraft::Named { name, scope, protocol } => {
+                PortMatch::Named { set: self.acquire_set(SetKey::NamedPorts { name, scope }), protocol }
+            }
+        };
+        let peers = draft.peers.map(|key| self.acquire_set(key));
+        Rule { peers, ports, verdict: draft.verdict, origin: draft.origin, audit: false }
+    }
+
+    fn acquire_set(&mut self, key: SetKey) -> SetId {
+        let (number, exists) = find(&self.sets, &key, |there| &**there);
+        let id = SetId::from(number);
+        if !exists {
+            self.pending.create_set(id);
+            match &key {
+                SetKey::Pods(group) => self.peers.insert(group, id),
+                SetKey::NamedPorts { name, scope } => {
+                    self.named_ports.insert((name.clone(), *scope), id);
+                }
+                SetKey::Blocks(_) => {}
+            }
+            self.sets.insert(id, Counted { value: Arc::new(key), users: 0 });
+        }
+        if let Some(row) = self.sets.get_mut(&id) {
+            row.users += 1;
+        }
+        id
+    }
+
+    fn release_set(&mut self, id: SetId) {
+        let Some(row) = self.sets.get_mut(&id) else { return };
+        row.users -= 1;
+        if row.users > 0 {
+            return;
+        }
+        let Some(row) = self.sets.remove(&id) else { return };
+        self.pending.remove_set(id);
+        match &*row.value {
+            SetKey::Pods(group) => self.peers.remove(group, id),
+            SetKey::NamedPorts { name, scope } => drop(self.named_ports.remove(&(name.clone(), *scope))),
+            SetKey::Blocks(_) => {}
+        }
+    }
+
+    fn release_rules(&mut self, rules: &[Rule]) {
+        for rule in rules {
+            if let Some(set) = rule.peers {
+                self.release_set(set);
+            }
+            if let PortMatch::Named { set, .. } = rule.ports {
+                self.release_set(set);
+            }
+            if let Verdict::Jump(chain) = rule.verdict {
+                self.release_chain(chain);
+            }
+        }
+    }
+}
+
+/// The rule of an audited Namespace: it reports a packet instead of dropping it.
+fn audited(rule: Rule) -> Rule {
+    match rule.verdict {
+        Verdict::Drop => Rule { verdict: Verdict::Accept, audit: true, ..rule },
+        _ => rule,
+    }
+}
+
+/// The rules of a node for a whole world at once.
+pub fn compile(
+    node: &str,
+    namespaces: &[Namespace],
+    pods: &[Pod],
+    network_policies: &[NetworkPolicy],
+    cluster_policies: &[ClusterPolicy],
+) -> Rules {
+    let mut compiler = Compiler::new(node);
+    compiler.handle_namespaces(Change::Listed(namespaces.to_vec()));
+    compiler.handle_pods(Change::Listed(pods.to_vec()));
+    compiler.handle_network_policies(Change::Listed(network_policies.to_vec()));
+    compiler.handle_cluster_policies(Change::Listed(cluster_policies.to_vec()));
+    compiler.rules()
+}
+
+/// The policies of a direction among those that select a pod.
+fn applied(rows: &[Arc<PolicyRow>], direction: Direction) -> AppliedPolicies {
+    let mut network: Vec<ObjectKey> = Vec::new();
+    let mut tiers: BTreeSet<(Tier, u16, Arc<str>)> = BTreeSet::new();
+    for row in rows {
+        match &row.policy {
+            Policy::Network(policy) if policy.applies_to(direction) => network.push(policy.key.clone()),
+            Policy::Cluster(policy) if !policy.rules(direction).is_empty() => {
+                tiers.insert((policy.tier, policy.priority, policy.name.clone()));
+            }
+            Policy::Network(_) | Policy::Cluster(_) => {}
+        }
+    }
+    network.sort_unstable();
+    let of_tier = |tier| -> Vec<Arc<str>> {
+        tiers.iter().filter(|(other, _, _)| *other == tier).map(|(_, _, name)| name.clone()).collect()
+    };
+    let baseline = if network.is_empty() { of_tier(Tier::Baseline) } else { Vec::new() };
+    AppliedPolicies { admin: of_tier(Tier::Admin), network, baseline }
+}
+
+/// The number of a key among these rows, and whether a row has the key. A number that another key
+/// has is skipped.
+fn find<I, T, K>(rows: &HashMap<I, Counted<T>>, key: &K, key_of: impl Fn(&T) -> &K) -> (u64, bool)
+where
+    I: From<u64> + Eq + Hash,
+    K: Hash + Eq,
+{
+    let mut number = number_of(key);
+    while let Some(row) = rows.get(&I::from(number)) {
+        if key_of(&row.value) == key {
+            return (number, true);
+        }
+        number = number.wrapping_add(1);
+    }
+    (number, false)
+}

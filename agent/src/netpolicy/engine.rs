@@ -1,0 +1,499 @@
+//! The state of the policies task, without I/O: the compiler, the pods of this node, and which
+//! inputs are complete.
+//!
+//! **Nothing is applied before every list is complete.** Until then the kernel has the rules of the
+//! last run, and new pods wait. If the API server does not answer, the state of the last run
+//! (`cache`) counts as complete.
+//!
+//! **Namespaces and pods are watched only while a policy exists.** Without a policy the lists of
+//! policies alone are complete. The rows stay until the watches have ended
+//! ([`PolicyInput::Stopped`]): the watches may not notice a short moment without a policy, and then
+//! send no new lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use trunkline_datapath::plan::policy::{CounterId, LinkPolicies, PolicyChange, PolicyTable};
+
+use super::cache::PolicyWorld;
+use super::compiler::Compiler;
+use super::evaluate::{Decision, Packet, evaluate};
+use super::feed::{PodInput, PolicyInput, PolicyObject};
+use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
+use super::kernel::{self, CounterKey, PolicyRef};
+use super::local::{LocalPods, PolicyLink, Row, pod_name};
+use super::rules::{Chain, PodChains, RulesChange};
+
+/// The facts of a policy for views.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PolicyFacts {
+    /// Entries that match nothing or that fail closed.
+    pub(super) faults: Vec<String>,
+    /// The tier; none for a NetworkPolicy.
+    pub(super) tier: Option<(Tier, u16)>,
+}
+
+/// Why a link has no rules yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// For lists of the API server.
+    Lists,
+    /// For the object of the link's pod.
+    Pod,
+}
+
+/// The complete lists since the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lists {
+    network: bool,
+    cluster: bool,
+    namespaces: bool,
+    pods: bool,
+}
+
+/// The state.
+#[derive(Debug)]
+pub(super) struct Engine {
+    node: Arc<str>,
+    compiler: Compiler,
+    lists: Lists,
+    /// The errors of watches that fail, by kind.
+    failing: BTreeMap<&'static str, String>,
+    /// Whether the state of the last run was loaded.
+    cached: bool,
+    /// Whether the runtime, and no API server, has the pods' labels.
+    standalone: bool,
+    policies: BTreeMap<PolicyRef, PolicyFacts>,
+    local: LocalPods,
+    /// The links that the kernel has.
+    sent: BTreeMap<u32, LinkPolicies>,
+    /// Pods whose links changed since the last difference.
+    touched: BTreeSet<ObjectKey>,
+    /// Links that are gone since the last difference.
+    gone: BTreeSet<u32>,
+}
+
+impl Engine {
+    pub(super) fn new(node: &str) -> Engine {
+        let node: Arc<str> = node.into();
+        Engine {
+            compiler: Compiler::new(&node),
+            lists: Lists::default(),
+            failing: BTreeMap::new(),
+            cached: false,
+            standalone: false,
+            policies: BTreeMap::new(),
+            local: LocalPods::new(node.clone()),
+            sent: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            node,
+        }
+    }
+
+    // ---- inputs
+
+    pub(super) fn handle_input(&mut self, input: PolicyInput) {
+        match input {
+            PolicyInput::Network(change) => {
+                if matches!(change, Change::Listed(_)) {
+                    self.lists.network = true;
+                    self.failing.remove("networkpolicies");
+                }
+                self.handle_network_policies(change);
+            }
+            PolicyInput::Cluster(change) => {
+                if matches!(change, Change::Listed(_)) {
+                    self.lists.cluster = true;
+                    self.failing.remove("clusternetworkpolicies");
+                }
+                self.handle_cluster_policies(change);
+            }
+            PolicyInput::Namespaces(change) => {
+                if matches!(change, Change::Listed(_)) {
+                    self.lists.namespaces = true;
+                    self.failing.remove("namespaces");
+                }
+                self.compiler.handle_namespaces(change);
+                self.fill_namespaces();
+            }
+            PolicyInput::Pods(change) => {
+                if matches!(change, Change::Listed(_)) {
+                    self.lists.pods = true;
+                    self.failing.remove("pods");
+                }
+                self.handle_pods(change);
+            }
+            PolicyInput::Failing { what, error } => {
+                self.failing.insert(what, error);
+            }
+            PolicyInput::Stopped => self.forget_pods(),
+        }
+    }
+
+    /// The state of the last run: it counts while the API server does not answer. It does not count
+    /// if it lacks the pod of a link that continues: the kernel has the rules of this pod, and a
+    /// table of this state would remove them.
+    pub(super) fn handle_cached(&mut self, inputs: Vec<PolicyInput>) {
+        for input in inputs {
+            self.handle_input(input);
+        }
+        self.lists = Lists::default();
+        let is_known = |link: &PolicyLink| self.local.has_pod(&link.host_ifname);
+        self.cached = !self.wants_pods() || self.local.links().all(is_known);
+    }
+
+    fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
+        let of = |object: &PolicyObject<NetworkPolicy>| {
+            let facts = PolicyFacts { faults: object.faults.clone(), tier: None };
+            (PolicyRef::Network(object.policy.key.clone()), facts)
+        };
+        match &change {
+            Change::Listed(all) => {
+                self.policies.retain(|name, _| !matches!(name, PolicyRef::Network(_)));
+                self.policies.extend(all.iter().map(of));
+            }
+            Change::Applied(one) => self.policies.extend([of(one)]),
+            Change::Deleted(key) => drop(self.policies.remove(&PolicyRef::Network(key.clone()))),
+        }
+        self.compiler.handle_network_policies(map(change, |object| object.policy));
+        self.follow_wish();
+    }
+
+    fn handle_cluster_policies(&mut self, change: Change<Arc<str>, PolicyObject<ClusterPolicy>>) {
+        let of = |object: &PolicyObject<ClusterPolicy>| {
+            let tier = Some((object.policy.tier, object.policy.priority));
+            let facts = PolicyFacts { faults: object.faults.clone(), tier };
+            (PolicyRef::Cluster(object.policy.name.clone()), facts)
+        };
+        match &change {
+            Change::Listed(all) => {
+                self.policies.retain(|name, _| !matches!(name, PolicyRef::Cluster(_)));
+                self.policies.extend(all.iter().map(of));
+            }
+            Change::Applied(one) => self.policies.extend([of(one)]),
+            Change::Deleted(name) => drop(self.policies.remove(&PolicyRef::Cluster(name.clone()))),
+        }
+        self.compiler.handle_cluster_policies(map(change, |object| object.policy));
+        self.follow_wish();
+    }
+
+    /// Without a policy, rows of the last run are dropped, because no watch replaces them. A watch
+    /// with a list drops its own rows at its end.
+    fn follow_wish(&mut self) {
+        let Lists { network, cluster, namespaces, pods } = self.lists;
+        if !self.wants_pods() && network && cluster && !namespaces && !pods {
+            self.forget_pods();
+        }
+    }
+
+    /// Drops the rows of Namespaces and pods.
+    fn forget_pods(&mut self) {
+        (self.lists.namespaces, self.lists.pods) = (false, false);
+        self.failing.retain(|what, _| !matches!(*what, "namespaces" | "pods"));
+        self.compiler.handle_namespaces(Change::Listed(Vec::new()));
+        self.handle_pods(Change::Listed(Vec::new()));
+    }
+
+    fn handle_pods(&mut self, change: Change<ObjectKey, PodInput>) {
+        match change {
+            Change::Listed(all) => {
+                let (here, others): (Vec<PodInput>, Vec<PodInput>) =
+                    all.into_iter().partition(|input| self.is_here(input));
+                let listed: BTreeSet<&ObjectKey> = here.iter().map(|input| &input.pod.key).collect();
+                let gone: Vec<ObjectKey> =
+                    self.local.names().filter(|key| !listed.contains(key)).cloned().collect();
+                for key in &gone {
+                    let row = self.local.delete(key);
+                    self.apply_rows(row);
+                }
+                for input in here {
+                    let rows = self.local.apply(input);
+                    self.apply_rows(rows);
+                }
+                let own = self.local.rows();
+                let others = others.into_iter().filter(|input| !input.ended).map(|input| input.pod);
+                self.compiler.handle_pods(Change::Listed(others.chain(own).collect()));
+            }
+            Change::Applied(input) if self.is_here(&input) => {
+                let rows = self.local.apply(input);
+                self.apply_rows(rows);
+            }
+            Change::Applied(input) if input.ended => {
+                self.compiler.handle_pods(Change::Deleted(input.pod.key));
+            }
+            Change::Applied(input) => self.compiler.handle_pods(Change::Applied(input.pod)),
+            Change::Deleted(key) => {
+                let row = self.local.delete(&key);
+                self.apply_rows(row);
+                self.compiler.handle_pods(Change::Deleted(key));
+            }
+        }
+    }
+
+    fn is_here(&self, input: &PodInput) -> bool {
+        input.pod.node == self.node && !input.pod.host_network
+    }
+
+    fn apply_rows(&mut self, rows: impl IntoIterator<Item = Row>) {
+        for row in rows {
+            match row {
+                Row::Set(pod) => {
+                    self.touched.insert(pod.key.clone());
+                    self.compiler.handle_pods(Change::Applied(pod));
+                }
+                Row::Remove(key) => {
+                    self.touched.insert(key.clone());
+                    self.compiler.handle_pods(Change::Deleted(key));
+                }
+            }
+        }
+    }
+
+    pub(super) fn attach(&mut self, link: PolicyLink) {
+        if let Some(old) = self.local.link(&link.host_ifname) {
+            self.gone.insert(old.ifindex);
+        }
+        self.standalone |= link.labels.is_some();
+        let rows = self.local.attach(link);
+        self.fill_namespaces();
+        self.apply_rows(rows);
+    }
+
+    /// Without an API server a Namespace needs no manifest: its only label is its name.
+    fn fill_namespaces(&mut self) {
+        if !self.standalone {
+            return;
+        }
+        let names: BTreeSet<Arc<str>> = self.local.links().map(|link| link.pod.namespace.clone()).collect();
+        for name in names {
+            if !self.compiler.has_namespace(&name) {
+                let namespace = Namespace::without_manifest(&name);
+                self.compiler.handle_namespaces(Change::Applied(namespace));
+            }
+        }
+    }
+
+    pub(super) fn detach(&mut self, host_ifname: &str) {
+        let Some(link) = self.local.link(host_ifname) else { return };
+        self.gone.insert(link.ifindex);
+        let row = self.local.detach(host_ifname);
+        self.apply_rows(row);
+    }
+
+    // ---- state
+
+    /// Whether a policy exists.
+    pub(super) fn wants_pods(&self) -> bool {
+        !self.policies.is_empty()
+    }
+
+    /// Whether every needed list is complete, or the state of the last run replaces it.
+    pub(super) fn is_known(&self) -> bool {
+        let Lists { network, cluster, namespaces, pods } = self.lists;
+        (network && cluster && (!self.wants_pods() || (namespaces && pods)))
+            || (self.cached && !self.failing.is_empty())
+    }
+
+    /// Whether the lists are those of the API server.
+    pub(super) fn is_current(&self) -> bool {
+        let Lists { network, cluster, namespaces, pods } = self.lists;
+        network && cluster && (!self.wants_pods() || (namespaces && pods))
+    }
+
+    /// The errors of watches that fail.
+    pub(super) fn failing(&self) -> &BTreeMap<&'static str, String> {
+        &self.failing
+    }
+
+    /// Why a link has no rules yet; none: it has them, or needs none.
+    pub(super) fn waits(&self, host_ifname: &str) -> Option<Waits> {
+        if !self.is_known() {
+            return Some(Waits::Lists);
+        }
+        (self.wants_pods() && !self.local.has_pod(host_ifname)).then_some(Waits::Pod)
+    }
+
+    /// The policies that select the pod of a link, if the host cannot enforce them.
+    pub(super) fn unenforced(&self, host_ifname: &str) -> Vec<PolicyRef> {
+        let is_enforceable = self.local.link(host_ifname).is_none_or(|link| link.enforceable);
+        match self.local.row_of_link(host_ifname) {
+            Some(row) if !is_enforceable => self.policies_of(&row),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Links of pods with policies that the host cannot enforce.
+    pub(super) fn unenforced_links(&self) -> usize {
+        self.local.links().filter(|link| !self.unenforced(&link.host_ifname).is_empty()).count()
+    }
+
+    pub(super) fn policies(&self) -> &BTreeMap<PolicyRef, PolicyFacts> {
+        &self.policies
+    }
+
+    pub(super) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// The pods of this node by policy.
+    pub(super) fn selected(&self) -> BTreeMap<PolicyRef, BTreeSet<ObjectKey>> {
+        let mut selected: BTreeMap<PolicyRef, BTreeSet<ObjectKey>> = BTreeMap::new();
+        let rows: BTreeSet<ObjectKey> =
+            self.local.links().filter_map(|link| self.local.row_of_link(&link.host_ifname)).collect();
+        for row in rows {
+            for policy in self.policies_of(&row) {
+                selected.entry(policy).or_default().insert(pod_name(&row));
+            }
+        }
+        selected
+    }
+
+    fn policies_of(&self, row: &ObjectKey) -> Vec<PolicyRef> {
+        let chains = self.compiler.chains_of(row);
+        let entries = Direction::ALL.iter().filter_map(|direction| chains.of(*direction));
+        let mut policies: Vec<PolicyRef> = entries
+            .filter_map(|id| self.compiler.chain(id))
+            .flat_map(|chain| kernel::policies_of(&chain.key))
+            .collect();
+        policies.sort();
+        policies.dedup();
+        policies
+    }
+
+    /// The meanings of the counters.
+    pub(super) fn counters(&self) -> BTreeMap<CounterId, CounterKey> {
+        let keys = self.compiler.chains().flat_map(|(_, chain)| {
+            chain.rules.iter().filter_map(|rule| kernel::counter_of(&chain.key, rule))
+        });
+        keys.map(|key| (key.id(), key)).collect()
+    }
+
+    /// The name of the pod with an address.
+    pub(super) fn pod_at(&self, address: IpAddr) -> Option<ObjectKey> {
+        self.compiler.pods_at(address).next().map(pod_name)
+    }
+
+    /// The decision about a packet to or from a pod of this node with this address, and the
+    /// policies that apply in this direction. None: no pod of this node has the address.
+    pub(super) fn explain(
+        &self,
+        address: IpAddr,
+        direction: Direction,
+        packet: &Packet,
+    ) -> Option<(Decision, Vec<PolicyRef>)> {
+        let row = self.compiler.pods_at(address).find(|row| !self.local.links_of(row).is_empty())?;
+        let chain = self.compiler.chains_of(row).of(direction).and_then(|id| self.compiler.chain(id));
+        let policies = chain.map(|chain| kernel::policies_of(&chain.key)).unwrap_or_default();
+        Some((evaluate(&self.compiler.rules(), row, direction, packet), policies))
+    }
+
+    /// A link by its host interface.
+    pub(super) fn link(&self, host_ifname: &str) -> Option<&PolicyLink> {
+        self.local.link(host_ifname)
+    }
+
+    /// All objects, for the next run.
+    pub(super) fn world(&self) -> PolicyWorld {
+        fn object<P: Clone>(policy: &P, facts: Option<&PolicyFacts>) -> PolicyObject<P> {
+            let faults = facts.map(|facts| facts.faults.clone()).unwrap_or_default();
+            PolicyObject { policy: policy.clone(), faults, generation: 0, uid: Arc::from("") }
+        }
+        let network = self.compiler.network_policies();
+        let cluster = self.compiler.cluster_policies();
+        // The pods of this node are in `local`, with their UIDs.
+        let others = self.compiler.pods().filter(|pod| !pod.key.name.contains('/'));
+        let others = others.map(|pod| PodInput {
+            pod: Pod::clone(pod),
+            uid: Arc::from(""),
+            static_uid: None,
+            ended: false,
+        });
+        PolicyWorld {
+            network: network
+                .map(|policy| object(policy, self.policies.get(&PolicyRef::Network(policy.key.clone()))))
+                .collect(),
+            cluster: cluster
+                .map(|policy| object(policy, self.policies.get(&PolicyRef::Cluster(policy.name.clone()))))
+                .collect(),
+            namespaces: self.compiler.namespaces().collect(),
+            pods: others.chain(self.local.objects()).collect(),
+        }
+    }
+
+    // ---- output
+
+    /// The whole table. The next difference begins here.
+    pub(super) fn table(&mut self) -> PolicyTable {
+        self.compiler.poll_changes();
+        self.touched.clear();
+        self.gone.clear();
+        let rules = self.compiler.rules();
+        let links = rules.pods.iter().flat_map(|(row, chains)| self.links(row, *chains));
+        self.sent = links.collect();
+        PolicyTable {
+            sets: rules.sets.into_iter().map(|(id, set)| (id, kernel::set(set))).collect(),
+            chains: rules.chains.iter().map(|(id, chain)| (*id, kernel::chain(chain))).collect(),
+            links: self.sent.clone(),
+        }
+    }
+
+    /// The difference since the last call of this function or of [`Self::table`].
+    pub(super) fn poll_change(&mut self) -> Option<PolicyChange> {
+        let RulesChange { sets, chains, pods } = self.compiler.poll_changes().unwrap_or_default();
+        let mut links = BTreeMap::new();
+        self.touched.extend(pods.into_keys());
+        for ifindex in std::mem::take(&mut self.gone) {
+            if self.sent.remove(&ifindex).is_some() {
+                links.insert(ifindex, None);
+            }
+        }
+        for row in std::mem::take(&mut self.touched) {
+            let wanted = self.links(&row, self.compiler.chains_of(&row));
+            let own = self.local.links_of(&row).iter().map(|link| link.ifindex).collect::<Vec<_>>();
+            for ifindex in own {
+                let new = wanted.get(&ifindex).cloned();
+                let old = match &new {
+                    Some(new) => self.sent.insert(ifindex, new.clone()),
+                    None => self.sent.remove(&ifindex),
+                };
+                if old != new {
+                    links.insert(ifindex, new);
+                }
+            }
+        }
+        let change = PolicyChange {
+            sets: sets.into_iter().map(|(id, change)| (id, kernel::set_change(change))).collect(),
+            chains: chains
+                .into_iter()
+                .map(|(id, chain): (_, Option<Arc<Chain>>)| (id, chain.as_deref().map(kernel::chain)))
+                .collect(),
+            links,
+        };
+        (!change.is_empty()).then_some(change)
+    }
+
+    /// The links of a pod with its chains; none if no policy applies.
+    fn links(&self, row: &ObjectKey, chains: PodChains) -> BTreeMap<u32, LinkPolicies> {
+        if chains == PodChains::default() {
+            return BTreeMap::new();
+        }
+        let links = self.local.links_of(row).into_iter().filter(|link| link.enforceable);
+        let siblings: BTreeSet<u32> = links.map(|link| link.ifindex).collect();
+        let policies = |siblings: &BTreeSet<u32>| LinkPolicies {
+            ingress: chains.ingress,
+            egress: chains.egress,
+            siblings: siblings.clone(),
+        };
+        siblings.iter().map(|ifindex| (*ifindex, policies(&siblings))).collect()
+    }
+}
+
+fn map<K, T, U>(change: Change<K, T>, of: impl Fn(T) -> U) -> Change<K, U> {
+    match change {
+        Change::Listed(all) => Change::Listed(all.into_iter().map(of).collect()),
+        Change::Applied(one) => Change::Applied(of(one)),
+        Change::Deleted(key) => Change::Deleted(key),
+    }
+}

@@ -1,0 +1,335 @@
+//! The engine: when rules are complete, what the kernel gets, and that history does not matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use fastrand::Rng;
+use trunkline_api::resources::LabelSelector;
+use trunkline_datapath::plan::policy::{PolicyChange, PolicySetChange, PolicyTable};
+
+use super::engine::{Engine, Waits};
+use super::feed::{PodInput, PolicyInput, PolicyObject};
+use super::input::{Change, Direction, NetworkPolicy, ObjectKey, Pod};
+use super::labels::Labels;
+use super::local::PolicyLink;
+use super::world_tests::{self, NAMESPACES, NODES, for_each_seed};
+
+const HERE: &str = NODES[0];
+
+fn object<P>(policy: P) -> PolicyObject<P> {
+    PolicyObject { policy, faults: Vec::new(), generation: 1, uid: "u".into() }
+}
+
+fn input(pod: Pod) -> PodInput {
+    PodInput { uid: pod.key.name.clone(), pod, static_uid: None, ended: false }
+}
+
+fn link(pod: &Pod, ifindex: u32) -> PolicyLink {
+    PolicyLink {
+        pod: pod.key.clone(),
+        uid: pod.key.name.clone(),
+        host_ifname: format!("tl{ifindex}"),
+        ifindex,
+        addresses: pod.addresses.clone(),
+        enforceable: true,
+        labels: None,
+    }
+}
+
+/// Applies a change as the kernel does.
+fn apply(table: &mut PolicyTable, change: PolicyChange) {
+    for (id, change) in change.sets {
+        match change {
+            PolicySetChange::Replaced(set) => drop(table.sets.insert(id, set)),
+            PolicySetChange::Changed { added, removed } => {
+                let set = table.sets.get_mut(&id).expect("a changed set exists");
+                assert!(removed.iter().all(|element| set.elements.remove(element)), "{removed:?}");
+                assert!(added.into_iter().all(|element| set.elements.insert(element)));
+            }
+            PolicySetChange::Removed => assert!(table.sets.remove(&id).is_some()),
+        }
+    }
+    for (id, chain) in change.chains {
+        match chain {
+            Some(chain) => drop(table.chains.insert(id, chain)),
+            None => assert!(table.chains.remove(&id).is_some()),
+        }
+    }
+    for (ifindex, link) in change.links {
+        match link {
+            Some(link) => drop(table.links.insert(ifindex, link)),
+            None => assert!(table.links.remove(&ifindex).is_some()),
+        }
+    }
+}
+
+fn lists(engine: &mut Engine, policies: Vec<NetworkPolicy>, pods: Vec<Pod>) {
+    let policies = policies.into_iter().map(object).collect();
+    engine.handle_input(PolicyInput::Network(Change::Listed(policies)));
+    engine.handle_input(PolicyInput::Cluster(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Namespaces(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Pods(Change::Listed(pods.into_iter().map(input).collect())));
+}
+
+fn deny_all(namespace: &str) -> NetworkPolicy {
+    NetworkPolicy {
+        key: ObjectKey::new(namespace, "deny-all"),
+        pod_selector: LabelSelector::default(),
+        policy_types: Some(Direction::ALL.into()),
+        ingress: Vec::new(),
+        egress: Vec::new(),
+    }
+}
+
+fn web() -> Pod {
+    Pod {
+        key: ObjectKey::new("red", "web"),
+        node: HERE.into(),
+        host_network: false,
+        labels: Labels::default(),
+        addresses: vec![IpAddr::from([10, 0, 0, 1])],
+        ports: Vec::new(),
+    }
+}
+
+#[test]
+fn a_pod_waits_for_the_lists_and_for_its_object() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    assert_eq!(engine.waits("tl7"), Some(Waits::Lists));
+    // Without a policy, no pod object is needed.
+    engine.handle_input(PolicyInput::Network(Change::Listed(Vec::new())));
+    assert!(!engine.is_known());
+    engine.handle_input(PolicyInput::Cluster(Change::Listed(Vec::new())));
+    assert_eq!((engine.waits("tl7"), engine.wants_pods()), (None, false));
+    // With the first policy, Namespaces and pods are needed.
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(deny_all("red")))));
+    assert_eq!((engine.waits("tl7"), engine.wants_pods()), (Some(Waits::Lists), true));
+    engine.handle_input(PolicyInput::Namespaces(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Pods(Change::Listed(Vec::new())));
+    assert_eq!(engine.waits("tl7"), Some(Waits::Pod));
+    engine.handle_input(PolicyInput::Pods(Change::Applied(input(web()))));
+    assert_eq!(engine.waits("tl7"), None);
+    let table = engine.table();
+    assert_eq!(table.links.keys().collect::<Vec<_>>(), [&7]);
+    assert_eq!(table.links[&7].siblings, [7].into());
+}
+
+#[test]
+fn a_policy_that_replaces_the_only_one_is_in_force_at_once() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    let mut table = engine.table();
+    // The task handles both changes together: no watch notices the moment without a policy.
+    let other = NetworkPolicy {
+        key: ObjectKey::new("red", "deny-egress"),
+        policy_types: Some([Direction::Egress].into()),
+        ..deny_all("red")
+    };
+    engine.handle_input(PolicyInput::Network(Change::Deleted(deny_all("red").key)));
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(other))));
+    assert_eq!((engine.is_known(), engine.waits("tl7")), (true, None));
+    apply(&mut table, engine.poll_change().expect("another policy"));
+    assert_eq!((table.links[&7].ingress.is_some(), table.links[&7].egress.is_some()), (false, true));
+    assert_eq!(engine.table(), table);
+}
+
+#[test]
+fn namespaces_and_pods_are_unknown_after_their_watches() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    engine.table();
+    engine.handle_input(PolicyInput::Network(Change::Deleted(deny_all("red").key)));
+    engine.handle_input(PolicyInput::Stopped);
+    assert_eq!((engine.is_known(), engine.waits("tl7")), (true, None));
+    assert!(engine.table().links.is_empty());
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(deny_all("red")))));
+    assert_eq!(engine.waits("tl7"), Some(Waits::Lists));
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    assert_eq!((engine.waits("tl7"), engine.table().links.len()), (None, 1));
+}
+
+#[test]
+fn the_last_state_counts_while_the_api_server_is_away() {
+    let mut engine = Engine::new(HERE);
+    let object = object(deny_all("red"));
+    engine.handle_cached(vec![
+        PolicyInput::Network(Change::Listed(vec![object])),
+        PolicyInput::Pods(Change::Listed(vec![input(web())])),
+    ]);
+    engine.attach(link(&web(), 7));
+    assert_eq!(engine.waits("tl7"), Some(Waits::Lists), "the API server may answer with other policies");
+    engine.handle_input(PolicyInput::Failing { what: "networkpolicies", error: "refused".to_owned() });
+    assert_eq!((engine.waits("tl7"), engine.is_current()), (None, false));
+    assert_eq!(engine.table().links.len(), 1);
+}
+
+#[test]
+fn a_last_state_without_the_pod_of_a_link_does_not_count() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    engine.handle_cached(vec![
+        PolicyInput::Network(Change::Listed(vec![object(deny_all("red"))])),
+        PolicyInput::Pods(Change::Listed(Vec::new())),
+    ]);
+    engine.handle_input(PolicyInput::Failing { what: "networkpolicies", error: "refused".to_owned() });
+    assert!(!engine.is_known(), "a table without the pod would remove its rules from the kernel");
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    assert_eq!((engine.is_known(), engine.table().links.len()), (true, 1));
+}
+
+#[test]
+fn the_rules_of_a_link_stay_until_it_is_detached() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    assert_eq!(engine.table().links.len(), 1);
+    engine.handle_input(PolicyInput::Pods(Change::Deleted(web().key)));
+    assert_eq!(engine.poll_change(), None, "the processes of a deleted pod may still run");
+    engine.detach("tl7");
+    let change = engine.poll_change().unwrap();
+    assert_eq!(change.links, [(7, None)].into());
+    assert!(change.chains.values().all(Option::is_none) && !change.chains.is_empty());
+}
+
+/// A pod that was deleted by force can still run. The next run of the agent knows it by its link and
+/// by the file only.
+#[test]
+fn the_rules_of_a_deleted_pod_outlive_a_restart() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    engine.handle_input(PolicyInput::Pods(Change::Deleted(web().key)));
+    let world = engine.world();
+
+    let mut next = Engine::new(HERE);
+    next.attach(link(&web(), 7));
+    next.handle_cached(vec![
+        PolicyInput::Network(Change::Listed(world.network)),
+        PolicyInput::Pods(Change::Listed(world.pods)),
+    ]);
+    lists(&mut next, vec![deny_all("red")], Vec::new());
+    assert_eq!(next.table().links.len(), 1);
+    next.detach("tl7");
+    assert_eq!(next.poll_change().unwrap().links, [(7, None)].into());
+}
+
+#[test]
+fn a_policy_for_an_ipvlan_slave_is_reported() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(PolicyLink { enforceable: false, ..link(&web(), 7) });
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    assert!(engine.table().links.is_empty());
+    let names: Vec<String> = engine.unenforced("tl7").iter().map(ToString::to_string).collect();
+    assert_eq!((names, engine.unenforced_links()), (vec!["NetworkPolicy red/deny-all".to_owned()], 1));
+}
+
+#[test]
+fn all_links_of_a_pod_have_its_chains() {
+    let mut engine = Engine::new(HERE);
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    engine.table();
+    engine.attach(link(&web(), 7));
+    engine.attach(PolicyLink { addresses: vec![IpAddr::from([10, 0, 0, 2])], ..link(&web(), 8) });
+    let links = engine.poll_change().unwrap().links;
+    let siblings: Vec<_> = links.values().flatten().map(|link| &link.siblings).collect();
+    assert_eq!(siblings, [&BTreeSet::from([7, 8]), &BTreeSet::from([7, 8])]);
+    engine.detach("tl8");
+    let links = engine.poll_change().unwrap().links;
+    assert_eq!((links[&8].is_none(), &links[&7].as_ref().unwrap().siblings), (true, &BTreeSet::from([7])));
+}
+
+/// Random changes: the kernel's table after all differences equals the whole table, and the whole
+/// table of an engine that only has the last state.
+#[test]
+fn differences_lead_to_the_table_of_a_new_start() {
+    for_each_seed(60, |seed| {
+        let mut rng = Rng::with_seed(seed);
+        let mut engine = Engine::new(HERE);
+        lists(&mut engine, Vec::new(), Vec::new());
+        let mut kernel = engine.table();
+        let (mut pods, mut links): (BTreeMap<usize, Pod>, BTreeMap<usize, PolicyLink>) = Default::default();
+        let (mut network, mut cluster, mut namespaces) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for _ in 0..80 {
+            let index = rng.usize(..5);
+            match rng.u8(..8) {
+                0 => {
+                    let policy = world_tests::network_policy(&mut rng, index);
+                    if let Some(old) = network.insert(index, policy.clone()) {
+                        engine.handle_input(PolicyInput::Network(Change::Deleted(old.key)));
+                    }
+                    engine.handle_input(PolicyInput::Network(Change::Applied(object(policy))));
+                }
+                1 => {
+                    let policy = world_tests::cluster_policy(&mut rng, index);
+                    cluster.insert(policy.name.clone(), policy.clone());
+                    engine.handle_input(PolicyInput::Cluster(Change::Applied(object(policy))));
+                }
+                2 => {
+                    if let Some(old) = network.remove(&index) {
+                        engine.handle_input(PolicyInput::Network(Change::Deleted(old.key)));
+                    }
+                }
+                3 => {
+                    let name = *world_tests::pick(&mut rng, &NAMESPACES);
+                    let namespace = world_tests::namespace(&mut rng, name);
+                    namespaces.insert(name, namespace.clone());
+                    engine.handle_input(PolicyInput::Namespaces(Change::Applied(namespace)));
+                }
+                4 | 5 => {
+                    // A pod keeps its node and its kind of network.
+                    let mut pod = world_tests::pod(&mut rng, index);
+                    if let Some(old) = pods.get(&index) {
+                        (pod.node, pod.host_network) = (old.node.clone(), old.host_network);
+                        pod.addresses.clone_from(&old.addresses);
+                    }
+                    pods.insert(index, pod.clone());
+                    engine.handle_input(PolicyInput::Pods(Change::Applied(input(pod))));
+                }
+                6 => {
+                    if let Some(pod) = pods.get(&index).filter(|pod| &*pod.node == HERE && !pod.host_network)
+                    {
+                        let link = link(pod, index as u32);
+                        links.insert(index, link.clone());
+                        engine.attach(link);
+                    }
+                }
+                _ => {
+                    if links.remove(&index).is_some() {
+                        engine.detach(&format!("tl{index}"));
+                    } else if let Some(pod) = pods.remove(&index) {
+                        engine.handle_input(PolicyInput::Pods(Change::Deleted(pod.key)));
+                    }
+                }
+            }
+            // Without a policy the lists are dropped, as the watches end.
+            if !engine.is_known() {
+                let all = namespaces.values().cloned();
+                engine.handle_input(PolicyInput::Namespaces(Change::Listed(all.collect())));
+                let all = pods.values().cloned().map(input).collect();
+                engine.handle_input(PolicyInput::Pods(Change::Listed(all)));
+            }
+            if rng.bool()
+                && let Some(change) = engine.poll_change()
+            {
+                apply(&mut kernel, change);
+            }
+        }
+        if let Some(change) = engine.poll_change() {
+            apply(&mut kernel, change);
+        }
+        assert_eq!(kernel, engine.table(), "seed {seed}");
+
+        let mut fresh = Engine::new(HERE);
+        links.into_values().for_each(|link| fresh.attach(link));
+        lists(&mut fresh, network.into_values().collect(), pods.into_values().collect());
+        let all = namespaces.into_values();
+        fresh.handle_input(PolicyInput::Namespaces(Change::Listed(all.collect())));
+        let all = cluster.into_values().map(object).collect();
+        fresh.handle_input(PolicyInput::Cluster(Change::Listed(all)));
+        assert_eq!(kernel, fresh.table(), "seed {seed}");
+        1
+    });
+}

@@ -1,0 +1,120 @@
+//! Groups of pods: the peers and the subjects of policies, and an index that finds the groups of a
+//! pod.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::labels::{Labels, Selector, SelectorIndex};
+
+/// Pods that a policy selects by Namespace and labels. Pods with the node's network are in no
+/// group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodGroup {
+    /// The Namespaces.
+    pub namespaces: NamespaceMatch,
+    /// The labels of the pods.
+    pub pods: Selector,
+}
+
+/// The Namespaces of a [`PodGroup`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NamespaceMatch {
+    /// The Namespace with this name.
+    Named(Arc<str>),
+    /// The Namespaces with these labels.
+    Selected(Selector),
+}
+
+/// A Namespace, as far as groups need it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NamespaceRef<'a> {
+    pub(super) name: &'a Arc<str>,
+    pub(super) labels: &'a Labels,
+}
+
+impl PodGroup {
+    /// Whether a pod of this Namespace and with these labels is in the group.
+    pub(super) fn matches(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> bool {
+        let in_namespace = match &self.namespaces {
+            NamespaceMatch::Named(name) => name == namespace.name,
+            NamespaceMatch::Selected(selector) => selector.matches(namespace.labels),
+        };
+        in_namespace && self.pods.matches(labels)
+    }
+}
+
+/// Finds the groups of a pod: first by Namespace, then by label.
+#[derive(Debug)]
+pub(super) struct GroupIndex<T> {
+    named: HashMap<Arc<str>, SelectorIndex<T>>,
+    /// Groups with the same selector of Namespaces, by its number.
+    selected: HashMap<u32, (Selector, SelectorIndex<T>)>,
+    numbers: HashMap<Selector, u32>,
+    by_labels: SelectorIndex<u32>,
+    next: u32,
+}
+
+impl<T> Default for GroupIndex<T> {
+    fn default() -> Self {
+        GroupIndex {
+            named: HashMap::new(),
+            selected: HashMap::new(),
+            numbers: HashMap::new(),
+            by_labels: SelectorIndex::default(),
+            next: 0,
+        }
+    }
+}
+
+impl<T: Copy + Ord> GroupIndex<T> {
+    pub(super) fn insert(&mut self, group: &PodGroup, entry: T) {
+        let pods = match &group.namespaces {
+            NamespaceMatch::Named(name) => self.named.entry(name.clone()).or_default(),
+            NamespaceMatch::Selected(selector) => {
+                let number = *self.numbers.entry(selector.clone()).or_insert_with(|| {
+                    self.next += 1;
+                    self.by_labels.insert(selector, self.next);
+                    self.next
+                });
+                &mut self
+                    .selected
+                    .entry(number)
+                    .or_insert_with(|| (selector.clone(), SelectorIndex::default()))
+                    .1
+            }
+        };
+        pods.insert(&group.pods, entry);
+    }
+
+    pub(super) fn remove(&mut self, group: &PodGroup, entry: T) {
+        match &group.namespaces {
+            NamespaceMatch::Named(name) => {
+                let Some(pods) = self.named.get_mut(name) else { return };
+                pods.remove(&group.pods, entry);
+                if pods.is_empty() {
+                    self.named.remove(name);
+                }
+            }
+            NamespaceMatch::Selected(selector) => {
+                let Some(number) = self.numbers.get(selector).copied() else { return };
+                let Some((_, pods)) = self.selected.get_mut(&number) else { return };
+                pods.remove(&group.pods, entry);
+                if pods.is_empty() {
+                    self.selected.remove(&number);
+                    self.numbers.remove(selector);
+                    self.by_labels.remove(selector, number);
+                }
+            }
+        }
+    }
+
+    /// The entries of which the group can contain a pod. The caller examines the full group.
+    pub(super) fn candidates(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> Vec<T> {
+        let named = self.named.get(namespace.name);
+        let selected = self.by_labels.candidates(namespace.labels).filter_map(|number| {
+            let (selector, pods) = self.selected.get(&number)?;
+            selector.matches(namespace.labels).then_some(pods)
+        });
+        selected.chain(named).flat_map(|pods| pods.candidates(labels)).collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! Labels and selectors in compact form, and an index that finds the selectors of an object.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use trunkline_api::resources::{LabelSelector, Operator};
+
+/// The labels of an object, sorted by key.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
+
+impl Labels {
+    /// The value of a label.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let index = self.0.binary_search_by(|(there, _)| there.as_ref().cmp(key)).ok()?;
+        self.0.get(index).map(|(_, value)| value.as_ref())
+    }
+
+    /// The labels in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
+        self.0.iter()
+    }
+}
+
+impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(labels: I) -> Labels {
+        let sorted: BTreeMap<Arc<str>, Arc<str>> =
+            labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        Labels(sorted.into_iter().collect())
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Labels;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of labels")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+                let mut pairs: Vec<(String, String)> = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(pairs.into_iter().collect())
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+impl fmt::Debug for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(key, value)| (key, value))).finish()
+    }
+}
+
+/// Shares equal strings between objects. 10,000 pods have few different keys and values.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    strings: HashSet<Arc<str>>,
+    /// Strings that no object has any more are removed at this size.
+    sweep_at: usize,
+}
+
+impl Interner {
+    const SMALLEST_SWEEP: usize = 4096;
+
+    pub(super) fn intern(&mut self, string: &Arc<str>) -> Arc<str> {
+        if let Some(shared) = self.strings.get(string) {
+            return shared.clone();
+        }
+        if self.strings.len() >= self.sweep_at {
+            self.strings.retain(|shared| Arc::strong_count(shared) > 1);
+            self.sweep_at = Self::SMALLEST_SWEEP.max(2 * self.strings.len());
+        }
+        self.strings.insert(string.clone());
+        string.clone()
+    }
+
+    pub(super) fn intern_labels(&mut self, labels: &Labels) -> Labels {
+        let shared = labels.0.iter().map(|(key, value)| (self.intern(key), self.intern(value)));
+        Labels(shared.collect())
+    }
+}
+
+/// A label selector in canonical form: equal conditions give equal values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selector {
+    conditions: BTreeSet<Condition>,
+}
+
+/// A condition on one label. All variants have the key first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Condition {
+    In(Arc<str>, BTreeSet<Arc<str>>),
+    NotIn(Arc<str>, BTreeSet<Arc<str>>),
+    Exists(Arc<str>),
+    DoesNotExist(Arc<str>),
+}
+
+impl Condition {
+    fn matches(&self, labels: &Labels) -> bool {
+        match self {
+            Condition::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
+            Condition::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
+            Condition::Exists(key) => labels.get(key).is_some(),
+            Condition::DoesNotExist(key) => labels.get(key).is_none(),
+        }
+    }
+}
+
+impl From<&LabelSelector> for Selector {
+    fn from(selector: &LabelSelector) -> Selector {
+        let single = |key: &String, value: &String| {
+            Condition::In(key.as_str().into(), BTreeSet::from([value.as_str().into()]))
+        };
+        let labels = selector.match_labels.iter().map(|(key, value)| single(key, value));
+        let expressions = selector.match_expressions.iter().map(|expression| {
+            let key = expression.key.as_str().into();
+            let values = || expression.values.iter().map(|value| value.as_str().into()).collect();
+            match expression.operator {
+                Operator::In => Condition::In(key, values()),
+                Operator::NotIn => Condition::NotIn(key, values()),
+                Operator::Exists => Condition::Exists(key),
+                Operator::DoesNotExist => Condition::DoesNotExist(key),
+            }
+        });
+        Selector { conditions: labels.chain(expressions).collect() }
+    }
+}
+
+impl Selector {
+    /// Whether it selects an object with these labels.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.conditions.iter().all(|condition| condition.matches(labels))
+    }
+
+    /// The labels of which a selected object has exactly one, if there is such a condition: the
+    /// one with the fewest values.
+    pub(super) fn required(&self) -> Option<Vec<(Arc<str>, Arc<str>)>> {
+        let in_conditions = self.conditions.iter().filter_map(|condition| match condition {
+            Condition::In(key, values) => Some((key, values)),
+            _ => None,
+        });
+        let (key, values) = in_conditions.min_by_key(|(_, values)| values.len())?;
+        Some(values.iter().map(|value| (key.clone(), value.clone())).collect())
+    }
+
+    fn required_key(&self) -> Option<&Arc<str>> {
+        self.conditions.iter().find_map(|condition| match condition {
+            Condition::Exists(key) => Some(key),
+            _ => None,
+        })
+    }
+}
+
+/// Finds the entries whose selector matches an object, without examining the selectors that
+/// require other labels.
+#[derive(Debug)]
+pub(super) struct SelectorIndex<T> {
+    by_label: HashMap<(Arc<str>, Arc<str>), BTreeSet<T>>,
+    by_key: HashMap<Arc<str>, BTreeSet<T>>,
+    others: BTreeSet<T>,
+}
+
+impl<T> Default for SelectorIndex<T> {
+    fn default() -> Self {
+        SelectorIndex { by_label: HashMap::new(), by_key: HashMap::new(), others: BTreeSet::new() }
+    }
+}
+
+impl<T: Copy + Ord> SelectorIndex<T> {
+    pub(super) fn insert(&mut self, selector: &Selector, entry: T) {
+        if let Some(labels) = selector.required() {
+            for label in labels {
+                self.by_label.entry(label).or_default().insert(entry);
+            }
+        } else if let Some(key) = selector.required_key() {
+            self.by_key.entry(key.clone()).or_default().insert(entry);
+        } else {
+            self.others.insert(entry);
+        }
+    }
+
+    pub(super) fn remove(&mut self, selector: &Selector, entry: T) {
+        if let Some(labels) = selector.required() {
+            for label in labels {
+                remove_from(&mut self.by_label, &label, &entry);
+            }
+        } else if let Some(key) = selector.required_key() {
+            remove_from(&mut self.by_key, key, &entry);
+        } else {
+            self.others.remove(&entry);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_label.is_empty() && self.by_key.is_empty() && self.others.is_empty()
+    }
+
+    /// Each entry that can match an object with these labels, once. The caller examines the full
+    /// selector.
+    pub(super) fn candidates<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = T> + 'a {
+        // An entry is in the sets of one key only, and an object has one value for a key.
+        let by_label = labels.iter().filter_map(|label| self.by_label.get(label)).flatten();
+        let by_key = labels.iter().filter_map(|(key, _)| self.by_key.get(key)).flatten();
+        by_label.chain(by_key).chain(&self.others).copied()
+    }
+}
+
+/// Removes a member of one of several sets, and the set with its last member.
+pub(super) fn remove_from<K: Eq + Hash, T: Ord>(sets: &mut HashMap<K, BTreeSet<T>>, key: &K, member: &T) {
+    if let Some(set) = sets.get_mut(key) {
+        set.remove(member);
+        if set.is_empty() {
+            sets.remove(key);
+        }
+    }
+}

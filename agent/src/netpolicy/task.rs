@@ -1,0 +1,606 @@
+//! The policies task: it owns the compiler's state and the order of its changes in the kernel.
+//!
+//! ```text
+//!  watches or folder ──PolicyInput──►┌────────┐──PolicyTable, PolicyChange──► kernel owner
+//!  attach flow ──attach, detach─────►│ Engine │◄─touched by another program──┘
+//!  commands ──status, explain───────►└────────┘──wanted──► watches of Namespaces and pods
+//! ```
+//!
+//! - An attach is answered when the rules of its pod are in the kernel.
+//! - A change that the kernel refuses leaves the former rules. The task then compares the whole
+//!   table, again and again with growing pauses.
+//! - After a change by another program the task compares the whole table at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+use trunkline_api::control::{PoliciesView, PolicyAnswer, PolicyQuestion, PolicyState, PolicySummary};
+use trunkline_bgp::net::release_free_memory;
+use trunkline_datapath::kernel::{KernelError, KernelHandle};
+use trunkline_datapath::nft::policy::{PolicyCount, counters};
+use trunkline_datapath::nft::policy_log::{LoggedPacket, PolicyLog};
+use trunkline_datapath::plan::policy::CounterId;
+
+use super::cache;
+use super::engine::{Engine, Waits};
+use super::feed::PolicyInput;
+use super::input::{Change, ObjectKey};
+use super::kernel::CounterKey;
+use super::local::PolicyLink;
+use crate::change_notifier::ChangeNotifier;
+use crate::metrics::Metrics;
+
+/// Inputs that are handled before the kernel gets one change for all of them.
+const BATCH: usize = 256;
+/// The first pause before a retry of a refused table. Each further pause is twice as long, up to
+/// [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause.
+const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest time from a change of policies until the file for the next run has it.
+const POLICY_PACE: Duration = Duration::from_millis(100);
+/// The same for a new pod of this node: without it, the next run cannot use the file.
+const ATTACH_PACE: Duration = Duration::from_secs(1);
+/// The same for a change of Namespaces and pods.
+const PACE: Duration = Duration::from_secs(10);
+/// The time between two log lines about packets of one counter.
+const LOG_PACE: Duration = Duration::from_secs(10);
+
+/// The reason why a pod has no rules.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyWait {
+    /// The lists are not complete.
+    #[error("the network policies are not known yet: {0}")]
+    Lists(String),
+    /// The API server has not sent the pod.
+    #[error(
+        "the rules of network policies wait for the object of pod {0}: the API server has not sent it to this node yet"
+    )]
+    Pod(ObjectKey),
+    /// The kernel refused the rules.
+    #[error("the rules of network policies are not in force: {0}")]
+    Refused(String),
+    /// The host cannot enforce policies for this attachment.
+    #[error(
+        "{policies} selects the pod, and packets of a pod with `attachment: ipvlan` do not pass the node's rules: write `attachment: veth` into the config of its Network, or change the policy's selector"
+    )]
+    Unenforceable {
+        /// The policies.
+        policies: String,
+    },
+    /// The task has ended.
+    #[error("the agent is stopping")]
+    Stopped,
+}
+
+/// The values of the metrics.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyScrape {
+    /// The state of the rules.
+    pub summary: PolicySummary,
+    /// Policies with faults.
+    pub faulty: usize,
+    /// Repairs after changes by other programs.
+    pub repairs: u64,
+    /// The counters of dropped packets, and of packets that audited Namespaces report.
+    pub counters: Vec<(CounterKey, PolicyCount)>,
+}
+
+type Answer<T> = oneshot::Sender<T>;
+
+enum Request {
+    Attach(Box<PolicyLink>, Answer<Result<(), PolicyWait>>),
+    Detach(String, Answer<bool>),
+    Wait(String, Answer<PolicyWait>),
+    View(Answer<PoliciesView>),
+    Summary(Answer<PolicySummary>),
+    Explain(PolicyQuestion, Answer<PolicyAnswer>),
+    Scrape(Answer<PolicyScrape>),
+}
+
+/// The handle of the task.
+#[derive(Clone)]
+pub struct Policies {
+    requests: mpsc::Sender<Request>,
+}
+
+/// The inputs of the task.
+pub struct PolicyDependencies {
+    /// The name of this node.
+    pub node: String,
+    /// Policies, Namespaces and pods.
+    pub inbox: mpsc::Receiver<PolicyInput>,
+    /// The links of the last run that continue.
+    pub links: Vec<PolicyLink>,
+    /// The file with the state for the next run; none without an API server.
+    pub cache: Option<PathBuf>,
+    /// Whether Namespaces and pods are watched.
+    pub wanted: watch::Sender<bool>,
+    /// The kernel owner.
+    pub kernel: KernelHandle,
+    /// Changes of the table by other programs.
+    pub touched: watch::Receiver<u64>,
+    /// Durations.
+    pub metrics: Metrics,
+    /// Notified when [`Policies::summary`] changes.
+    pub notifier: ChangeNotifier,
+}
+
+impl Policies {
+    /// Starts the task. It ends with its last handle.
+    pub fn spawn(dependencies: PolicyDependencies) -> Policies {
+        let (requests, inbox) = mpsc::channel(64);
+        tokio::spawn(Task::new(dependencies, inbox).run());
+        Policies { requests }
+    }
+
+    /// Adds a link. On return the rules of its pod are in the kernel. An error leaves the link
+    /// there: the caller detaches it.
+    ///
+    /// # Errors
+    /// The missing condition at the deadline.
+    pub async fn attach(&self, link: PolicyLink, deadline: Instant) -> Result<(), PolicyWait> {
+        let host_ifname = link.host_ifname.clone();
+        let attached = self.request(|answer| Request::Attach(Box::new(link), answer));
+        match tokio::time::timeout_at(deadline, attached).await {
+            Ok(outcome) => outcome.unwrap_or(Err(PolicyWait::Stopped)),
+            Err(_) => {
+                let reason = self.request(|answer| Request::Wait(host_ifname, answer)).await;
+                Err(reason.unwrap_or(PolicyWait::Stopped))
+            }
+        }
+    }
+
+    /// Removes a link. Returns whether a policy exists: then connections of its addresses must not
+    /// outlive it.
+    pub async fn detach(&self, host_ifname: String) -> bool {
+        self.request(|answer| Request::Detach(host_ifname, answer)).await.unwrap_or(false)
+    }
+
+    /// All policies with counters; none if the task has ended.
+    pub async fn view(&self) -> Option<PoliciesView> {
+        self.request(Request::View).await
+    }
+
+    /// The state of the rules; none if the task has ended.
+    pub async fn summary(&self) -> Option<PolicySummary> {
+        self.request(Request::Summary).await
+    }
+
+    /// The decisions about a packet; none if the task has ended.
+    pub async fn explain(&self, question: PolicyQuestion) -> Option<PolicyAnswer> {
+        self.request(|answer| Request::Explain(question, answer)).await
+    }
+
+    /// The values of the metrics; none if the task has ended.
+    pub async fn scrape(&self) -> Option<PolicyScrape> {
+        self.request(Request::Scrape).await
+    }
+
+    async fn request<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+        let (answer, reply) = oneshot::channel();
+        self.requests.send(request(answer)).await.ok()?;
+        reply.await.ok()
+    }
+}
+
+struct Task {
+    node: String,
+    cache: Option<PathBuf>,
+    /// The time of the next write of the file.
+    save_at: Option<Instant>,
+    saving: Option<JoinHandle<()>>,
+    engine: Engine,
+    inbox: mpsc::Receiver<PolicyInput>,
+    requests: mpsc::Receiver<Request>,
+    wanted: watch::Sender<bool>,
+    kernel: KernelHandle,
+    touched: watch::Receiver<u64>,
+    metrics: Metrics,
+    notifier: ChangeNotifier,
+    /// Whether the kernel has the rules up to the last difference.
+    in_force: bool,
+    /// The kernel's reason for a refusal.
+    fault: Option<String>,
+    retry_at: Option<Instant>,
+    pause: Duration,
+    /// Links that wait for their rules.
+    waiting: BTreeMap<String, Answer<Result<(), PolicyWait>>>,
+    log: Option<PolicyLog>,
+    meanings: BTreeMap<CounterId, CounterKey>,
+    logged: HashMap<CounterId, (Instant, u64)>,
+    shown: PolicySummary,
+    /// A list of pods has arrived: its objects were freed.
+    listed: bool,
+}
+
+impl Task {
+    fn new(dependencies: PolicyDependencies, requests: mpsc::Receiver<Request>) -> Task {
+        let PolicyDependencies { node, inbox, links, cache, wanted, kernel, touched, metrics, notifier } =
+            dependencies;
+        let mut engine = Engine::new(&node);
+        links.into_iter().for_each(|link| engine.attach(link));
+        let cached = cache.as_deref().map(|path| cache::read(path, &node)).unwrap_or_default();
+        if !cached.is_empty() {
+            engine.handle_cached(cached);
+        }
+        Task {
+            node,
+            cache,
+            save_at: None,
+            saving: None,
+            engine,
+            inbox,
+            requests,
+            wanted,
+            kernel,
+            touched,
+            metrics,
+            notifier,
+            in_force: false,
+            fault: None,
+            retry_at: None,
+            pause: FIRST_PAUSE,
+            waiting: BTreeMap::new(),
+            log: None,
+            meanings: BTreeMap::new(),
+            logged: HashMap::new(),
+            shown: PolicySummary::default(),
+            listed: false,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut inputs_open = true;
+        loop {
+            let mut received = None;
+            tokio::select! {
+                biased;
+                request = self.requests.recv() => match request {
+                    Some(request) => self.handle_request(request),
+                    None => return,
+                },
+                input = self.inbox.recv(), if inputs_open => match input {
+                    Some(input) => {
+                        received = Some(Instant::now());
+                        self.handle_input(input);
+                    }
+                    None => inputs_open = false,
+                },
+                Ok(()) = self.touched.changed() => self.in_force = false,
+                () = at(self.retry_at) => self.retry_at = None,
+                () = at(self.save_at) => {
+                    self.save();
+                    continue;
+                }
+                packet = next(&mut self.log) => match packet {
+                    Ok(packet) => {
+                        self.report_packet(&packet);
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "dropped packets are no longer reported to the log");
+                        self.log = None;
+                        continue;
+                    }
+                },
+            }
+            self.drain();
+            self.wanted.send_if_modified(|wanted| {
+                let changed = *wanted != self.engine.wants_pods();
+                *wanted = self.engine.wants_pods();
+                changed
+            });
+            self.settle().await;
+            if let Some(received) = received {
+                self.metrics.policy_change(received.elapsed());
+            }
+            self.answer();
+            self.show();
+            if std::mem::take(&mut self.listed) {
+                release_free_memory();
+            }
+        }
+    }
+
+    /// Handles everything that waits.
+    fn drain(&mut self) {
+        for _ in 0..BATCH {
+            if let Ok(request) = self.requests.try_recv() {
+                self.handle_request(request);
+            } else if let Ok(input) = self.inbox.try_recv() {
+                self.handle_input(input);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn handle_input(&mut self, input: PolicyInput) {
+        let pause = match &input {
+            PolicyInput::Network(_) | PolicyInput::Cluster(_) => Some(POLICY_PACE),
+            PolicyInput::Pods(Change::Applied(input)) if *input.pod.node == *self.node => Some(ATTACH_PACE),
+            PolicyInput::Namespaces(_) | PolicyInput::Pods(_) => Some(PACE),
+            PolicyInput::Failing { .. } | PolicyInput::Stopped => None,
+        };
+        self.listed |= matches!(input, PolicyInput::Pods(Change::Listed(_)));
+        self.engine.handle_input(input);
+        if let Some(pause) = pause {
+            self.save_within(pause);
+        }
+    }
+
+    fn save_within(&mut self, pause: Duration) {
+        if self.cache.is_some() {
+            let wanted = Instant::now() + pause;
+            self.save_at = Some(self.save_at.map_or(wanted, |at| at.min(wanted)));
+        }
+    }
+
+    /// Writes the state for the next run, on another thread.
+    fn save(&mut self) {
+        let Some(path) = &self.cache else { return };
+        let is_busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        // An incomplete state must not replace the one of the last run.
+        if is_busy || !self.engine.is_current() {
+            self.save_at = Some(Instant::now() + PACE);
+            return;
+        }
+        self.save_at = None;
+        let (path, node, world) = (path.clone(), self.node.clone(), self.engine.world());
+        self.saving = Some(tokio::task::spawn_blocking(move || {
+            let written = cache::write(&path, &node, &world);
+            drop(world);
+            release_free_memory();
+            if let Err(error) = written {
+                tracing::warn!(file = %path.display(), %error, "the network policies cannot be stored for the next run");
+            }
+        }));
+    }
+
+    fn handle_request(&mut self, request: Request) {
+        match request {
+            Request::Attach(link, answer) => {
+                let host_ifname = link.host_ifname.clone();
+                self.engine.attach(*link);
+                if self.engine.wants_pods() {
+                    self.save_within(ATTACH_PACE);
+                }
+                self.waiting.insert(host_ifname, answer);
+            }
+            Request::Detach(host_ifname, answer) => {
+                self.waiting.remove(&host_ifname);
+                self.engine.detach(&host_ifname);
+                let _ = answer.send(self.engine.wants_pods());
+            }
+            Request::Wait(host_ifname, answer) => {
+                let _ = answer.send(self.reason(&host_ifname));
+            }
+            Request::View(answer) => {
+                let _ = answer.send(self.view());
+            }
+            Request::Summary(answer) => {
+                let _ = answer.send(self.summary());
+            }
+            Request::Explain(question, answer) => {
+                let _ = answer.send(self.explain(&question));
+            }
+            Request::Scrape(answer) => {
+                let mut meanings = self.engine.counters();
+                meanings.retain(|_, key| key.denied);
+                let found = counters().unwrap_or_default().into_iter();
+                let _ = answer.send(PolicyScrape {
+                    summary: self.summary(),
+                    faulty: self.engine.policies().values().filter(|facts| !facts.faults.is_empty()).count(),
+                    repairs: self.kernel.status().policies.repairs,
+                    counters: found.filter_map(|(id, count)| Some((meanings.remove(&id)?, count))).collect(),
+                });
+            }
+        }
+    }
+
+    // ---- the kernel
+
+    /// Brings the kernel to the engine's state.
+    async fn settle(&mut self) {
+        if !self.engine.is_known() || self.retry_at.is_some() {
+            return;
+        }
+        if self.in_force {
+            let Some(change) = self.engine.poll_change() else { return };
+            match self.kernel.change_policies(change).await {
+                Ok(()) => return self.open_log(),
+                // The whole table follows at once: it may be accepted, and its error is reported.
+                Err(_) => self.in_force = false,
+            }
+        }
+        let table = self.engine.table();
+        match self.kernel.set_policies(table).await {
+            Ok(changed) => {
+                if self.fault.take().is_some() {
+                    tracing::info!(changed, "the rules of network policies are in force again");
+                }
+                (self.in_force, self.pause) = (true, FIRST_PAUSE);
+                self.open_log();
+            }
+            Err(error) => {
+                let text = self.explain_refusal(&error);
+                tracing::error!(
+                    error = text,
+                    "the rules of network policies are refused: the former rules stay"
+                );
+                self.fault = Some(text);
+                self.retry_at = Some(Instant::now() + self.pause);
+                self.pause = (self.pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+
+    /// The kernel's refusal names a chain; its text gets the policies of the chain.
+    fn explain_refusal(&self, error: &KernelError) -> String {
+        let mut text = error.to_string();
+        for (id, chain) in self.engine.compiler().chains() {
+            if text.contains(&id.to_string()) {
+                text = format!("{text} ({})", super::views::chain_name(&chain.key));
+                break;
+            }
+        }
+        text
+    }
+
+    fn open_log(&mut self) {
+        self.meanings.clear();
+        if self.log.is_some() || self.engine.compiler().sizes().2 == 0 {
+            return;
+        }
+        match PolicyLog::open() {
+            Ok(log) => self.log = Some(log),
+            Err(error) => {
+                tracing::warn!(%error, "dropped packets cannot be reported to the log: load nfnetlink_log")
+            }
+        }
+    }
+
+    // ---- answers
+
+    fn answer(&mut self) {
+        for (host_ifname, answer) in std::mem::take(&mut self.waiting) {
+            if answer.is_closed() {
+                continue;
+            }
+            if !self.in_force || self.engine.waits(&host_ifname).is_some() {
+                self.waiting.insert(host_ifname, answer);
+                continue;
+            }
+            let policies = self.engine.unenforced(&host_ifname);
+            let outcome = if policies.is_empty() {
+                Ok(())
+            } else {
+                let names: Vec<String> = policies.iter().map(ToString::to_string).collect();
+                Err(PolicyWait::Unenforceable { policies: names.join(" and ") })
+            };
+            let _ = answer.send(outcome);
+        }
+    }
+
+    /// Why a link has no rules.
+    fn reason(&self, host_ifname: &str) -> PolicyWait {
+        match (self.engine.waits(host_ifname), &self.fault, self.engine.link(host_ifname)) {
+            (Some(Waits::Pod), _, Some(link)) => PolicyWait::Pod(link.pod.clone()),
+            (Some(_), _, _) => PolicyWait::Lists(self.missing()),
+            (None, Some(fault), _) => PolicyWait::Refused(fault.clone()),
+            (None, None, _) => PolicyWait::Refused("the kernel has not answered yet".to_owned()),
+        }
+    }
+
+    /// The lists that are not complete, in words.
+    fn missing(&self) -> String {
+        let failing: Vec<String> =
+            self.engine.failing().iter().map(|(what, error)| format!("{what}: {error}")).collect();
+        if failing.is_empty() {
+            "the API server has not sent all NetworkPolicies, Namespaces and pods".to_owned()
+        } else {
+            format!("{}: correct the cause, or set networkPolicies.enabled: false", failing.join("; "))
+        }
+    }
+
+    fn show(&mut self) {
+        let summary = self.summary();
+        if summary != self.shown {
+            self.shown = summary;
+            self.notifier.notify();
+        }
+    }
+
+    fn summary(&self) -> PolicySummary {
+        let (sets, chains, pods) = self.engine.compiler().sizes();
+        let (state, reason) = match &self.fault {
+            Some(fault) => (PolicyState::Refused, Some(fault.clone())),
+            None if !self.engine.is_known() => (PolicyState::Loading, Some(self.missing())),
+            None if !self.engine.is_current() => (PolicyState::Retained, Some(self.missing())),
+            None if !self.in_force => (PolicyState::Loading, None),
+            None => (PolicyState::InForce, None),
+        };
+        PolicySummary {
+            state,
+            reason,
+            policies: self.engine.policies().len(),
+            pods,
+            chains,
+            sets,
+            unenforced: self.engine.unenforced_links(),
+            waiting: self.waiting.len(),
+        }
+    }
+
+    fn view(&self) -> PoliciesView {
+        let counts: BTreeMap<CounterId, PolicyCount> = counters().unwrap_or_default().into_iter().collect();
+        super::views::view(&self.engine, self.summary(), &counts)
+    }
+
+    fn explain(&self, question: &PolicyQuestion) -> PolicyAnswer {
+        super::views::explain(&self.engine, question)
+    }
+
+    // ---- the log
+
+    fn report_packet(&mut self, packet: &LoggedPacket) {
+        let now = Instant::now();
+        let (at, suppressed) = self.logged.entry(packet.counter).or_insert((now - LOG_PACE, 0));
+        if now < *at + LOG_PACE {
+            *suppressed += 1;
+            return;
+        }
+        let more = std::mem::take(suppressed);
+        *at = now;
+        if self.meanings.is_empty() {
+            self.meanings = self.engine.counters();
+            let meanings = &self.meanings;
+            self.logged.retain(|id, _| meanings.contains_key(id));
+        }
+        let Some(key) = self.meanings.get(&packet.counter) else { return };
+        let end = |address: IpAddr| match self.engine.pod_at(address) {
+            Some(pod) => format!("{address} ({pod})"),
+            None => address.to_string(),
+        };
+        let policy = key.policy.to_string();
+        let direction = super::views::direction(key.direction).name();
+        let (source, destination) = (end(packet.source), end(packet.destination));
+        let port = packet.ports.map(|(_, port)| port);
+        let words = if key.audit {
+            "a network policy would drop a packet"
+        } else {
+            "a network policy dropped a packet"
+        };
+        tracing::info!(
+            policy,
+            direction,
+            rule = key.rule,
+            source,
+            destination,
+            protocol = packet.protocol,
+            port,
+            more,
+            "{words}"
+        );
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next(log: &mut Option<PolicyLog>) -> std::io::Result<LoggedPacket> {
+    match log {
+        Some(log) => log.next().await,
+        None => std::future::pending().await,
+    }
+}

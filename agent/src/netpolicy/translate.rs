@@ -1,0 +1,245 @@
+//! One policy in one direction as rules, before its sets and chains have numbers.
+
+use std::sync::Arc;
+
+use trunkline_api::resources::LabelSelector;
+use trunkline_api::service::Protocol;
+
+use super::blocks;
+use super::group::{NamespaceMatch, PodGroup};
+use super::input::{
+    Action, ClusterPeer, ClusterPods, ClusterPolicy, ClusterPort, ClusterRule, ClusterSubject, Direction,
+    IpBlock, NetworkPeer, NetworkPolicy, NetworkRule, PortSelector,
+};
+use super::labels::Selector;
+use super::rules::{Origin, Scope, SetKey, Verdict};
+
+/// A rule with the keys of its sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    pub(super) peers: Option<SetKey>,
+    pub(super) ports: PortDraft,
+    pub(super) verdict: Verdict,
+    pub(super) origin: Origin,
+}
+
+/// A condition on ports with the key of its set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PortDraft {
+    Any,
+    Numbered { protocol: Protocol, ranges: Vec<(u16, u16)> },
+    Named { name: Arc<str>, scope: Scope, protocol: Option<Protocol> },
+}
+
+/// The pods to which a NetworkPolicy applies.
+pub(super) fn network_subject(policy: &NetworkPolicy) -> PodGroup {
+    PodGroup {
+        namespaces: NamespaceMatch::Named(policy.key.namespace.clone()),
+        pods: Selector::from(&policy.pod_selector),
+    }
+}
+
+/// The pods to which a ClusterNetworkPolicy applies.
+pub(super) fn cluster_subject(policy: &ClusterPolicy) -> Option<PodGroup> {
+    match &policy.subject {
+        ClusterSubject::Pods(pods) => Some(cluster_pods(pods)),
+        ClusterSubject::Unknown => None,
+    }
+}
+
+/// The rules of a NetworkPolicy: each allows packets.
+pub(super) fn network_rules(policy: &NetworkPolicy, direction: Direction) -> Vec<Draft> {
+    let drafts = policy.rules(direction).iter().enumerate().flat_map(|(index, rule)| {
+        let origin = Origin::Network { policy: policy.key.clone(), rule: index };
+        let peers = network_peers(policy, rule);
+        product(&peers, &network_ports(rule, scope(direction)), Verdict::Accept, &origin)
+    });
+    drafts.collect()
+}
+
+/// The rules of a ClusterNetworkPolicy in the order of evaluation.
+pub(super) fn cluster_rules(policy: &ClusterPolicy, direction: Direction) -> Vec<Draft> {
+    let drafts = policy.rules(direction).iter().enumerate().flat_map(|(index, rule)| {
+        let origin = Origin::Cluster { policy: policy.name.clone(), rule: index };
+        if rule.is_unknown(direction) {
+            return fail_closed(rule.action, origin);
+        }
+        let verdict = match rule.action {
+            Action::Accept => Verdict::Accept,
+            Action::Deny => Verdict::Drop,
+            Action::Pass => Verdict::Return,
+        };
+        product(&cluster_peers(rule), &cluster_ports(rule, scope(direction)), verdict, &origin)
+    });
+    drafts.collect()
+}
+
+fn fail_closed(action: Action, origin: Origin) -> Vec<Draft> {
+    match action {
+        Action::Accept => Vec::new(),
+        Action::Deny | Action::Pass => {
+            vec![Draft { peers: None, ports: PortDraft::Any, verdict: Verdict::Drop, origin }]
+        }
+    }
+}
+
+/// The selected pod is the destination of ingress, and any pod that of egress.
+fn scope(direction: Direction) -> Scope {
+    match direction {
+        Direction::Ingress => Scope::Node,
+        Direction::Egress => Scope::Cluster,
+    }
+}
+
+/// One draft for each pair of a peer and a group of ports.
+fn product(peers: &[Option<SetKey>], ports: &[PortDraft], verdict: Verdict, origin: &Origin) -> Vec<Draft> {
+    let pairs = peers.iter().flat_map(|peers| ports.iter().map(move |ports| (peers, ports)));
+    let draft = |(peers, ports): (&Option<SetKey>, &PortDraft)| Draft {
+        peers: peers.clone(),
+        ports: ports.clone(),
+        verdict,
+        origin: origin.clone(),
+    };
+    pairs.map(draft).collect()
+}
+
+fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<SetKey>> {
+    if rule.peers.is_empty() {
+        return vec![None];
+    }
+    let selector =
+        |selector: &Option<LabelSelector>| selector.as_ref().map(Selector::from).unwrap_or_default();
+    let groups = rule.peers.iter().filter_map(|peer| match peer {
+        NetworkPeer::Pods { namespaces, pods } => {
+            let namespaces = match namespaces {
+                Some(namespaces) => NamespaceMatch::Selected(Selector::from(namespaces)),
+                None => NamespaceMatch::Named(policy.key.namespace.clone()),
+            };
+            Some(PodGroup { namespaces, pods: selector(pods) })
+        }
+        NetworkPeer::Block(_) | NetworkPeer::Unknown => None,
+    });
+    let blocks = rule.peers.iter().filter_map(|peer| match peer {
+        NetworkPeer::Block(block) => Some(block),
+        NetworkPeer::Pods { .. } | NetworkPeer::Unknown => None,
+    });
+    peer_sets(groups, blocks)
+}
+
+fn cluster_peers(rule: &ClusterRule) -> Vec<Option<SetKey>> {
+    let groups = rule.peers.iter().filter_map(|peer| match peer {
+        ClusterPeer::Pods(pods) => Some(cluster_pods(pods)),
+        ClusterPeer::Networks(_) | ClusterPeer::Unknown => None,
+    });
+    let networks = rule.peers.iter().filter_map(|peer| match peer {
+        ClusterPeer::Networks(networks) => Some(networks),
+        ClusterPeer::Pods(_) | ClusterPeer::Unknown => None,
+    });
+    let blocks: Vec<IpBlock> =
+        networks.flatten().map(|network| IpBlock { cidr: *network, except: Vec::new() }).collect();
+    peer_sets(groups, blocks.iter())
+}
+
+/// One set for each group, and one for all blocks.
+fn peer_sets<'a>(
+    groups: impl Iterator<Item = PodGroup>,
+    blocks: impl Iterator<Item = &'a IpBlock>,
+) -> Vec<Option<SetKey>> {
+    let mut sets: Vec<Option<SetKey>> = Vec::new();
+    let ranges = blocks::ranges(blocks);
+    let blocks = (!ranges.is_empty()).then_some(SetKey::Blocks(ranges));
+    for set in groups.map(SetKey::Pods).chain(blocks).map(Some) {
+        if !sets.contains(&set) {
+            sets.push(set);
+        }
+    }
+    sets
+}
+
+fn cluster_pods(pods: &ClusterPods) -> PodGroup {
+    PodGroup {
+        namespaces: NamespaceMatch::Selected(Selector::from(&pods.namespaces)),
+        pods: Selector::from(&pods.pods),
+    }
+}
+
+fn network_ports(rule: &NetworkRule, scope: Scope) -> Vec<PortDraft> {
+    if rule.ports.is_empty() {
+        return vec![PortDraft::Any];
+    }
+    let mut groups = PortGroups::default();
+    for port in &rule.ports {
+        match &port.port {
+            PortSelector::Any => groups.add_range(port.protocol, ALL_PORTS),
+            PortSelector::Range(first, last) => groups.add_range(port.protocol, (*first, *last)),
+            PortSelector::Named(name) => groups.add_name(name, scope, Some(port.protocol)),
+            PortSelector::Invalid => {}
+        }
+    }
+    groups.drafts()
+}
+
+fn cluster_ports(rule: &ClusterRule, scope: Scope) -> Vec<PortDraft> {
+    if rule.ports.is_empty() {
+        return vec![PortDraft::Any];
+    }
+    let mut groups = PortGroups::default();
+    for port in &rule.ports {
+        match port {
+            ClusterPort::Numbered { protocol, range } => {
+                groups.add_range(*protocol, range.unwrap_or(ALL_PORTS));
+            }
+            ClusterPort::Named(name) => groups.add_name(name, scope, None),
+            ClusterPort::Unknown => {}
+        }
+    }
+    groups.drafts()
+}
+
+const ALL_PORTS: (u16, u16) = (0, u16::MAX);
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+/// The ports of one rule: one group for each protocol and each name.
+#[derive(Default)]
+struct PortGroups {
+    ranges: Vec<(Protocol, (u16, u16))>,
+    names: Vec<PortDraft>,
+}
+
+impl PortGroups {
+    /// A range whose last port is below its first matches nothing.
+    fn add_range(&mut self, protocol: Protocol, range: (u16, u16)) {
+        if range.0 <= range.1 {
+            self.ranges.push((protocol, range));
+        }
+    }
+
+    fn add_name(&mut self, name: &Arc<str>, scope: Scope, protocol: Option<Protocol>) {
+        let draft = PortDraft::Named { name: name.clone(), scope, protocol };
+        if !self.names.contains(&draft) {
+            self.names.push(draft);
+        }
+    }
+
+    fn drafts(mut self) -> Vec<PortDraft> {
+        self.ranges.sort_unstable();
+        let numbered = PROTOCOLS.into_iter().filter_map(|protocol| {
+            let mut ranges: Vec<(u16, u16)> = Vec::new();
+            let of_protocol = self.ranges.iter().filter(|(other, _)| *other == protocol);
+            for (first, last) in of_protocol.map(|(_, range)| *range) {
+                match ranges.last_mut() {
+                    Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                    _ => ranges.push((first, last)),
+                }
+            }
+            if ranges.is_empty() {
+                return None;
+            }
+            if ranges == [ALL_PORTS] {
+                ranges.clear();
+            }
+            Some(PortDraft::Numbered { protocol, ranges })
+        });
+        numbered.collect::<Vec<_>>().into_iter().chain(self.names).collect()
+    }
+}

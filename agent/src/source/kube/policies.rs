@@ -1,0 +1,167 @@
+//! Watches of NetworkPolicies, ClusterNetworkPolicies, Namespaces and pods for the policy task
+//! ([`crate::netpolicy`]).
+//!
+//! They are a path of their own: each change goes to that task at once and never becomes part of a
+//! [`Snapshot`](crate::plan::intent::Snapshot).
+//!
+//! **The policies define the watches.** Policies are always watched. Namespaces and the pods of all
+//! nodes are watched only while the task wants them, because each node receives every pod of the
+//! cluster. A page of pods becomes compact rows before the next page is requested.
+//!
+//! **Failures**: a node that cannot read policies cannot protect its pods, so the watches are
+//! required ones ([`super::health`]). A refusal is no empty list: the task receives
+//! [`PolicyInput::Failing`]. Only ClusterNetworkPolicies are optional: without their CRD, their list
+//! is empty.
+
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::sync::Arc;
+
+use futures_util::future::Either;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::core::PartialObjectMeta;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
+
+use super::cluster::Cluster;
+use super::watch::{Change, Metadata, Rows, Selector, Source, Versioned, run};
+use crate::netpolicy::feed::{PodInput, PolicyInput, PolicyObject};
+use crate::netpolicy::input::{self, ClusterPolicy, NetworkPolicy};
+use crate::netpolicy::objects::{PodManifest, namespace};
+
+const POLICIES: &str = "networkpolicies";
+const CLUSTER_POLICIES: &str = "clusternetworkpolicies";
+/// The watch of Namespaces. Watches of service addresses have one of their own.
+const NAMESPACES: &str = "namespaces of policies";
+const PODS: &str = "pods";
+/// Objects in a page of a list.
+const PAGE: u32 = 500;
+
+/// The inputs of the watches.
+pub struct PolicyWatches {
+    /// This node.
+    pub node: String,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The policy task.
+    pub inputs: mpsc::Sender<PolicyInput>,
+    /// Whether the policy task needs Namespaces and pods: there is a policy.
+    pub wanted: watch::Receiver<bool>,
+}
+
+impl PolicyWatches {
+    /// Watches until the policy task ends.
+    pub async fn follow(mut self) {
+        tracing::debug!(node = self.node, "network policies are watched");
+        self.watch_policies();
+        let mut running: BTreeMap<&'static str, JoinHandle<()>> = BTreeMap::new();
+        loop {
+            let wanted = *self.wanted.borrow_and_update();
+            if wanted && running.is_empty() {
+                running.insert(NAMESPACES, self.watch_namespaces());
+                running.insert(PODS, self.watch_pods());
+            } else if !wanted && !running.is_empty() {
+                for (name, watch) in std::mem::take(&mut running) {
+                    watch.abort();
+                    // The last input of this watch precedes the list of the next one.
+                    let _ = watch.await;
+                    self.cluster.health().stopped(name);
+                }
+                if self.inputs.send(PolicyInput::Stopped).await.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                changed = self.wanted.changed() => if changed.is_err() { return },
+                () = self.inputs.closed() => return,
+            }
+        }
+    }
+
+    fn watch_policies(&self) {
+        let client = &self.cluster.connection().client;
+        let policies: Api<NetworkPolicyObject> = Api::all(client.clone());
+        let rows =
+            Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<NetworkPolicy>::from };
+        self.cluster.health().started(POLICIES);
+        self.watch(POLICIES, POLICIES, rows, Selector::default(), |change| {
+            PolicyInput::Network(keyed(change, |row| row.policy.key.clone()))
+        });
+        let policies: Api<ClusterNetworkPolicyObject> = Api::all(client.clone());
+        let rows =
+            Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<ClusterPolicy>::from };
+        self.cluster.health().started_optional(CLUSTER_POLICIES);
+        self.watch(CLUSTER_POLICIES, CLUSTER_POLICIES, rows, Selector::default(), |change| {
+            PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name)))
+        });
+    }
+
+    fn watch_namespaces(&self) -> JoinHandle<()> {
+        let namespaces: Api<Namespace> = Api::all(self.cluster.connection().client.clone());
+        self.cluster.health().started(NAMESPACES);
+        let source = Metadata(namespaces);
+        self.watch(NAMESPACES, "namespaces", source, Selector::default(), |change| {
+            let row = |object: PartialObjectMeta<Namespace>| namespace(object.metadata);
+            PolicyInput::Namespaces(match change {
+                Observed::Listed(all) => input::Change::Listed(all.into_iter().map(row).collect()),
+                Observed::Applied(one) => input::Change::Applied(row(one)),
+                Observed::Deleted(one) => input::Change::Deleted(row(one).name),
+            })
+        })
+    }
+
+    fn watch_pods(&self) -> JoinHandle<()> {
+        let pods: Api<PodManifest> = Api::all(self.cluster.connection().client.clone());
+        self.cluster.health().started(PODS);
+        let rows = Rows { api: pods, page: PAGE, by_page: false, convert: PodInput::from };
+        // Pods without a node have neither an address nor a rule.
+        let selector = Selector { fields: Some("spec.nodeName!=".to_owned()), labels: None };
+        self.watch(PODS, PODS, rows, selector, |change| {
+            PolicyInput::Pods(keyed(change, |row| row.pod.key.clone()))
+        })
+    }
+
+    /// Starts a watch. `what` is the kind in [`PolicyInput::Failing`].
+    fn watch<S: Source>(
+        &self,
+        name: &'static str,
+        what: &'static str,
+        source: S,
+        selector: Selector,
+        into: impl Fn(Observed<S::Object>) -> PolicyInput + Send + 'static,
+    ) -> JoinHandle<()> {
+        let inputs = self.inputs.clone();
+        let report = move |change| {
+            let input = match change {
+                Change::Listed(all) => into(Observed::Listed(all)),
+                Change::Applied(one) => into(Observed::Applied(one)),
+                Change::Deleted(one) => into(Observed::Deleted(one)),
+                Change::Failing(error) => PolicyInput::Failing { what, error },
+                // No list arrives by pages: the task needs each list whole.
+                Change::Page { .. } => return Either::Left(ready(true)),
+            };
+            let inputs = inputs.clone();
+            Either::Right(async move { inputs.send(input).await.is_ok() })
+        };
+        let health = self.cluster.health().clone();
+        tokio::spawn(run(source, selector, name.to_owned(), health, report))
+    }
+}
+
+/// A change of a watch that does not fail.
+enum Observed<T> {
+    Listed(Vec<T>),
+    Applied(T),
+    Deleted(T),
+}
+
+/// A change of rows. Only the key of a deleted row is used.
+fn keyed<K, T>(change: Observed<Versioned<T>>, key: impl Fn(&T) -> K) -> input::Change<K, T> {
+    match change {
+        Observed::Listed(all) => input::Change::Listed(all.into_iter().map(|one| one.row).collect()),
+        Observed::Applied(one) => input::Change::Applied(one.row),
+        Observed::Deleted(one) => input::Change::Deleted(key(&one.row)),
+    }
+}

@@ -1,0 +1,75 @@
+//! The objects of a folder of manifests for the policy task.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
+use trunkline_api::resources::ObjectMeta;
+
+use crate::netpolicy::Labels;
+use crate::netpolicy::feed::{PolicyInput, PolicyObject};
+use crate::netpolicy::input::{Change, ClusterPolicy, Namespace, NetworkPolicy};
+
+/// The policies and Namespaces of a folder. They have no faults: a fault refuses the folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyObjects {
+    /// The NetworkPolicies.
+    pub network: Vec<NetworkPolicy>,
+    /// The ClusterNetworkPolicies.
+    pub cluster: Vec<ClusterPolicy>,
+    /// The Namespaces with a manifest, by name.
+    pub namespaces: BTreeMap<Arc<str>, Namespace>,
+}
+
+impl PolicyObjects {
+    /// Adds a Namespace with a manifest.
+    pub fn add_namespace(&mut self, metadata: ObjectMeta) {
+        let ObjectMeta { name, mut labels, annotations, .. } = metadata;
+        // The API server adds this label.
+        labels.insert(label::NAMESPACE_NAME.to_owned(), name.clone());
+        let name: Arc<str> = name.into();
+        let audit = annotations.get(annotation::POLICY_MODE).is_some_and(|mode| mode == POLICY_MODE_AUDIT);
+        let namespace = Namespace { name: Arc::clone(&name), labels: Labels::from_iter(labels), audit };
+        self.namespaces.insert(name, namespace);
+    }
+
+    /// The inputs of the policy task: one list of each kind. The Namespaces are those with a
+    /// manifest and those of NetworkPolicies; for the Namespace of any other pod the task uses
+    /// [`Namespace::without_manifest`]. Pods come with their attachments, so their list is empty.
+    pub fn inputs(self) -> [PolicyInput; 4] {
+        let PolicyObjects { network, cluster, mut namespaces } = self;
+        let used: BTreeSet<Arc<str>> =
+            network.iter().map(|policy| Arc::clone(&policy.key.namespace)).collect();
+        for name in used {
+            let without = Namespace::without_manifest(&name);
+            namespaces.entry(name).or_insert(without);
+        }
+        [
+            PolicyInput::Network(Change::Listed(
+                network.into_iter().map(PolicyObject::of_manifest).collect(),
+            )),
+            PolicyInput::Cluster(Change::Listed(
+                cluster.into_iter().map(PolicyObject::of_manifest).collect(),
+            )),
+            PolicyInput::Namespaces(Change::Listed(namespaces.into_values().collect())),
+            PolicyInput::Pods(Change::Listed(Vec::new())),
+        ]
+    }
+
+    /// Sends the inputs to the policy task. False: the task ended.
+    pub async fn send(self, inputs: &mpsc::Sender<PolicyInput>) -> bool {
+        for input in self.inputs() {
+            if inputs.send(input).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl<T> PolicyObject<T> {
+    fn of_manifest(policy: T) -> PolicyObject<T> {
+        PolicyObject { policy, faults: Vec::new(), generation: 0, uid: "".into() }
+    }
+}

@@ -1,0 +1,102 @@
+//! Policies as the API server has them. Deserialization never fails because of a spec: an object
+//! with a fault must not block a watch or a list.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::Resource;
+use kube::core::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::network_policy::{
+    ClusterPolicy, NetworkPolicy, ObjectKey, Read, read_cluster_policy, read_network_policy,
+};
+
+/// A NetworkPolicy in the API server: in the Namespace of its pods.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NetworkPolicyObject {
+    /// The metadata.
+    pub metadata: ObjectMeta,
+    /// The spec as it is.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+/// A ClusterNetworkPolicy in the API server: cluster-scoped.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ClusterNetworkPolicyObject {
+    /// The metadata.
+    pub metadata: ObjectMeta,
+    /// The spec as it is.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+impl NetworkPolicyObject {
+    /// Reads the policy.
+    pub fn read(&self) -> Read<NetworkPolicy> {
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        read_network_policy(ObjectKey::new(namespace, name), &self.spec)
+    }
+}
+
+impl ClusterNetworkPolicyObject {
+    /// Reads the policy.
+    pub fn read(&self) -> Read<ClusterPolicy> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        read_cluster_policy(Arc::from(name), &self.spec)
+    }
+}
+
+macro_rules! resource {
+    ($Type:ident, $Scope:ty, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
+        impl Resource for $Type {
+            type DynamicType = ();
+            type Scope = $Scope;
+
+            fn kind((): &()) -> Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural((): &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+resource!(
+    NetworkPolicyObject,
+    NamespaceResourceScope,
+    "networking.k8s.io",
+    "v1",
+    "NetworkPolicy",
+    "networkpolicies"
+);
+resource!(
+    ClusterNetworkPolicyObject,
+    ClusterResourceScope,
+    "policy.networking.k8s.io",
+    "v1beta1",
+    "ClusterNetworkPolicy",
+    "clusternetworkpolicies"
+);

@@ -1,0 +1,109 @@
+//! Network policies in the lab of [`super::cluster`]: a table that the kernel does not let the agent
+//! change, an entry that cannot be read, packets that a policy drops, and packets that it audits.
+
+use std::io::Write as _;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use trunkline_api::names::{POLICY_MODE_AUDIT, annotation};
+
+use super::cluster::{NAMESPACE, NODE, PATIENCE};
+use super::prometheus::Prometheus;
+use crate::kube::Cluster;
+use crate::kube::nodes::Attached;
+use crate::netns::Namespace;
+use crate::shell::{Seen, cmd, wait_for};
+use crate::tests::bed::Bed;
+
+/// The API server accepts an IPv4 prefix in an IPv6 form, and no pod has such an address.
+const POLICY: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: { name: closed, namespace: shop }
+spec:
+  podSelector: {}
+  policyTypes: [Ingress]
+  ingress:
+  - from: [{ ipBlock: { cidr: '::ffff:10.0.0.0/104' } }]
+";
+
+pub(super) struct PolicySteps<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) bed: &'a Bed<'a>,
+    pub(super) prometheus: &'a Prometheus,
+}
+
+impl PolicySteps<'_> {
+    pub(super) fn test(&self, pod: &Attached) -> Result<()> {
+        let address = pod.addresses[0].to_string();
+        ensure!(self.answers(&address)?, "{address} does not answer before the first policy");
+        // A table with an owner: the kernel refuses changes by others, and deletes it with its
+        // owner's socket.
+        let owner = Owner::start(&self.bed.node()?.ns)?;
+        self.cluster.apply(POLICY)?;
+        self.prometheus.wait_firing("TrunklinePolicyRefused", NODE)?;
+        drop(owner);
+        self.prometheus.wait_cleared("TrunklinePolicyRefused")?;
+        self.prometheus.wait_firing("TrunklinePolicyFaulty", "")?;
+        self.counted(&address, false, "trunkline_policy_dropped_total").context("dropped packets")?;
+        let mode = format!("{}={POLICY_MODE_AUDIT}", annotation::POLICY_MODE);
+        self.cluster.kubectl(["annotate", "namespace", NAMESPACE, &mode])?;
+        self.counted(&address, true, "trunkline_policy_audited_total").context("audited packets")?;
+        let mode = format!("{}-", annotation::POLICY_MODE);
+        self.cluster.kubectl(["annotate", "namespace", NAMESPACE, &mode])?;
+        self.cluster.kubectl(["delete", "networkpolicy", "closed", "-n", NAMESPACE])?;
+        self.prometheus.wait_cleared("TrunklinePolicyFaulty")
+    }
+
+    /// Sends pings until two scrapes have the counter, so that a rate has data.
+    fn counted(&self, address: &str, passes: bool, counter: &str) -> Result<()> {
+        wait_for("the policy", PATIENCE, || {
+            Ok(Seen::when(self.answers(address)? == passes, || format!("{address} answers: {}", !passes)))
+        })?;
+        wait_for(counter, PATIENCE, || {
+            self.answers(address)?;
+            let now = self.prometheus.query(&format!("sum({counter})"))?;
+            Ok(Seen::when(now.iter().any(|packets| *packets > 0.0), || format!("{now:?}")))
+        })?;
+        for _ in 0..3 {
+            self.answers(address)?;
+            self.prometheus.wait_scrape()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the pod answers a host outside the fabric.
+    fn answers(&self, address: &str) -> Result<bool> {
+        self.bed.host("outside")?.ns.within(|| {
+            let mut ping = cmd("ping", ["-c", "1", "-W", "1", address]);
+            Ok(ping.output()?.status.success())
+        })
+    }
+}
+
+/// A process that owns the agent's table.
+struct Owner(Child);
+
+impl Owner {
+    fn start(node: &Namespace) -> Result<Owner> {
+        let mut child =
+            node.within(|| Ok(cmd("nft", ["-i"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?))?;
+        let input = child.stdin.as_mut().context("nft has no input")?;
+        input.write_all(b"add table inet trunkline-policy { flags owner; }\n")?;
+        input.flush()?;
+        let owner = Owner(child);
+        wait_for("the table", PATIENCE, || {
+            let tables = node.within(|| Ok(cmd("nft", ["list", "tables"]).output()?))?;
+            let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
+            Ok(Seen::when(tables.contains("inet trunkline-policy"), || tables.clone()))
+        })?;
+        Ok(owner)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
