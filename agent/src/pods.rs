@@ -2,9 +2,10 @@
 //!
 //! **ADD**: addresses are allocated (from this node's pools, or from the pod's IPInstances once
 //! they exist: [`Addresses`]) and written to disk → in a VLAN: the router answers, and no other
-//! host has the addresses ([`trunkline_datapath::link_check`]) → device in the pod's namespace →
-//! rules of network policies ([`crate::netpolicy`]) → neighbour entries and host route → in a VLAN: ARP or ND announcement → prefixes originated → an
-//! established peer has received them → answer. **DEL** runs in reverse: prefixes withdrawn,
+//! host has the addresses ([`trunkline_datapath::link_check`]) → device in the pod's namespace, and
+//! beside it the rules of network policies ([`crate::netpolicy`]) → neighbour entries and host
+//! route → in a VLAN: ARP or ND announcement → prefixes originated → an established peer has
+//! received them → answer. **DEL** runs in reverse: prefixes withdrawn,
 //! routes, device, rules of network policies, and the addresses are released last. So the process can be killed at any moment:
 //! the store contains at least the attachments in the kernel, and every step can be repeated:
 //!
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
@@ -267,19 +269,7 @@ impl Pods {
             .free(std::mem::take(&mut parameters.link_checks), deadline, abandoned.as_mut(), steps)
             .await?;
         let spec = spec(record, parameters);
-        let made = steps.time("link", self.devices.attach(netns, spec.clone())).await;
-        let device = made.map_err(device_failure)?;
-        // The rules precede the route to the pod, and the pod's processes start after the answer.
-        if let Some(policies) = &self.policies {
-            let link = policy_link(record, device.host_ifindex, &self.addresses);
-            let attached = steps.time("policies", policies.attach(link, deadline));
-            tokio::select! {
-                outcome = attached => outcome.map_err(policy_failure)?,
-                () = abandoned.as_mut() => {
-                    return Err(Failure::new(Code::TryAgainLater, "the client has disconnected"));
-                }
-            }
-        }
+        let device = self.connect(record, netns, spec.clone(), deadline, abandoned.as_mut(), steps).await?;
         let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
         let gate = added.map_err(pod_failure)?;
         for address in &free {
@@ -299,6 +289,59 @@ impl Pods {
             }
         });
         Ok(attachment(record, &spec, &device))
+    }
+
+    /// Creates the device, and the rules of network policies while the device is completed. The rules
+    /// precede the route to the pod, and the pod's processes start after the answer.
+    async fn connect(
+        &self,
+        record: &Record,
+        netns: OwnedFd,
+        spec: DeviceSpec,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
+    ) -> Result<Device, Failure> {
+        let (created, host_ifindex) = oneshot::channel();
+        let making = async {
+            let began = Instant::now();
+            let created = move |host_ifindex| created.send(host_ifindex).unwrap_or_default();
+            let made = self.devices.attach(netns, spec, created).await;
+            (began, began.elapsed(), made)
+        };
+        let protecting = async {
+            let policies = self.policies.as_ref()?;
+            // Without an interface there is an error of the device.
+            let host_ifindex = host_ifindex.await.ok()?;
+            let began = Instant::now();
+            let link = policy_link(record, host_ifindex, &self.addresses);
+            let outcome = policies.attach(link, deadline).await;
+            Some((began, began.elapsed(), outcome))
+        };
+        let (mut making, mut protecting) = (pin!(making), pin!(protecting));
+        let mut protected = None;
+        let (began, took, made) = loop {
+            tokio::select! {
+                made = &mut making => break made,
+                outcome = &mut protecting, if protected.is_none() => protected = Some(outcome),
+            }
+        };
+        steps.step("link", began, took, made.as_ref().err());
+        let device = made.map_err(device_failure)?;
+        let protected = match protected {
+            Some(outcome) => outcome,
+            None => tokio::select! {
+                outcome = protecting => outcome,
+                () = abandoned => {
+                    return Err(Failure::new(Code::TryAgainLater, "the client has disconnected"));
+                }
+            },
+        };
+        if let Some((began, took, outcome)) = protected {
+            steps.step("policies", began, took, outcome.as_ref().err());
+            outcome.map_err(policy_failure)?;
+        }
+        Ok(device)
     }
 
     /// Waits until, for each address in a VLAN, its router has answered and no other host has the

@@ -123,7 +123,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 attachment: Attachment::Veth,
                 destinations: Vec::new(),
             };
-            let made = workers.attach(netns.try_clone().unwrap(), spec);
+            let made = workers.attach(netns.try_clone().unwrap(), spec, |_| ());
             let device = runtime.block_on(made).unwrap();
             // The pod gets additional addresses that are not its own in the plan.
             inside(&netns, || {

@@ -57,7 +57,7 @@ fn attach(
         attachment: Attachment::Veth,
     };
     runtime.block_on(async {
-        let device = workers.attach(netns.try_clone().unwrap(), spec.clone()).await.unwrap();
+        let device = workers.attach(netns.try_clone().unwrap(), spec.clone(), |_| ()).await.unwrap();
         let pod = Pod {
             network: "n".to_owned(),
             addresses: spec.addresses,

@@ -93,7 +93,7 @@ fn node(runtime: &Runtime) -> Node {
 
 fn attach(runtime: &Runtime, node: &Node, netns: &OwnedFd, spec: &DeviceSpec) -> Device {
     runtime.block_on(async {
-        let device = node.workers.attach(netns.try_clone().unwrap(), spec.clone()).await.unwrap();
+        let device = node.workers.attach(netns.try_clone().unwrap(), spec.clone(), |_| ()).await.unwrap();
         node.kernel.add_pod(pod_plan(spec, &device)).await.unwrap();
         device
     })
@@ -307,8 +307,9 @@ fn del_ignores_missing_and_foreign_devices() {
             let error = delete().unwrap_err();
             assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
             let netns = namespace();
-            let error =
-                runtime.block_on(node.workers.attach(netns.try_clone().unwrap(), spec.clone())).unwrap_err();
+            let error = runtime
+                .block_on(node.workers.attach(netns.try_clone().unwrap(), spec.clone(), |_| ()))
+                .unwrap_err();
             assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
             assert_eq!(ip(&format!("-d link show {name}")), before);
             let proxy = format!("/proc/sys/net/ipv4/conf/{name}/proxy_arp");
@@ -349,7 +350,11 @@ fn incomplete_work_is_completed_or_repeated() {
         let occupied = namespace();
         inside(&occupied, || ip("link add eth0 type bridge"));
         let error = runtime
-            .block_on(node.workers.attach(occupied.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
+            .block_on(node.workers.attach(
+                occupied.try_clone().unwrap(),
+                self::spec("d", &["10.1.0.5"]),
+                |_| (),
+            ))
             .unwrap_err();
         assert!(error.to_string().contains("choose another CNI_IFNAME"), "{error}");
         assert!(!ip("link").contains(&host_ifname("d", "eth0")), "nothing is left of the attempt");

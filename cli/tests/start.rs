@@ -461,10 +461,15 @@ fn ended_speaker_loses_no_packet_and_is_restarted() {
             let view = view_until(&reconcile, "converged", converged).await;
             within_async("learned", learned).await;
             // The speaker ends without a command of the agent, as after a bug.
+            let ended = Instant::now();
             view.bgp.unwrap().speaker.stop(Stop::Silent).await;
             let view = view_until(&reconcile, "seen", |view| view.stopped.is_some()).await;
             assert!(view.stopped.unwrap().fault.contains("ended unexpectedly"));
             assert!(learned(), "the learned routes stay");
+            // A new plan, because an address of the host has changed, does not end the pause.
+            ip("addr add 192.0.2.7/32 dev lo");
+            view_until(&reconcile, "a speaker", |view| view.bgp.is_some()).await;
+            assert!(ended.elapsed() >= Duration::from_secs(1), "{:?}", ended.elapsed());
             view_until(&reconcile, "started again", converged).await;
             within_async("learned again", learned).await;
             reconcile.stop().await;

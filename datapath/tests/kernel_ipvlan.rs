@@ -112,7 +112,7 @@ impl Node {
 
     fn attach(&self, runtime: &Runtime, netns: &OwnedFd, spec: &DeviceSpec) -> Device {
         runtime.block_on(async {
-            let device = self.workers.attach(netns.try_clone().unwrap(), spec.clone()).await.unwrap();
+            let device = self.workers.attach(netns.try_clone().unwrap(), spec.clone(), |_| ()).await.unwrap();
             self.kernel.add_pod(pod_plan(spec, &device)).await.unwrap();
             device
         })
@@ -308,7 +308,7 @@ fn del_deletes_slave_and_pair_but_no_foreign_link() {
 
         // Another program's interface has the name.
         ip_in(&netns, "link add eth0 type veth peer name other");
-        let attach = node.workers.attach(netns.try_clone().unwrap(), spec.clone());
+        let attach = node.workers.attach(netns.try_clone().unwrap(), spec.clone(), |_| ());
         let error = runtime.block_on(attach).unwrap_err();
         assert!(matches!(error, DeviceError::Taken { .. }), "{error}");
         node.detach(runtime, &spec);
@@ -344,7 +344,7 @@ fn add_completes_an_earlier_attempt() {
         assert!(node.check(runtime, &netns, &moved).is_ok());
         // The VLAN device was deleted, and its slaves with it.
         ip("link del eth0.20");
-        let attach = node.workers.attach(netns.try_clone().unwrap(), moved);
+        let attach = node.workers.attach(netns.try_clone().unwrap(), moved, |_| ());
         let error = runtime.block_on(attach).unwrap_err().to_string();
         assert!(
             error.contains(

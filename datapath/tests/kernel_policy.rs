@@ -428,12 +428,54 @@ fn replaced_rules_leak_and_lose_no_packet() {
 }
 
 #[test]
+fn rules_exist_for_the_families_of_pods() {
+    isolated("rules_exist_for_the_families_of_pods", |runtime| {
+        let [a, b] = pods();
+        b.serve(80);
+        let (kernel, _events) = owner();
+        let v4 = Element::Address(a.v4);
+        let v6 = Element::Address(a.v6);
+        let with = |elements: &[Element]| {
+            table(
+                [(1, addresses(elements.iter().copied()))],
+                [(1, chain(Ingress, &[peers(1, Accept), every(Drop)]))],
+                [(b.index, link(b.index, Some(1), None))],
+            )
+        };
+        let has_v6 = || listed().iter().any(|line| line.starts_with("ip6 saddr"));
+        apply(runtime, &kernel, &with(&[v4]));
+        assert_eq!((a.reaches_pod(&b, 80), has_v6()), ([true, false], false));
+        // The first pod with an IPv6 address needs the whole table, and this is no fault.
+        let refused = runtime.block_on(kernel.change_policies(changed_set(1, &[v6], &[])));
+        assert!(refused.unwrap_err().to_string().contains("another IP family"));
+        assert_eq!(kernel.status().policies.fault, None);
+        assert_eq!(a.reaches_pod(&b, 80), [true, false]);
+        apply(runtime, &kernel, &with(&[v4, v6]));
+        assert_eq!((a.reaches_pod(&b, 80), has_v6()), ([true; 2], true));
+        // The rules stay with the last IPv6 address gone, and one more needs no new rule.
+        change(runtime, &kernel, changed_set(1, &[], &[v6]));
+        assert_eq!((a.reaches_pod(&b, 80), has_v6()), ([true, false], true));
+        change(runtime, &kernel, changed_set(1, &[v6], &[]));
+        assert_eq!(a.reaches_pod(&b, 80), [true; 2]);
+        // A table that a change creates has the families of its elements.
+        apply(runtime, &kernel, &PolicyTable::default());
+        let wanted = with(&[v6]);
+        let sets = wanted.sets.into_iter().map(|(id, set)| (id, PolicySetChange::Replaced(set))).collect();
+        let chains = wanted.chains.into_iter().map(|(id, chain)| (id, Some(chain))).collect();
+        let links = wanted.links.into_iter().map(|(index, link)| (index, Some(link))).collect();
+        change(runtime, &kernel, PolicyChange { sets, chains, links });
+        assert_eq!((a.reaches_pod(&b, 80), has_v6()), ([false, true], true));
+        assert!(!listed().iter().any(|line| line.starts_with("ip saddr")));
+    });
+}
+
+#[test]
 fn a_restart_changes_nothing() {
     isolated("a_restart_changes_nothing", |runtime| {
         let [a, b] = pods();
         let wanted = table(
             [
-                (1, addresses(a.elements())),
+                (1, addresses(a.elements().into_iter().chain(b.elements()))),
                 (2, set(PolicySetKind::Ranges, [range("10.0.0.0", "10.0.0.255")])),
             ],
             [(1, chain(Ingress, &[counted(5, peers(1, Accept)), peers(2, Drop), every(Drop)]))],

@@ -474,6 +474,7 @@ impl Task {
         let snapshot = Arc::new(snapshot);
         self.snapshot = Some(Arc::clone(&snapshot));
         self.configure_pools(&plan, &snapshot);
+        self.start_now();
         self.apply(Arc::new(plan)).await;
         tracing::info!(
             networks = snapshot.networks.len(),

@@ -75,12 +75,18 @@ impl DeviceWorkers {
         .await
     }
 
-    /// Creates the device of `spec`, or completes an existing one.
-    pub async fn attach(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
+    /// Creates the device of `spec`, or completes an existing one. `created` gets the index of the
+    /// host interface as soon as it exists, before it is up.
+    pub async fn attach(
+        &self,
+        netns: OwnedFd,
+        spec: DeviceSpec,
+        created: impl FnOnce(u32) + Send + 'static,
+    ) -> Result<Device, DeviceError> {
         self.run(move |host| {
             netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
             let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-            attach_device(host, &mut pod, netns.as_fd(), &spec)
+            attach_device(host, &mut pod, netns.as_fd(), &spec, created)
         })
         .await
     }
@@ -169,6 +175,7 @@ fn attach_device(
     pod: &mut Connection,
     netns: BorrowedFd<'_>,
     spec: &DeviceSpec,
+    created: impl FnOnce(u32),
 ) -> Result<Device, DeviceError> {
     let host_name = host_ifname(&spec.container_id, &spec.ifname);
     let pair_mac = spec.pair_mac();
@@ -184,6 +191,7 @@ fn attach_device(
     }
 
     let (link, new) = veth::create(host, pod, netns, &veth)?;
+    created(link.index);
     let was_second = veth::alias(&link).second;
     let alias = spec.alias(was_second);
 

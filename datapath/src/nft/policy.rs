@@ -30,7 +30,7 @@ use self::objects::{
     Entry, Layout, SAME_POD, counter_name, differences, entries, link_chain, map_name, read_counter_name,
     set_name,
 };
-use self::record::{Record, counters_of, shape};
+use self::record::{Families, Record, counters_of, shape};
 use self::rules::ChainRules;
 use self::transaction::Transaction;
 use super::elements::Counter;
@@ -73,6 +73,9 @@ pub(crate) enum PolicyError {
     /// The kernel's table is not known to be the last one.
     #[error("the table is not loaded, or another program changed it: set the whole table")]
     NotLoaded,
+    /// The rules need kernel rules for another IP family.
+    #[error("the first pod with addresses of another IP family: set the whole table")]
+    Family,
     /// The change contradicts the table.
     #[error("set {0}: its kind or its ranges cannot change: set the whole table")]
     Contradiction(SetId),
@@ -138,6 +141,9 @@ impl Policies {
     /// Applies a change in one transaction.
     pub(crate) fn change(&mut self, change: &PolicyChange) -> Result<(), PolicyError> {
         let mut record = self.record.take().ok_or(PolicyError::NotLoaded)?;
+        if record.has_chains() && !record.shapes.have(families(change, &record)) {
+            return Err(PolicyError::Family);
+        }
         let connection = connection(&mut self.connection)?;
         let mut transaction = Transaction::default();
         if !record.exists && !change.is_empty() {
@@ -154,7 +160,7 @@ impl Policies {
         if record.exists && record.is_empty() {
             transaction = Transaction::default();
             transaction.delete_table();
-            record.exists = false;
+            record = Record::default();
         }
         if !transaction.is_empty() {
             transaction.run(connection)?;
@@ -162,6 +168,19 @@ impl Policies {
         self.record = Some(record);
         Ok(())
     }
+}
+
+/// The families of new elements in sets of pods.
+fn families(change: &PolicyChange, record: &Record) -> Families {
+    let added = change.sets.iter().filter_map(|(id, set)| match set {
+        PolicySetChange::Replaced(set) => (set.kind != PolicySetKind::Ranges).then_some(&set.elements),
+        PolicySetChange::Changed { added, .. } => {
+            let of_ranges = record.shapes.get(*id).is_some_and(|shape| shape.kind == PolicySetKind::Ranges);
+            (!of_ranges).then_some(added)
+        }
+        PolicySetChange::Removed => None,
+    });
+    Families::of(added.flatten())
 }
 
 /// Whether the error means that the kernel has no nf_tables.
@@ -196,6 +215,7 @@ fn change_set(
             if known.is_some_and(|known| known.kind == PolicySetKind::Ranges) {
                 return Err(PolicyError::Contradiction(id));
             }
+            record.shapes.note(Families::of(added));
             let (mut added, mut removed) = (entries(added), entries(removed));
             for family in IpFamily::ALL {
                 let added = added.remove(&family).unwrap_or_default();

@@ -28,6 +28,10 @@ impl Task {
             self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
         }
         if self.running.is_none() {
+            // Other changes of the plan do not end the pause after a failure.
+            if self.restart.as_ref().and_then(|restart| restart.at).is_some_and(|at| at > Instant::now()) {
+                return;
+            }
             let config =
                 SpeakerConfig { local_as: bgp.local_as, router_id: bgp.router_id, ..self.speaker.clone() };
             let (handle, events, changes) = match trunkline_bgp::net::spawn(config, &self.shell) {
@@ -80,6 +84,13 @@ impl Task {
         };
         if let Some(fault) = &self.speaker_fault {
             tracing::error!(%fault, "the BGP speaker rejects a part of the plan");
+        }
+    }
+
+    /// Ends the pause before the next start: the configuration can have removed the cause.
+    pub(super) fn start_now(&mut self) {
+        if let Some(at) = self.restart.as_mut().and_then(|restart| restart.at.as_mut()) {
+            *at = Instant::now();
         }
     }
 

@@ -61,8 +61,11 @@ impl Owner {
             self.policies.wanted = true;
             self.listen_to_tables();
         }
-        let changed = self.policies.table.change(change);
-        self.note_policies(changed)
+        match self.policies.table.change(change) {
+            // No fault: the agent sends the whole table.
+            Err(error @ PolicyError::Family) => Err(KernelError::Policies(error.to_string())),
+            changed => self.note_policies(changed),
+        }
     }
 
     /// Another program changed the table: the agent sends the whole table.

@@ -6,53 +6,106 @@ use rustc_hash::FxHashMap;
 
 use crate::family::IpFamily;
 use crate::plan::policy::{
-    ChainId, CounterId, LinkPolicies, PolicyChain, PolicySet, PolicySetKind, PolicyTable, SetId,
+    ChainId, CounterId, Element, LinkPolicies, PolicyChain, PolicySet, PolicySetKind, PolicyTable, SetId,
 };
+
+/// The IP families of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Families {
+    v4: bool,
+    v6: bool,
+}
+
+impl Families {
+    /// The families of elements.
+    pub(super) fn of<'a>(elements: impl IntoIterator<Item = &'a Element>) -> Families {
+        let mut families = Families::default();
+        for element in elements {
+            match element.is_ipv4() {
+                true => families.v4 = true,
+                false => families.v6 = true,
+            }
+        }
+        families
+    }
+
+    fn has(self, family: IpFamily) -> bool {
+        match family {
+            IpFamily::V4 => self.v4,
+            IpFamily::V6 => self.v6,
+        }
+    }
+
+    fn and(self, other: Families) -> Families {
+        Families { v4: self.v4 || other.v4, v6: self.v6 || other.v6 }
+    }
+}
 
 /// The properties of a set on which rules depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) kind: PolicySetKind,
-    /// Whether the set can have elements of IPv4 and of IPv6.
-    families: [bool; 2],
+    families: Families,
 }
 
-/// The shape of a set. A set of ranges never changes, so an empty family of it stays empty.
+/// The shape of a set.
 pub(super) fn shape(set: &PolicySet) -> Shape {
-    let families = IpFamily::ALL.map(|family| {
-        let is_v4 = family == IpFamily::V4;
-        set.kind != PolicySetKind::Ranges || set.elements.iter().any(|element| element.is_ipv4() == is_v4)
-    });
-    Shape { kind: set.kind, families }
+    Shape { kind: set.kind, families: Families::of(&set.elements) }
 }
 
 /// The shapes of all sets.
+///
+/// A rule has no kernel rule for a family in which its sets have no elements. A set of ranges never
+/// changes, so an empty family of it stays empty. Sets of pods change, and all of them together
+/// have the families of the cluster's pods: one, in most clusters. Half of the kernel rules are
+/// half of the work for the first packet of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shapes(FxHashMap<SetId, Shape>);
+pub(super) struct Shapes {
+    sets: FxHashMap<SetId, Shape>,
+    /// The families of all elements that sets of pods have had.
+    pods: Families,
+}
 
 impl Shapes {
     /// Whether a set can have elements of a family. The kernel refuses rules with an unknown set.
     pub(super) fn allow(&self, set: SetId, family: IpFamily) -> bool {
-        let index = usize::from(family == IpFamily::V6);
-        self.0.get(&set).is_none_or(|shape| shape.families[index])
+        self.sets.get(&set).is_none_or(|shape| match shape.kind {
+            PolicySetKind::Ranges => shape.families.has(family),
+            PolicySetKind::Addresses | PolicySetKind::Ports => self.pods.has(family),
+        })
+    }
+
+    /// Whether rules for these families of pods exist.
+    pub(super) fn have(&self, families: Families) -> bool {
+        self.pods.and(families) == self.pods
+    }
+
+    /// Notes new elements of sets of pods.
+    pub(super) fn note(&mut self, families: Families) {
+        self.pods = self.pods.and(families);
     }
 
     pub(super) fn get(&self, set: SetId) -> Option<Shape> {
-        self.0.get(&set).copied()
+        self.sets.get(&set).copied()
     }
 
     pub(super) fn insert(&mut self, set: SetId, shape: Shape) {
-        self.0.insert(set, shape);
+        if shape.kind != PolicySetKind::Ranges {
+            self.note(shape.families);
+        }
+        self.sets.insert(set, shape);
     }
 
     pub(super) fn remove(&mut self, set: SetId) {
-        self.0.remove(&set);
+        self.sets.remove(&set);
     }
 }
 
 impl FromIterator<(SetId, Shape)> for Shapes {
     fn from_iter<I: IntoIterator<Item = (SetId, Shape)>>(shapes: I) -> Shapes {
-        Shapes(shapes.into_iter().collect())
+        let mut all = Shapes::default();
+        shapes.into_iter().for_each(|(set, shape)| all.insert(set, shape));
+        all
     }
 }
 
@@ -130,16 +183,20 @@ impl Record {
         }
     }
 
+    pub(super) fn has_chains(&self) -> bool {
+        !self.chains.is_empty()
+    }
+
     /// Whether there is no set, chain or link.
     pub(super) fn is_empty(&self) -> bool {
-        self.shapes.0.is_empty() && self.chains.is_empty() && self.links.is_empty()
+        self.shapes.sets.is_empty() && self.chains.is_empty() && self.links.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::policy::{Direction, Element, PolicyRule, PortMatch, Verdict};
+    use crate::plan::policy::{Direction, PolicyRule, PortMatch, Verdict};
 
     fn chain(counters: &[u64]) -> PolicyChain {
         let rule = |counter: &u64| PolicyRule {
@@ -172,13 +229,28 @@ mod tests {
     }
 
     #[test]
-    fn only_a_set_of_ranges_is_empty_for_ever() {
-        let element = Element::Range("10.0.0.0".parse().unwrap(), "10.0.0.255".parse().unwrap());
-        let ranges = PolicySet { kind: PolicySetKind::Ranges, elements: [element].into() };
-        let addresses = PolicySet { kind: PolicySetKind::Addresses, elements: BTreeSet::new() };
-        let shapes: Shapes =
-            [(SetId::from(1), shape(&ranges)), (SetId::from(2), shape(&addresses))].into_iter().collect();
-        let allowed = |set: u64| IpFamily::ALL.map(|family| shapes.allow(SetId::from(set), family));
-        assert_eq!([allowed(1), allowed(2), allowed(3)], [[true, false], [true; 2], [true; 2]]);
+    fn sets_of_pods_have_the_families_of_all_pods() {
+        let address = |text: &str| Element::Address(text.parse().unwrap());
+        let set = |kind, elements: &[Element]| {
+            shape(&PolicySet { kind, elements: elements.iter().copied().collect() })
+        };
+        let ranges = Element::Range("fd00::".parse().unwrap(), "fd00::ff".parse().unwrap());
+        let mut shapes: Shapes = [
+            (SetId::from(1), set(PolicySetKind::Ranges, &[ranges])),
+            (SetId::from(2), set(PolicySetKind::Addresses, &[address("10.0.0.1")])),
+            (SetId::from(3), set(PolicySetKind::Ports, &[])),
+        ]
+        .into_iter()
+        .collect();
+        let allowed =
+            |shapes: &Shapes, set: u64| IpFamily::ALL.map(|family| shapes.allow(SetId::from(set), family));
+        let all = |shapes: &Shapes| [1, 2, 3, 4].map(|set| allowed(shapes, set));
+        assert_eq!(all(&shapes), [[false, true], [true, false], [true, false], [true; 2]]);
+        let both = Families::of(&[address("10.0.0.1"), address("fd00::1")]);
+        assert!(!shapes.have(both) && shapes.have(Families::default()));
+        shapes.insert(SetId::from(5), set(PolicySetKind::Addresses, &[address("fd00::1")]));
+        shapes.remove(SetId::from(5));
+        assert_eq!(all(&shapes), [[false, true], [true; 2], [true; 2], [true; 2]]);
+        assert!(shapes.have(both));
     }
 }
