@@ -41,8 +41,8 @@ pub struct Config {
     #[arg(long, value_delimiter = ',', default_value = "StatefulSet")]
     pub stateful_workload_kinds: Vec<String>,
 
-    /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for a
-    /// policy-only Calico
+    /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for Felix on
+    /// nodes that still run hybridnet
     #[arg(long)]
     pub patch_calico_pod_ips_annotation: bool,
 
