@@ -18,9 +18,6 @@ const HEAD: &str = "\
 # The comment beside each value names the value of hybridnet's chart that it comes from.
 ";
 
-/// hybridnet's exemption from its webhook. Pods of kube-proxy use the network of their node.
-const KUBE_PROXY: &str = r#"[{"key":"app","operator":"NotIn","values":["kube-proxy"]}]"#;
-
 /// What happens to a value of hybridnet.
 enum Fate {
     Mapped,
@@ -323,7 +320,8 @@ fn controller(
 }
 
 fn match_expressions(_: &Values, value: &Value) -> Option<&'static str> {
-    if value.to_string() == KUBE_PROXY {
+    // hybridnet's default.
+    if *value == json!([{"key": "app", "operator": "NotIn", "values": ["kube-proxy"]}]) {
         Some(
             "the chart's webhook has no further selector: nothing to do, because pods of kube-proxy use the network of their node",
         )
