@@ -183,6 +183,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         vlan_interfaces: config.vlan_interfaces.clone(),
         tunnels: config.tunnels(),
         guard: config.guard(),
+        kernel_limits: config.kernel_limits(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {

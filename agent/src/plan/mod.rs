@@ -49,6 +49,7 @@ mod guard;
 mod hairpin;
 pub mod intent;
 mod join;
+mod limits;
 mod peers;
 mod policy;
 mod probes;
@@ -63,7 +64,7 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use intent::{GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use services::ServiceTags;
@@ -100,6 +101,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         vxlan::plan(overlay, intent, host, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
+    limits::plan(intent.kernel_limits, &mut plan.kernel);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
