@@ -47,8 +47,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trunkline_api::pool::{Counts, PoolError, PoolSpec};
-use trunkline_api::resources::ValueError;
+use trunkline_api::pool::{Pool, PoolError, PoolSpec};
+use trunkline_api::resources::{SubnetAccess, ValueError};
 
 pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
 pub use mac::Mac;
@@ -107,7 +107,7 @@ pub struct Usage {
     pub total: u32,
     /// Allocated addresses.
     pub used: u32,
-    /// Free addresses.
+    /// Free addresses, except those of disabled subnets.
     pub available: u32,
 }
 
@@ -117,10 +117,12 @@ impl Usage {
         self.available > 0
     }
 
-    fn add(&mut self, counts: Counts) {
+    fn add(&mut self, pool: &Pool) {
+        let counts = pool.counts();
         self.total += counts.open;
         self.used += counts.open - counts.free;
-        self.available += counts.free;
+        // No pod gets a free address of a disabled subnet, so it must not attract pods to a node.
+        self.available += if pool.spec().access.disabled { 0 } else { counts.free };
     }
 }
 
@@ -149,6 +151,8 @@ pub struct AddressInfo {
     pub network: String,
     /// The Subnet is private.
     pub private: bool,
+    /// The pods that get new addresses of the Subnet.
+    pub access: SubnetAccess,
     /// The address is among the Subnet's `reservedIPs`.
     pub reserved: bool,
     /// The namespace of the IPInstance that holds the address; otherwise the first contender's.
@@ -347,6 +351,41 @@ impl Ipam {
         self.step(address, namespace, Step::Refuse);
     }
 
+    /// Excludes a retained address from allocation, because its IPInstance is about to be deleted.
+    /// Returns whether the IPInstance may be deleted: it may not if a pod is about to get the
+    /// address.
+    pub fn expire(&mut self, address: IpAddr, namespace: &str) -> bool {
+        let row = self.row(address);
+        if self.namespaces.number(namespace) != Some(row.namespace) || row.state == State::Free {
+            // The address belongs to another IPInstance.
+            return true;
+        }
+        match row.state.after(Step::Expire) {
+            Some(state) => {
+                self.write(address, Row { state, ..row });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Undoes [`Ipam::expire`]. No effect if the deletion has been seen.
+    pub fn resume(&mut self, address: IpAddr, namespace: &str) {
+        if self.row(address).state == State::Expiring {
+            self.step(address, namespace, Step::Refuse);
+        }
+    }
+
+    /// The IPInstances that hold addresses of a subnet: address and namespace.
+    pub fn holders(&self, subnet: &str) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
+        self.allocations(subnet).into_iter().flat_map(|allocations| {
+            let named = |(index, row): (u32, Row)| {
+                (allocations.pool.address(index), self.namespaces.name(row.namespace))
+            };
+            allocations.rows.iter().map(named)
+        })
+    }
+
     /// Addresses with more than one IPInstance.
     pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
         self.contenders.iter().flat_map(move |(address, rows)| {
@@ -372,6 +411,7 @@ impl Ipam {
             subnet: spec.subnet.clone(),
             network: spec.network.clone(),
             private: spec.private,
+            access: spec.access.clone(),
             reserved: spec.reserved.contains(&address),
             holder: holder.or_else(|| contender().map(|name| &**name)).map(str::to_owned),
         })
@@ -380,7 +420,7 @@ impl Ipam {
     /// Usage of a subnet.
     pub fn usage(&self, subnet: &str) -> Option<Usage> {
         let mut usage = Usage::default();
-        usage.add(self.allocations(subnet)?.pool.counts());
+        usage.add(&self.allocations(subnet)?.pool);
         Some(usage)
     }
 
@@ -395,7 +435,7 @@ impl Ipam {
         let [v4, v6] = allocations.subnets.each_ref().map(|subnets| {
             let mut usage = Usage::default();
             let allocations = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
-            allocations.for_each(|allocations| usage.add(allocations.pool.counts()));
+            allocations.for_each(|allocations| usage.add(&allocations.pool));
             usage
         });
         let [last_v4_subnet, last_v6_subnet] = allocations.current.clone();

@@ -313,6 +313,9 @@ mod tests {
             pod_uid: pod_uid.into(),
             owner: owner(kind),
             family: None,
+            outlives_owner: false,
+            retention: None,
+            retained_since: None,
             deleting: false,
             finalizer: Some(0),
         };
