@@ -11,7 +11,7 @@ use std::sync::Arc;
 use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
 use trunkline_api::names::label;
 use trunkline_api::pod::{AddressPreferences, IpFamily, SubnetNames, annotation_field, retains};
-use trunkline_api::resources::{IpVersion, Network, NetworkType};
+use trunkline_api::resources::{IpVersion, LabelSelector, Network, NetworkType};
 use trunkline_api::validate::Fault;
 
 use crate::cluster::{Cluster, Key, Owner};
@@ -27,6 +27,8 @@ pub struct Policy {
     pub retain: bool,
     /// Kinds whose pods have recurring names: `--stateful-workload-kinds`.
     pub stateful_kinds: Vec<String>,
+    /// The pods that get addresses: `--pod-label-selector`.
+    pub pod_selector: LabelSelector,
 }
 
 impl Policy {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
+use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
 use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
@@ -72,6 +72,8 @@ pub struct ControllerState {
     pub term: Option<Term>,
     /// Rows and addresses of Services. Only the leader has them, and no pod waits for them.
     pub services: ServiceState,
+    /// The pods that get addresses.
+    pub pod_selector: LabelSelector,
     /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Objects that request an unsupported feature. Only the leader has them.

@@ -57,7 +57,7 @@ pub use node_services::{
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
 pub use retention::Retention;
-pub use selector::{LabelSelector, Operator, Requirement};
+pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
 pub use service_advertisement::{
     AggregationLength, NodeAction, ServiceAdvertisement, ServiceAdvertisementSpec,

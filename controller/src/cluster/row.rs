@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
 use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{Retention, parse_mac};
+use trunkline_api::resources::{LabelSelector, Retention, parse_mac};
 use trunkline_daemon::versions;
 
 use super::interner::Interner;
@@ -155,11 +155,13 @@ pub struct PodRow {
     pub finalizer: bool,
     /// The addresses that the kubelet reports.
     pub addresses: Vec<IpAddr>,
+    /// Whether it gets addresses; otherwise it belongs to another CNI plugin.
+    pub selected: bool,
 }
 
 impl PodRow {
     /// Row of a pod from the API server.
-    pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
+    pub fn of(pod: &Pod, selector: &LabelSelector, interner: &mut Interner) -> Self {
         let life = if pod.metadata.deletion_timestamp.is_some() {
             PodLifecycle::Terminating
         } else if pod.is_evicted() || pod.is_completed() {
@@ -167,7 +169,10 @@ impl PodRow {
         } else {
             PodLifecycle::Alive
         };
+        let none = BTreeMap::new();
+        let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
         PodRow {
+            selected: selector.selects(labels),
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             node: pod
                 .spec

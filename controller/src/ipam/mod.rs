@@ -47,7 +47,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trunkline_api::pool::{Pool, PoolError, PoolSpec};
+use trunkline_api::pool::{Counts, PoolError, PoolSpec};
 use trunkline_api::resources::{SubnetAccess, ValueError};
 
 pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
@@ -107,7 +107,7 @@ pub struct Usage {
     pub total: u32,
     /// Allocated addresses.
     pub used: u32,
-    /// Free addresses, except those of disabled subnets.
+    /// Free addresses; of a network: except those of disabled subnets.
     pub available: u32,
 }
 
@@ -117,12 +117,10 @@ impl Usage {
         self.available > 0
     }
 
-    fn add(&mut self, pool: &Pool) {
-        let counts = pool.counts();
+    fn add(&mut self, counts: Counts) {
         self.total += counts.open;
         self.used += counts.open - counts.free;
-        // No pod gets a free address of a disabled subnet, so it must not attract pods to a node.
-        self.available += if pool.spec().access.disabled { 0 } else { counts.free };
+        self.available += counts.free;
     }
 }
 
@@ -420,7 +418,7 @@ impl Ipam {
     /// Usage of a subnet.
     pub fn usage(&self, subnet: &str) -> Option<Usage> {
         let mut usage = Usage::default();
-        usage.add(&self.allocations(subnet)?.pool);
+        usage.add(self.allocations(subnet)?.pool.counts());
         Some(usage)
     }
 
@@ -435,7 +433,13 @@ impl Ipam {
         let [v4, v6] = allocations.subnets.each_ref().map(|subnets| {
             let mut usage = Usage::default();
             let allocations = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
-            allocations.for_each(|allocations| usage.add(&allocations.pool));
+            for pool in allocations.map(|allocations| &allocations.pool) {
+                usage.add(pool.counts());
+                if pool.spec().access.disabled {
+                    // No pod gets these, so they must not attract pods to the network's nodes.
+                    usage.available -= pool.counts().free;
+                }
+            }
             usage
         });
         let [last_v4_subnet, last_v6_subnet] = allocations.current.clone();

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::NetworkType;
+use trunkline_api::resources::{LabelSelector, NetworkType};
 
 use super::{AllocationRefusal, AssignPlan, Plan};
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
@@ -23,6 +23,7 @@ fn policy() -> Policy {
         network_type: NetworkType::Underlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        pod_selector: LabelSelector::default(),
     }
 }
 
@@ -68,6 +69,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         uid: "uid".into(),
         node: Some(node.into()),
         host_network: false,
+        selected: true,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),

@@ -222,6 +222,7 @@ mod tests {
                 uid: "uid".into(),
                 node: Some("n1".into()),
                 host_network: false,
+                selected: true,
                 owner: None,
                 networking: NetworkingMetadata::default(),
                 life: PodLifecycle::Alive,

@@ -101,6 +101,10 @@ impl ControllerState {
             let owner = row.owner.as_ref().filter(|owner| policy.is_stateful(Some(owner)));
             let Some(owner) = owner.filter(|_| !row.deleting) else { continue };
             let subnet = self.cluster.subnet(&row.subnet).map(AsRef::as_ref);
+            if row.retention.is_none() && subnet.is_none() {
+                // The retention is unknown, and an owner could cost the IPInstance its life.
+                continue;
+            }
             let retention = effective(row.retention, subnet);
             let clock = Clock::of(row, retention, now);
             let instance = Existing { key: key.clone(), uid: row.uid.clone() };

@@ -15,7 +15,7 @@ use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::annotation::{EXTRA_PREFIXES, IP_RETENTION, RETAINED_SINCE, WORKLOAD_API_VERSION};
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{NetworkType, Subnet};
+use trunkline_api::resources::{LabelSelector, NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
@@ -82,6 +82,7 @@ fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 
         network_type: NetworkType::Overlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        pod_selector: LabelSelector::default(),
     };
     let context = Context {
         client: client.clone(),
@@ -316,6 +317,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 uid: "new".into(),
                 node: Some("n1".into()),
                 host_network: false,
+                selected: true,
                 owner: Some(owner),
                 networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
                 life: PodLifecycle::Alive,
@@ -348,6 +350,7 @@ fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
         uid: "new".into(),
         node: Some("n1".into()),
         host_network: false,
+        selected: true,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),

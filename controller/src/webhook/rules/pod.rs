@@ -117,6 +117,11 @@ pub struct Mutation {
     pub warnings: Vec<String>,
 }
 
+/// Whether a pod gets addresses. All others are admitted as they are.
+pub fn is_selected(pod: &NewPod, policy: &Policy) -> bool {
+    policy.pod_selector.selects(&pod.labels)
+}
+
 /// The annotations and node selector of a pod. A pod with the host's network only gets a toleration
 /// for nodes without a network.
 pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
@@ -462,6 +467,7 @@ fn tolerate(own: Option<&[Toleration]>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use trunkline_api::names::annotation as a;
+    use trunkline_api::resources::LabelSelector;
 
     use super::super::tests::{expect, instance, network, subnet};
     use super::*;
@@ -473,6 +479,7 @@ mod tests {
             network_type: NetworkType::Underlay,
             retain: true,
             stateful_kinds: vec!["StatefulSet".to_owned()],
+            pod_selector: LabelSelector::default(),
         }
     }
 
@@ -894,6 +901,15 @@ mod tests {
             subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
         cluster.set_subnet(&"o4".into(), Arc::new(new));
         expect("new subnet", validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()), "");
+    }
+
+    #[test]
+    fn pods_of_another_plugin_are_not_selected() {
+        let policy = Policy { pod_selector: "cni=trunkline".parse().unwrap(), ..policy() };
+        let labelled = |value| NewPod { labels: texts(&[("cni", value)]), ..pod(&[]) };
+        assert!(is_selected(&labelled("trunkline"), &policy));
+        assert!(!is_selected(&labelled("other"), &policy) && !is_selected(&pod(&[]), &policy));
+        assert!(is_selected(&pod(&[]), &Policy { pod_selector: LabelSelector::default(), ..policy }));
     }
 
     #[test]
