@@ -7,8 +7,10 @@
 mod rule_cases;
 
 use rule_cases::{Base, bases, edited, faults};
-use serde_json::Value;
+use serde_json::{Value, json};
 use trunkline_api::kube::rules;
+use trunkline_api::resources::Subnet;
+use trunkline_api::validate::unsupported_subnet;
 
 fn with_rust_rules() -> impl Iterator<Item = Base> {
     bases().into_iter().filter(Base::has_rust_rules)
@@ -62,6 +64,24 @@ fn examples_of_the_page_are_valid() {
         kinds.push(kind);
     }
     assert_eq!(kinds, ["ServicePool", "ServicePool", "ServiceAdvertisement", "AnycastAddress"]);
+}
+
+/// hybridnet's reserved fields: the agent and the API server refuse them with the same words.
+#[test]
+fn reserved_fields_have_one_text() {
+    for (field, value) in
+        [("gatewayType", json!("l3")), ("gatewayNode", json!("n1")), ("allowSubnets", json!(["a"]))]
+    {
+        let subnet: Subnet = serde_json::from_value(json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": {"name": "pods"},
+            "spec": {"network": "rack1", "range": {"version": "4", "cidr": "10.14.0.0/24"}, "config": {field: value}},
+        }))
+        .unwrap();
+        let path = format!("spec.config.{field}");
+        let rule = rules().into_iter().find(|rule| rule.kind == "Subnet" && rule.path == path).unwrap();
+        let agent = unsupported_subnet(&subnet).unwrap();
+        assert_eq!(agent, format!("Subnet pods: spec.config.{}", rule.message));
+    }
 }
 
 /// The field at the beginning of a CRD's message, without indexes: `bgpPeers[].asn`.

@@ -27,6 +27,7 @@ use crate::bundle::SupportBundle;
 use crate::completions::{self, Shell};
 use crate::doctor::{self, Doctor};
 use crate::install::{Install, InstallPaths};
+use crate::migrate::{self, Migrate};
 use crate::policies::DecidedPath;
 use crate::{client, events, policies, services, show, watch};
 
@@ -202,6 +203,9 @@ pub enum Command {
     },
     /// Undo a drain, or stop a drain in progress: this node advertises its prefixes again.
     Undrain(ClientArgs),
+    /// Convert the settings of another network to Trunkline's.
+    #[command(subcommand)]
+    Migrate(Migrate),
     /// Print the completion script of a shell for this command line.
     Completions {
         /// The shell.
@@ -260,6 +264,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         | Command::InstallCni { .. }
         | Command::UninstallCni(_)
         | Command::Completions { .. }
+        | Command::Migrate(_)
         | Command::Doctor(_)
         | Command::SupportBundle(_) => {
             anyhow::bail!("not a request to the agent")
@@ -383,6 +388,15 @@ pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
     let findings = doctor.host.examine();
     print(doctor.output, &findings, |findings| doctor::table(findings))?;
     Ok(doctor::exit_code(&findings))
+}
+
+/// Converts settings of another network. Notes about the conversion are on standard error.
+pub fn convert(from: &Migrate) -> anyhow::Result<()> {
+    let converted = migrate::convert(from)?;
+    for note in &converted.notes {
+        eprintln!("{note}");
+    }
+    write(converted.values.as_bytes())
 }
 
 /// Prints the completions for a shell.
@@ -524,6 +538,8 @@ mod tests {
             "trunkline status --probe --socket /x",
             "trunkline undrain --socket /x",
             "trunkline completions bash",
+            "trunkline migrate hybridnet --values hybridnet.yaml",
+            "trunkline migrate hybridnet --values -",
             "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
             "trunkline support-bundle",
             "trunkline support-bundle -o - --routes 100 --log-lines 0 --config /x --socket /y --conf-dir /z",
@@ -544,6 +560,9 @@ mod tests {
             "trunkline routes --received tor1",
             "trunkline peers reset",
             "trunkline completions csh",
+            "trunkline migrate",
+            "trunkline migrate hybridnet",
+            "trunkline migrate metallb --values -",
             "trunkline status --probe -o json",
             "trunkline peers 10.0.0.1 reset 10.0.0.1",
             "trunkline peers soft-refresh 10.0.0.1 both",

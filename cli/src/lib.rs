@@ -14,6 +14,7 @@ mod events;
 pub mod hybridnet;
 pub mod install;
 mod list;
+pub mod migrate;
 pub mod packet_path;
 pub mod policies;
 mod probes;

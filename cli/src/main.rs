@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         }
         Command::UninstallCni(place) => install::uninstall(&place),
         Command::Completions { shell } => commands::complete(shell),
+        Command::Migrate(from) => commands::convert(&from),
         Command::SupportBundle(bundle) => bundle::write(&bundle),
         Command::Doctor(doctor) => {
             return commands::examine(&doctor).map_or_else(failure, ExitCode::from);

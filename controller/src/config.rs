@@ -47,8 +47,8 @@ pub struct Config {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = LabelSelector::from_str)]
     pub pod_label_selector: LabelSelector,
 
-    /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for a
-    /// policy-only Calico
+    /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for Felix on
+    /// nodes that still run hybridnet
     #[arg(long)]
     pub patch_calico_pod_ips_annotation: bool,
 

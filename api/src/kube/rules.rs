@@ -66,6 +66,9 @@ pub fn rules() -> Vec<Rule> {
         (SUBNET, "spec", subnet()),
         (SUBNET, "spec.range", range()),
         (SUBNET, "spec.config", subnet_config()),
+        (SUBNET, "spec.config.gatewayType", reserved("gatewayType is not supported: leave it out")),
+        (SUBNET, "spec.config.gatewayNode", reserved("gatewayNode is not supported: leave it out")),
+        (SUBNET, "spec.config.allowSubnets", reserved("allowSubnets is not supported: leave it out")),
         (IP_INSTANCE, "spec", ip_instance()),
         (NODE_INFO, "spec.vtepInfo", vtep()),
         (NODE_INFO, "spec.config", node_config()),
@@ -367,6 +370,14 @@ fn subnet() -> Vec<Row> {
             "netID cannot change: put it back, or make a new Subnet",
         ),
     ]
+}
+
+/// A field of hybridnet without an implementation, as in `validate::unsupported_subnet`. hybridnet
+/// ignores such a field, so stored objects may have one. The rule belongs to the field and not to
+/// `spec.config`: the server ignores a rule about an unchanged value, and so accepts changes of the
+/// other fields of a stored object.
+fn reserved(message: &'static str) -> Vec<Row> {
+    vec![("size(self) == 0".to_owned(), message)]
 }
 
 fn range() -> Vec<Row> {

@@ -3,7 +3,8 @@
 //! They are hybridnet's admission rules, the rules for Trunkline's own fields, and rules for faults
 //! that otherwise appear only in a session or a kernel table. All faults are reported at once, each
 //! with resource, field, value and fix. A valid field that is not supported yet is no fault
-//! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name.
+//! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name. The API
+//! server refuses such a field in a new object, or a change of it (`kube/rules.rs`).
 //!
 //! There are seven checks of hybridnet's kinds. Three are for a set of resources: alone ([`validate`]), on a node with
 //! given labels ([`validate_for_node`]), and on all nodes of a cluster ([`validate_memberships`]).

@@ -12,7 +12,7 @@ use trunkline_api::resources::{
     AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 use trunkline_api::validate::{
-    Fault, ObjectSource, validate, validate_anycast, validate_change, validate_nodes,
+    Fault, ObjectSource, unsupported_subnet, validate, validate_anycast, validate_change, validate_nodes,
     validate_service_advertisement, validate_service_pool, validate_service_pool_change,
 };
 
@@ -135,6 +135,13 @@ fn of_subnet(base: &Base, spec: &Value, old: Option<&Value>) -> serde_json::Resu
     let network = |name| read("Network", name, &json!({"nodeSelector": {"network": name}}));
     let networks: [Network; 2] = [network("rack1")?, network("rack2")?];
     let mut found = validate(&networks, std::slice::from_ref(&subnet)).err().unwrap_or_default();
+    found.extend(unsupported_subnet(&subnet).map(|message| Fault {
+        kind: "Subnet",
+        name: subnet.name().to_owned(),
+        field:
+            message.split_whitespace().find(|word| word.starts_with("spec.")).unwrap_or_default().to_owned(),
+        message,
+    }));
     if let Some(old) = old {
         let old: Subnet = read(base.kind, base.name, old)?;
         let change = validate_change((&networks, &[old]), (&networks, &[subnet]));
@@ -760,6 +767,7 @@ const SUBNET_GOOD: &[Edits] = &[
         r#"{"version": "6", "cidr": "2001:db8::/64", "start": "2001:db8::10", "end": "2001:db8::20"}"#,
     )],
     &[("/config", r#"{"private": true, "autoNatOutgoing": false}"#)],
+    &[("/config", r#"{"gatewayType": "", "gatewayNode": "", "allowSubnets": []}"#)],
 ];
 
 const SUBNET_BAD: &[(Edits, &str)] = &[
@@ -788,6 +796,12 @@ const SUBNET_BAD: &[(Edits, &str)] = &[
     (&[("/range/gateway", "\"10.14.1.1\"")], "gateway is not an address of cidr"),
     (&[("/range/reservedIPs", r#"["10.14.0.20", "10.15.0.20"]"#)], "reservedIPs: an entry is not"),
     (&[("/range/excludeIPs", r#"["x"]"#)], "excludeIPs: an entry is not"),
+    (&[("/config", r#"{"gatewayType": "l3"}"#)], "gatewayType is not supported: leave it out"),
+    (&[("/config", r#"{"gatewayNode": "node1"}"#)], "gatewayNode is not supported: leave it out"),
+    (
+        &[("/config", r#"{"private": true, "allowSubnets": ["other"]}"#)],
+        "allowSubnets is not supported: leave it out",
+    ),
 ];
 
 const SUBNET_CHANGES: &[(Edits, &str)] = &[
@@ -798,4 +812,5 @@ const SUBNET_CHANGES: &[(Edits, &str)] = &[
     (&[("/range/end", "null")], "end cannot change"),
     (&[("/range/gateway", "\"10.14.0.2\"")], "gateway cannot change"),
     (&[("/range/excludeIPs", r#"["10.14.0.30"]"#)], "excludeIPs cannot change"),
+    (&[("/config", r#"{"allowSubnets": ["other"]}"#)], "allowSubnets is not supported: leave it out"),
 ];

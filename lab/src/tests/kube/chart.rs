@@ -1,9 +1,14 @@
 //! The Helm chart on a real API server: it renders, every object is accepted, and its service
 //! accounts have exactly the rights that the programs need.
 
-use anyhow::{Context as _, Result, ensure};
+use std::path::Path;
 
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser as _;
 use serde_json::{Value, json};
+use trunkline_agent::config::Config as AgentConfig;
+use trunkline_cli::migrate::{Migrate, convert};
+use trunkline_controller::config::Config as ControllerConfig;
 
 use super::{Test, Verdict, cluster, crds};
 use crate::kube::assets::Assets;
@@ -163,6 +168,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         "agent.ownNodeOnly does not control the policies"
     );
     racks(&render)?;
+    converted_values(&context.place.repository, &render)?;
     for never in
         ["privileged: true", "hostPID", "allowPrivilegeEscalation: true", "readOnlyRootFilesystem: false"]
     {
@@ -210,6 +216,38 @@ fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     same.extend(["--set", "agent.racks[1].nodeSelector.rack=rack1"]);
     let refused = render(&same).err().context("two racks with the same nodes were accepted")?;
     ensure!(format!("{refused:#}").contains("rack1 and rack2 may select the same node"), "{refused:#}");
+    Ok(())
+}
+
+/// The chart accepts the values that `trunkline migrate hybridnet` prints, and the programs accept
+/// what the chart makes of them.
+fn converted_values(repository: &Path, render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    for (name, network_type, annotation, policies) in
+        [("defaults", "Overlay", true, true), ("changed", "Underlay", false, false)]
+    {
+        let values = repository.join(format!("cli/tests/hybridnet-values/{name}.yaml"));
+        let converted = convert(&Migrate::Hybridnet { values })?;
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), &converted.values)?;
+        let rendered = render(&["--values", &file.path().display().to_string()])
+            .with_context(|| format!("{name}: {}", converted.values))?;
+        let deployment = object(&rendered, "Deployment")?;
+        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
+        let args = args.into_iter().flatten().filter_map(Value::as_str);
+        let flags = ControllerConfig::try_parse_from(["trunkline-controller"].into_iter().chain(args))?;
+        ensure!(
+            format!("{:?}", flags.default_network_type) == network_type
+                && flags.patch_calico_pod_ips_annotation == annotation,
+            "{name}: the controller's flags are {flags:?}"
+        );
+        let config = object(&rendered, "ConfigMap")?["data"]["agent.yaml"].take();
+        let config = config.as_str().context("no agent.yaml")?;
+        let agent = AgentConfig::parse(config, Path::new("agent.yaml"))?;
+        ensure!(
+            agent.has_policies() == policies && agent.vxlan_port == 8472,
+            "{name}: the agent's configuration is {config}"
+        );
+    }
     Ok(())
 }
 

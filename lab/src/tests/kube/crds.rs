@@ -7,6 +7,7 @@
 //! refused something: a new rule without a case fails the test.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;
@@ -16,8 +17,9 @@ use serde_json::{Value, json};
 use trunkline_api::kube::{crds, manifests, rules};
 
 use self::rule_cases::{Base, Edits, bases};
-use super::{Test, Verdict, cluster};
+use super::{Test, Verdict, cluster, hybridnet};
 use crate::kube::Cluster;
+use crate::shell::{Seen, run_with_input, wait_for};
 use crate::tests::{Context as Lab, passed};
 
 #[path = "../../../../api/tests/rule_cases/mod.rs"]
@@ -54,7 +56,7 @@ const SERVICES: &str = include_str!("../../../../docs/services.md");
 
 fn on_a_server(context: &Lab) -> Result<Verdict> {
     cluster(context, "crds", |cluster| {
-        install(cluster)?;
+        before_the_rules(cluster)?;
         for (name, text) in DOCUMENTED.iter().chain(OWN) {
             documented(cluster, text).with_context(|| (*name).to_owned())?;
         }
@@ -89,6 +91,7 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
         let silent: Vec<&str> =
             rules().iter().map(|rule| rule.message).filter(|message| !spoken.contains(message)).collect();
         ensure!(silent.is_empty(), "no case triggers these rules: {silent:#?}");
+        with_reserved_fields(cluster)?;
         let (good, bad) = agreed;
         ensure!(good > 100 && bad > 100, "generated objects: {good} accepted, {bad} refused");
         passed(format!(
@@ -96,6 +99,87 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
             rules().len()
         ))
     })
+}
+
+/// A Subnet as hybridnet's users have it, with fields that hybridnet ignores and the rules refuse.
+pub(super) const RESERVED: &str = r#"{"apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": {"name": "reserved"},
+    "spec": {"network": "rack1", "range": {"version": "4", "cidr": "10.77.0.0/24", "gateway": "10.77.0.1"},
+        "config": {"private": true, "gatewayType": "l3", "gatewayNode": "node1a", "allowSubnets": ["other"]}}}"#;
+
+/// Time for the API server to use a changed CRD.
+const RULES: Duration = Duration::from_secs(30);
+
+/// The refusals of [`RESERVED`].
+pub(super) const REFUSALS: [&str; 3] = [
+    "gatewayType is not supported: leave it out",
+    "gatewayNode is not supported: leave it out",
+    "allowSubnets is not supported: leave it out",
+];
+
+/// Installs the CRDs on a server with hybridnet's Subnets, of which the rules refuse one.
+fn before_the_rules(cluster: &Cluster) -> Result<()> {
+    let subnets = "subnets.networking.alibaba.com";
+    let kind = hybridnet::kinds().into_iter().find(|kind| kind["metadata"]["name"] == subnets);
+    cluster.apply(&kind.context("hybridnet's Subnets")?.to_string())?;
+    super::install::established(cluster, "subnets")?;
+    cluster.apply(RESERVED).context("hybridnet's CRD refused its own fields")?;
+    install(cluster)?;
+    // The condition Established was there before, and the server reads the new schema a moment later.
+    wait_for("the rules of Subnets", RULES, || {
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        let answer = run_with_input(&mut cluster.kubectl_command(&create), RESERVED);
+        let text = answer.map_or_else(|error| format!("{error:#}"), |text| text);
+        Ok(Seen::when(text.contains(REFUSALS[0]), || text))
+    })
+}
+
+/// A Subnet that was stored before the rules is readable, and its other fields can change. Its
+/// reserved fields can be removed, and not be changed. A new object with one is refused.
+fn with_reserved_fields(cluster: &Cluster) -> Result<()> {
+    let spec = || -> Result<Value> {
+        let text = cluster.kubectl(["get", "subnet", "reserved", "-o", "json"])?;
+        Ok(serde_json::from_str::<Value>(&text)?["spec"].take())
+    };
+    let wanted: Value = serde_json::from_str(RESERVED)?;
+    ensure!(spec()?["config"] == wanted["spec"]["config"], "the stored Subnet is {}", spec()?);
+    let patch =
+        |patch: &str| cluster.kubectl(["patch", "subnet", "reserved", "--type=merge", "-p", patch]).map(drop);
+    for change in [
+        r#"{"metadata": {"labels": {"seen": "yes"}}}"#,
+        r#"{"spec": {"range": {"reservedIPs": ["10.77.0.9"]}}}"#,
+        r#"{"spec": {"config": {"private": false}}}"#,
+    ] {
+        patch(change).with_context(|| format!("{change} was refused"))?;
+    }
+    let status = r#"{"status": {"total": 253, "used": 0, "available": 253}}"#;
+    cluster
+        .kubectl(["patch", "subnet", "reserved", "--subresource=status", "--type=merge", "-p", status])
+        .context("a status was refused")?;
+    for (change, words) in [
+        (r#"{"spec": {"config": {"gatewayType": "l2"}}}"#, REFUSALS[0]),
+        (r#"{"spec": {"config": {"gatewayNode": "node1b"}}}"#, REFUSALS[1]),
+        (r#"{"spec": {"config": {"allowSubnets": ["other", "third"]}}}"#, REFUSALS[2]),
+    ] {
+        let refused = patch(change).err().with_context(|| format!("{change} was accepted"))?;
+        ensure!(format!("{refused:#}").contains(words), "{change}: {refused:#}");
+    }
+
+    // The migration's dry run creates each object again: an update that changes nothing is accepted.
+    let list = cluster.kubectl(["get", "subnets", "-o", "yaml"])?;
+    let unchanged =
+        run_with_input(&mut cluster.kubectl_command(&["apply", "--dry-run=server", "-f", "-"]), &list);
+    ensure!(unchanged.is_ok(), "an unchanged Subnet is refused: {unchanged:?}");
+    let refused =
+        run_with_input(&mut cluster.kubectl_command(&["create", "--dry-run=server", "-f", "-"]), &list);
+    let refused = format!("{:#}", refused.err().context("a new Subnet with reserved fields was accepted")?);
+    for words in REFUSALS {
+        ensure!(refused.contains(words), "{words:?} is not in: {refused}");
+    }
+
+    patch(r#"{"spec": {"config": {"gatewayType": null, "gatewayNode": null, "allowSubnets": null}}}"#)?;
+    let left = spec()?["config"].take();
+    ensure!(left == json!({"private": false}), "left of the config: {left}");
+    cluster.kubectl(["delete", "subnet", "reserved", "--wait=false"]).map(drop)
 }
 
 /// Generated objects per base.
@@ -162,10 +246,7 @@ fn documented(cluster: &Cluster, text: &str) -> Result<()> {
         .replace("    - {apiVersion: v1, kind: Node, name: node1, uid: 5d0c}\n", "")
         .replace("  ownerReferences:\n", "");
     cluster.apply(&text)?;
-    crate::shell::run_with_input(
-        &mut cluster.kubectl_command(&["delete", "--wait=false", "-f", "-"]),
-        &text,
-    )?;
+    run_with_input(&mut cluster.kubectl_command(&["delete", "--wait=false", "-f", "-"]), &text)?;
     Ok(())
 }
 

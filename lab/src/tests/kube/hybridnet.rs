@@ -191,7 +191,7 @@ pub(super) fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, (String, S
 }
 
 /// The kinds as its chart installs them: only the name and type of each field.
-fn kinds() -> Vec<Value> {
+pub(super) fn kinds() -> Vec<Value> {
     let (text, number, flag) = (
         json!({ "type": "string" }),
         json!({ "type": "integer", "format": "int32" }),

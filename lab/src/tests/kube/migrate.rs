@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::crds::{REFUSALS, RESERVED};
 use super::flows::Flows;
 use super::install::{self, NODES, address_of, rolled_out, wait_text};
 use super::{Test, Verdict, hybridnet};
@@ -22,7 +23,7 @@ use crate::kube::kubelet::Observer;
 use crate::kube::workloads::Nodes;
 use crate::pinger::{Flow, Pinger};
 use crate::progress::say;
-use crate::shell::{Seen, wait_for};
+use crate::shell::{Seen, quoted, wait_for};
 use crate::tests::bed::lost_nothing;
 use crate::tests::{Context as Lab, passed};
 use crate::{client, packages};
@@ -50,9 +51,8 @@ fn migrate(context: &Lab) -> Result<Verdict> {
     };
     install::with_page(context, "migrate", PAGE, |cluster, fabric, nodes, mut page| {
         let text = std::fs::read_to_string(context.place.repository.join(PAGE))?;
-        for command in [FLAG, FELIX_READY] {
-            ensure!(text.contains(command), "{PAGE} lacks {command}");
-        }
+        ensure!(text.contains(FELIX_READY), "{PAGE} lacks {FELIX_READY}");
+        page.add_program("trunkline", &context.product()?.join("trunkline"))?;
         let it = Migration { cluster, fabric, nodes };
         let flows = Arc::new(Flows::new(felix.is_some()));
         let observer: Arc<dyn Observer> = flows.clone();
@@ -68,11 +68,19 @@ fn migrate(context: &Lab) -> Result<Verdict> {
         flows.check("before the migration")?;
         let auditor = AddressAuditor::open(cluster)?;
 
+        // An object that hybridnet accepts, and that the page's dry run must name alone.
+        cluster.apply(RESERVED)?;
         page.section("Before")?;
-        page.section("1. The CRDs")?;
+        let said = page.section("1. The CRDs")?;
+        let missing: Vec<&str> = REFUSALS.into_iter().filter(|words| !said.contains(words)).collect();
+        ensure!(missing.is_empty(), "the dry run does not say {missing:?}: {said}");
+        ensure!(!said.contains("rack1"), "the dry run names a valid object: {said}");
+        cluster.kubectl(["delete", "subnet", "reserved"])?;
         it.unchanged(&before)?;
 
-        let said = page.any_section("2. The controller", &[(SELECTOR, &format!("{SELECTOR} {FLAG}"))])?;
+        // No release of hybridnet's chart is here, so these are its values.
+        let values = format!("printf %s {}", quoted(VALUES));
+        let said = page.any_section("2. The controller", &[(GET_VALUES, &values)])?;
         ensure!(
             said.lines().any(|line| line.split_whitespace().eq(["rack1", "9"])),
             "not 9 addresses used: {said}"
@@ -137,10 +145,12 @@ fn migrate(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// The page, whose section about network policies adds a flag to step 2 and a command to the way back.
+/// The page, whose section about network policies adds a command to the way back.
 const PAGE: &str = "docs/migrate-from-hybridnet.md";
-const FLAG: &str = "--set 'controller.extraArgs={--patch-calico-pod-ips-annotation}'";
-const SELECTOR: &str = "--set 'agent.nodeSelector.trunkline=agent'";
+const GET_VALUES: &str = "helm -n kube-system get values hybridnet --all --output yaml";
+/// Values of hybridnet's release, for two nodes with pods of an Underlay network. The others have
+/// their defaults.
+const VALUES: &str = "defaultNetworkType: Underlay\nmanager: {replicas: 2}\nwebhook: {replicas: 1}\n";
 const UNCORDON: &str = "kubectl uncordon $NODE";
 const FELIX_READY: &str = "until ssh $NODE 'curl -sf localhost:9099/readiness && sleep 2 && curl -sf localhost:9099/readiness'; do sleep 2; done";
 

@@ -67,6 +67,11 @@ impl Walk {
         Ok(Self { page, sections, repository, kubeconfig, folder, programs, run: 0, skipped: 0 })
     }
 
+    /// Adds a program that the page's commands use.
+    pub(super) fn add_program(&self, name: &str, program: &Path) -> Result<()> {
+        Ok(std::os::unix::fs::symlink(program, self.programs.join(name))?)
+    }
+
     /// Another page, with the same folder and programs.
     pub(in crate::tests) fn other(&self, page: &'static str) -> Result<Self> {
         let sections = read(&self.repository, page)?;
