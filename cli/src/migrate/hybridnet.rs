@@ -323,7 +323,8 @@ fn controller(
 }
 
 fn match_expressions(_: &Values, value: &Value) -> Option<&'static str> {
-    if value.to_string() == KUBE_PROXY {
+    let text = value.to_string();
+    if text == KUBE_PROXY {
         Some(
             "the chart's webhook has no further selector: nothing to do, because pods of kube-proxy use the network of their node",
         )

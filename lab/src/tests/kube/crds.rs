@@ -128,7 +128,7 @@ fn before_the_rules(cluster: &Cluster) -> Result<()> {
     wait_for("the rules of Subnets", RULES, || {
         let create = ["create", "--dry-run=server", "-f", "-"];
         let answer = run_with_input(&mut cluster.kubectl_command(&create), RESERVED);
-        let text = answer.map_or_else(|error| format!("{error:#}"), |text| text);
+        let text = answer.unwrap_or_else(|error| format!("{error:#}"));
         Ok(Seen::when(text.contains(REFUSALS[0]), || text))
     })
 }
