@@ -143,7 +143,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let node = config.node_name();
     let cluster = match config.source {
         SourceKind::Manifests => None,
-        SourceKind::Kube => Some(source::kube::parts(&node, config.kube.connect().await?)),
+        SourceKind::Kube => {
+            let selector = config.pod_label_selector.parse().context("podLabelSelector")?;
+            Some(source::kube::parts(&node, config.kube.connect().await?, selector))
+        }
     };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -183,6 +186,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         vlan_interfaces: config.vlan_interfaces.clone(),
         tunnels: config.tunnels(),
         guard: config.guard(),
+        kernel_limits: config.kernel_limits(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {

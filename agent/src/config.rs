@@ -17,6 +17,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use trunkline_api::resources::LabelSelector;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
@@ -25,7 +26,7 @@ use trunkline_datapath::link_check::CheckTimeouts;
 pub use self::probes::ProbeConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
 use crate::page::Access;
-use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
+use crate::plan::{GuardSettings, KernelLimits, ProbeSettings, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
@@ -45,6 +46,9 @@ pub struct Config {
     pub source: SourceKind,
     /// Access to the API server, with `source: kube`.
     pub kube: KubeConfig,
+    /// The controller's `--pod-label-selector`, with `source: kube`: the ADD of another pod fails at
+    /// once, with this reason. Empty: every pod.
+    pub pod_label_selector: String,
     /// Folder of Network and Subnet manifests, watched; with `source: manifests`.
     #[schemars(with = "FilePath")]
     pub manifests: PathBuf,
@@ -100,6 +104,8 @@ pub struct Config {
     pub vxlan_port: u16,
     /// The guard against packets that pods and foreign tunnels may not send.
     pub guard: GuardConfig,
+    /// Limits of the kernel that many neighbours and IPv6 routes reach.
+    pub kernel_limits: KernelLimitsConfig,
     /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
     pub bmp: Bmp,
     /// Probes of the routers.
@@ -132,6 +138,28 @@ pub struct GuardConfig {
 impl Default for GuardConfig {
     fn default() -> Self {
         GuardConfig { enabled: true }
+    }
+}
+
+/// Limits of the kernel, for both IP families and all network namespaces of the host. The agent only
+/// raises a limit: a greater value stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct KernelLimitsConfig {
+    /// Neighbour entries (ARP, ND) of the host: `net.*.neigh.default.gc_thresh3`. `gc_thresh2` is the
+    /// half of it and `gc_thresh1` a quarter. 0: the agent writes none of them.
+    #[schemars(range(max = 16_777_216))]
+    pub neighbours: u32,
+    /// IPv6 routes and exceptions: `net.ipv6.route.max_size`. `net.ipv6.route.gc_thresh` is an eighth
+    /// of it. 0: the agent writes none of them.
+    #[schemars(range(max = 16_777_216))]
+    pub ipv6_routes: u32,
+}
+
+/// hybridnet's values.
+impl Default for KernelLimitsConfig {
+    fn default() -> Self {
+        KernelLimitsConfig { neighbours: 4096, ipv6_routes: 524_288 }
     }
 }
 
@@ -208,6 +236,7 @@ impl Default for Config {
             node_labels: BTreeMap::new(),
             source: SourceKind::default(),
             kube: KubeConfig::default(),
+            pod_label_selector: String::new(),
             manifests: PathBuf::from("/etc/trunkline/manifests"),
             socket: PathBuf::from("/run/trunkline/agent.sock"),
             store: PathBuf::from("/var/lib/trunkline/store.redb"),
@@ -227,6 +256,7 @@ impl Default for Config {
             vtep_address_cidrs: vteps,
             vxlan_port: port,
             guard: GuardConfig::default(),
+            kernel_limits: KernelLimitsConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
@@ -333,6 +363,14 @@ impl Config {
                 Err((field, format!("{value} is out of range: write {low} to {high}")))
             }
         };
+        let selector = self.pod_label_selector.parse::<LabelSelector>();
+        selector.map_err(|error| ("podLabelSelector", error.to_string()))?;
+        if !self.pod_label_selector.is_empty() && self.source != SourceKind::Kube {
+            return Err((
+                "podLabelSelector",
+                "only a cluster has labels of pods: write `source: kube`, or leave the field out".to_owned(),
+            ));
+        }
         within("selectionDeferralSeconds", self.selection_deferral_seconds, 1, 3600)?;
         within("maxPaths", u16::from(self.max_paths), 1, 64)?;
         within("vxlanPort", self.vxlan_port, 1, u16::MAX)?;
@@ -468,6 +506,12 @@ impl Config {
     pub fn guard(&self) -> GuardSettings {
         let bgp_ports = self.listen.iter().map(SocketAddr::port).collect();
         GuardSettings { enabled: self.guard.enabled, bgp_ports }
+    }
+
+    /// The planner's limits of the kernel.
+    pub fn kernel_limits(&self) -> KernelLimits {
+        let KernelLimitsConfig { neighbours, ipv6_routes } = self.kernel_limits;
+        KernelLimits { neighbours, ipv6_routes }
     }
 
     /// The planner's settings of probes.

@@ -69,7 +69,8 @@ pub enum Action {
         /// The peer's address and the parameters of the session.
         target: bfd::Target,
     },
-    /// End the BFD session of a peer, with AdminDown (RFC 5880 §6.8.16).
+    /// End the BFD session of a peer, with AdminDown (RFC 5880 §6.8.16) after
+    /// [`LEAVING_TIME`](crate::bfd::LEAVING_TIME).
     RemoveBfd {
         /// The peer.
         peer: PeerId,

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use trunkline_bgp::bfd::{
-    BfdConfig, Cause, ConfigError, Down, Endpoint, Event, Links, Packet, PacketError, Reason, Rejection,
-    SessionId, Source, State, Target,
+    BfdConfig, Cause, ConfigError, Down, Endpoint, Event, LEAVING_TIME, Links, Packet, PacketError, Reason,
+    Rejection, SessionId, Source, State, Target,
 };
 
 const ID: SessionId = SessionId(7);
@@ -215,12 +215,40 @@ fn admin_down_is_sent_for_a_detection_time() {
     pair.run(Duration::from_secs(5));
     pair.ends[1].remove(ID, pair.now);
     assert!(pair.ends[1].is_active(ID));
-    pair.run(ms(10));
+    pair.run(LEAVING_TIME - ms(10));
+    assert!(pair.downs(0).is_empty(), "AdminDown precedes BGP's NOTIFICATION");
+    pair.run(ms(20));
     assert_eq!(pair.downs(0)[0].1.cause, Cause::NeighborAdminDown);
     assert_eq!(pair.state(0), State::Down);
     pair.run(Duration::from_secs(10));
     assert!(!pair.ends[1].is_active(ID));
     assert_eq!(pair.downs(0).len(), 1, "the session is already Down during the later silence");
+}
+
+#[test]
+fn admin_down_is_sent_at_once_if_the_owner_ends() {
+    let mut pair = Pair::new([fast(), fast()]);
+    pair.run(Duration::from_secs(5));
+    pair.ends[1].remove(ID, pair.now);
+    pair.ends[1].close(pair.now);
+    pair.run(ms(10));
+    assert_eq!(pair.downs(0)[0].1.cause, Cause::NeighborAdminDown);
+}
+
+#[test]
+fn a_new_session_ends_the_former_one_with_the_same_peer() {
+    let mut pair = Pair::new([fast(), fast()]);
+    pair.run(Duration::from_secs(5));
+    let former = pair.ends[1].status(ID).unwrap().local_discriminator;
+    pair.ends[1].remove(ID, pair.now);
+    let (new, before) = (SessionId(ID.0 + 1), pair.sent[1].len());
+    pair.ends[1].set(new, target(1, fast()), pair.now).unwrap();
+    pair.run(LEAVING_TIME * 5);
+    let mut later = pair.sent[1][before..].iter().map(|(_, packet)| packet);
+    let up = later.find(|packet| packet.my_discriminator == former && packet.state != State::AdminDown);
+    assert_eq!(up, None, "the former session stays Up");
+    assert_eq!(pair.ends[1].status(new).unwrap().state, State::Up);
+    assert_eq!(pair.state(0), State::Up);
 }
 
 #[test]

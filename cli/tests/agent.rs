@@ -88,7 +88,8 @@ fn start_completes_or_cleans_up_after_a_kill() {
         let half = namespace();
         let record = attaching("no-routes", "10.14.0.101");
         let devices = DeviceWorkers::spawn(1).unwrap();
-        let made = devices.attach(half.try_clone().unwrap(), pods::spec(&record, LinkParameters::default()));
+        let made =
+            devices.attach(half.try_clone().unwrap(), pods::spec(&record, LinkParameters::default()), |_| ());
         runtime.block_on(made).unwrap();
         host.write(record);
         // ADD is complete, but the record does not show it yet.

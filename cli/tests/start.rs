@@ -372,6 +372,7 @@ async fn reconcile_with(
         vlan_interfaces: Vec::new(),
         tunnels: config.tunnels(),
         guard: config.guard(),
+        kernel_limits: config.kernel_limits(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {

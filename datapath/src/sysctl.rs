@@ -64,18 +64,24 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
     let file = file(path);
     let failed = |error: io::Error| SysctlError::File { path: path.to_owned(), file: file.clone(), error };
     let found = match (fs::read_to_string(&file), wanted) {
-        (Err(error), Sysctl::IfThere(_)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        (Err(error), Sysctl::IfThere(_) | Sysctl::AtLeast(_)) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(false);
+        }
         (found, _) => found.map_err(failed)?,
     };
     let value = match wanted {
-        Sysctl::Exactly(value) | Sysctl::IfThere(value) if found.trim() != *value => value,
+        Sysctl::Exactly(value) | Sysctl::IfThere(value) if found.trim() != *value => (*value).to_owned(),
+        Sysctl::AtLeast(least) => match found.trim().parse::<i64>() {
+            Ok(there) if there >= i64::from(*least) => return Ok(false),
+            _ => least.to_string(),
+        },
         // The kernel uses the greater of the two values; 1 is strict, 2 is loose.
         Sysctl::LooseReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim().max(found.trim()) != "1" {
                 return Ok(false);
             }
-            &"2"
+            "2".to_owned()
         }
         Sysctl::NoReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
@@ -91,11 +97,11 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
             if found.trim() == "0" {
                 return Ok(false);
             }
-            &"0"
+            "0".to_owned()
         }
         _ => return Ok(false),
     };
-    fs::write(&file, value).map_err(failed)?;
+    fs::write(&file, &value).map_err(failed)?;
     tracing::info!(sysctl = path, from = found.trim(), to = value, "sysctl written");
     Ok(true)
 }
@@ -161,5 +167,35 @@ pub(crate) fn keep_router_advertisements<'a>(links: impl Iterator<Item = &'a str
                 Err(error) => tracing::warn!("sysctl {path}: {error}"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_only_raised() {
+        let folder = std::env::temp_dir().join(format!("tl-sysctl-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("limit");
+        let path = file.to_str().expect("UTF-8").to_owned();
+        let least = |value| apply(&path, &Sysctl::AtLeast(value)).expect("written");
+        // The kernel of a network namespace lacks some limits.
+        assert!(!least(10));
+        for (there, wanted, changed, after) in [
+            ("5\n", 10, true, "10"),
+            ("10\n", 10, false, "10\n"),
+            ("2147483647\n", 10, false, "2147483647\n"),
+            ("-1\n", 10, true, "10"),
+        ] {
+            fs::write(&file, there).expect("written");
+            assert_eq!(
+                (least(wanted), fs::read_to_string(&file).expect("read").as_str()),
+                (changed, after),
+                "{there}"
+            );
+        }
+        fs::remove_dir_all(&folder).expect("removed");
     }
 }

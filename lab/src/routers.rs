@@ -113,6 +113,16 @@ pub(crate) fn wait_neighbour(
     })
 }
 
+/// Waits until FRR's log has these words. FRR buffers its log, so a line may follow its event late.
+pub(crate) fn wait_logged(router: &Host, words: &str, deadline: Duration) -> Result<()> {
+    wait_for(&format!("{words:?} in FRR's log of {}", router.name), deadline, || {
+        let log = router.sh("cat /var/log/frr/*.log")?;
+        Ok(Seen::when(log.contains(words), || {
+            format!("its last line is {:?}", log.lines().last().unwrap_or_default())
+        }))
+    })
+}
+
 /// Waits until a router has no stale path of this neighbour, and has received End-of-RIB for every
 /// family.
 pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duration) -> Result<()> {

@@ -322,12 +322,7 @@ impl Task {
     }
 
     fn handle_input(&mut self, input: PolicyInput) {
-        let pause = match &input {
-            PolicyInput::Network(_) | PolicyInput::Cluster(_) => Some(POLICY_PACE),
-            PolicyInput::Pods(Change::Applied(input)) if *input.pod.node == *self.node => Some(ATTACH_PACE),
-            PolicyInput::Namespaces(_) | PolicyInput::Pods(_) => Some(PACE),
-            PolicyInput::Failing { .. } | PolicyInput::Stopped => None,
-        };
+        let pause = save_pause(&input, &self.node);
         self.listed |= matches!(input, PolicyInput::Pods(Change::Listed(_)));
         self.engine.handle_input(input);
         if let Some(pause) = pause {
@@ -591,6 +586,17 @@ impl Task {
     }
 }
 
+/// The longest time from an input until the file for the next run has it; none if the input changes
+/// no object.
+fn save_pause(input: &PolicyInput, node: &str) -> Option<Duration> {
+    match input {
+        PolicyInput::Network(_) | PolicyInput::Cluster(_) => Some(POLICY_PACE),
+        PolicyInput::Pods(Change::Applied(input)) if *input.pod.node == *node => Some(ATTACH_PACE),
+        PolicyInput::Namespaces(_) | PolicyInput::Pods(_) | PolicyInput::Stopped => Some(PACE),
+        PolicyInput::Failing { .. } => None,
+    }
+}
+
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -602,5 +608,39 @@ async fn next(log: &mut Option<PolicyLog>) -> std::io::Result<LoggedPacket> {
     match log {
         Some(log) => log.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netpolicy::feed::PodInput;
+    use crate::netpolicy::objects::PodManifest;
+
+    fn pod_on(node: &str) -> PolicyInput {
+        let pod = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web", "uid": "u1"},
+            "spec": {"nodeName": node, "containers": []},
+        });
+        PolicyInput::Pods(Change::Applied(PodInput::from(
+            serde_json::from_value::<PodManifest>(pod).unwrap(),
+        )))
+    }
+
+    #[test]
+    fn each_change_of_objects_is_stored_for_the_next_run() {
+        for (input, expected) in [
+            (PolicyInput::Network(Change::Listed(Vec::new())), Some(POLICY_PACE)),
+            (PolicyInput::Cluster(Change::Deleted("c".into())), Some(POLICY_PACE)),
+            (PolicyInput::Namespaces(Change::Listed(Vec::new())), Some(PACE)),
+            (PolicyInput::Pods(Change::Listed(Vec::new())), Some(PACE)),
+            (pod_on("n1"), Some(ATTACH_PACE)),
+            (pod_on("n2"), Some(PACE)),
+            // The pods and Namespaces are dropped.
+            (PolicyInput::Stopped, Some(PACE)),
+            (PolicyInput::Failing { what: "pods", error: "refused".to_owned() }, None),
+        ] {
+            assert_eq!(save_pause(&input, "n1"), expected, "{input:?}");
+        }
     }
 }

@@ -89,6 +89,8 @@ pub struct Intent {
     pub tunnels: Tunnels,
     /// Settings of the guard from the node's configuration.
     pub guard: GuardSettings,
+    /// Limits of the kernel.
+    pub kernel_limits: KernelLimits,
     /// Settings of probes from the node's configuration.
     pub probes: ProbeSettings,
     /// The BGP identifier, if it is configured.
@@ -136,6 +138,15 @@ impl Default for Tunnels {
         let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
     }
+}
+
+/// Limits of the kernel from the node's configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelLimits {
+    /// Neighbour entries of each IP family. 0: as it is.
+    pub neighbours: u32,
+    /// IPv6 routes and exceptions. 0: as it is.
+    pub ipv6_routes: u32,
 }
 
 /// Settings of the guard from the node's configuration.

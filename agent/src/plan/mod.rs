@@ -49,6 +49,7 @@ mod guard;
 mod hairpin;
 pub mod intent;
 mod join;
+mod limits;
 mod peers;
 mod policy;
 mod probes;
@@ -63,7 +64,7 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use intent::{GuardSettings, Intent, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use intent::{GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use services::ServiceTags;
@@ -100,6 +101,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         vxlan::plan(overlay, intent, host, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
+    limits::plan(intent.kernel_limits, &mut plan.kernel);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
@@ -239,7 +241,8 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetEr
     }
     let range = subnet.spec.range.parse()?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
-    let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
+    let (access, retention) = (subnet.access(), subnet.retention());
+    let planned = SubnetPlan { share, access, retention, ..SubnetPlan::of(range.cidr) };
     match (share, planned.allocatable_range(&range)) {
         (Some(share), (first, last)) if first > last => {
             Err(SubnetError::EmptyBlock { share, first: range.first, last: range.last })

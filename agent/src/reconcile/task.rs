@@ -36,7 +36,7 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, GuardSettings, Host, Intent, Learned, LinkParameters, Mode, NodeIdentity,
+    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
     PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
 
@@ -66,6 +66,8 @@ pub struct ReconcileDependencies {
     pub tunnels: Tunnels,
     /// Settings of the guard from the configuration.
     pub guard: GuardSettings,
+    /// Limits of the kernel from the configuration.
+    pub kernel_limits: KernelLimits,
     /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
     /// Listen settings of BGP.
@@ -155,6 +157,7 @@ struct Task {
     vlan_interfaces: Vec<String>,
     tunnels: Tunnels,
     guard: GuardSettings,
+    kernel_limits: KernelLimits,
     probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
@@ -227,6 +230,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        kernel_limits,
         probes,
         shell,
         speaker,
@@ -266,6 +270,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        kernel_limits,
         probes,
         shell,
         speaker,
@@ -537,6 +542,7 @@ impl Task {
             service_tags: self.services.tags.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
+            kernel_limits: self.kernel_limits,
             probes: self.probes.clone(),
             // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
@@ -691,6 +697,7 @@ impl Task {
                     reserved: range.reserved,
                     excluded: range.excluded,
                     private: subnet.is_private(),
+                    access: subnet.access(),
                 };
                 Ok(Pool::new(spec)?)
             });

@@ -139,8 +139,7 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Endpoint {
     sessions: BTreeMap<SessionId, Session>,
-    /// Removed sessions that still send AdminDown, by discriminator; the owner has no access to
-    /// them.
+    /// Removed sessions that still send packets, by discriminator; the owner has no access to them.
     ending: BTreeMap<u32, (SessionId, Session)>,
     by_discriminator: FxHashMap<u32, SessionId>,
     random: u64,
@@ -177,6 +176,10 @@ impl Endpoint {
             }
             self.remove(id, now);
         }
+        // Of two sessions with the same peer, only the new one may be Up.
+        let old = self.ending.values_mut().map(|(_, session)| session);
+        old.filter(|session| session.target.remote == target.remote)
+            .for_each(|session| session.admin_down(now));
         let discriminator = loop {
             let drawn = (draw(&mut self.random) >> 32) as u32;
             if drawn != 0 && !self.by_discriminator.contains_key(&drawn) && !self.ending.contains_key(&drawn)
@@ -199,17 +202,22 @@ impl Endpoint {
         }
     }
 
-    /// Ends a session. The peer receives AdminDown for its detection time, which signals that this
-    /// is not a failure (RFC 5880 §6.8.16). The id is free at once; the old session's last packets
-    /// still carry it.
+    /// Ends a session: after [`LEAVING_TIME`](super::LEAVING_TIME), or at once if it is not Up, the
+    /// peer receives AdminDown for its detection time, which signals that this is not a failure (RFC
+    /// 5880 §6.8.16). The id is free at once; the old session's last packets still carry it.
     pub fn remove(&mut self, id: SessionId, now: Instant) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
         self.by_discriminator.remove(&session.discriminator());
-        session.admin_down(now);
+        session.end(now);
         self.ending.insert(session.discriminator(), (id, session));
     }
 
-    /// Whether a session with this id exists or still sends AdminDown.
+    /// The owner ends: every removed session sends AdminDown now.
+    pub fn close(&mut self, now: Instant) {
+        self.ending.values_mut().for_each(|(_, session)| session.admin_down(now));
+    }
+
+    /// Whether a session with this id exists or still sends packets.
     pub fn is_active(&self, id: SessionId) -> bool {
         self.sessions.contains_key(&id) || self.ending.values().any(|(ending, _)| *ending == id)
     }
@@ -282,6 +290,7 @@ impl Endpoint {
             events.extend(event(id, session, state, &outcome));
         }
         for (id, session) in ending.values_mut() {
+            session.handle_end(now);
             if let Some(packet) = session.take_due(now, unit(random)) {
                 transmits.push_back(Transmit { session: *id, payload: packet.encode() });
             }

@@ -42,7 +42,7 @@ mod session;
 pub use endpoint::{Endpoint, Event, Reason, Rejection, SessionId, Source, Transmit};
 pub use links::{HostLink, Links};
 pub use packet::{Diagnostic, Packet, PacketError, State};
-pub use session::{BfdConfig, Cause, ConfigError, Down, Status, Target};
+pub use session::{BfdConfig, Cause, ConfigError, Down, LEAVING_TIME, Status, Target};
 
 /// UDP port of a single-hop session (RFC 5881 §4).
 pub const SINGLE_HOP_PORT: u16 = 3784;

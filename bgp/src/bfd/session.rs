@@ -10,6 +10,11 @@ use crate::types::InterfaceName;
 /// Maximum rate before a session is Up (§6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
 
+/// A removed session that is Up stays Up for this time. The peer's BGP then reads the NOTIFICATION of
+/// the same moment before its BFD reports AdminDown: FRR ends its session at AdminDown, and does not
+/// read the rest.
+pub const LEAVING_TIME: Duration = Duration::from_secs(1);
+
 /// The timers and kind of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BfdConfig {
@@ -168,6 +173,8 @@ pub(super) struct Session {
     up_count: u64,
     down_count: u64,
     expired_count: u64,
+    /// The time at which a removed session sends AdminDown.
+    leaves: Option<Instant>,
     /// The time at which the session ends (§6.8.16): AdminDown has been sent for long enough.
     ends: Option<Instant>,
 }
@@ -207,6 +214,7 @@ impl Session {
             up_count: 0,
             down_count: 0,
             expired_count: 0,
+            leaves: None,
             ends: None,
         }
     }
@@ -235,8 +243,29 @@ impl Session {
         self.send_by(now);
     }
 
+    /// Sends AdminDown after [`LEAVING_TIME`], or at once if the session is not Up. The session accepts
+    /// no packets any more.
+    pub(super) fn end(&mut self, now: Instant) {
+        if self.state != State::Up {
+            return self.admin_down(now);
+        }
+        self.polling = false;
+        self.leaves = Some(now + LEAVING_TIME);
+    }
+
+    /// Sends AdminDown if its time has come.
+    pub(super) fn handle_end(&mut self, now: Instant) {
+        if self.leaves.is_some_and(|leaves| leaves <= now) {
+            self.admin_down(now);
+        }
+    }
+
     /// Sends AdminDown for a detection time of the peer, then ends the session (§6.8.16).
     pub(super) fn admin_down(&mut self, now: Instant) {
+        if self.is_admin_down() {
+            return;
+        }
+        self.leaves = None;
         let slowest = self.transmit_interval().max(SLOW);
         self.state = State::AdminDown;
         self.diagnostic = Diagnostic::ADMIN_DOWN;
@@ -268,7 +297,8 @@ impl Session {
 
     fn detection_deadline(&self) -> Option<Instant> {
         // In Down only the peer's discriminator can expire (§6.8.1).
-        let peer_timers = self.peer_timers.filter(|_| self.state != State::AdminDown)?;
+        let peer_timers =
+            self.peer_timers.filter(|_| self.state != State::AdminDown && self.leaves.is_none())?;
         Some(peer_timers.at + self.detection_time()?)
     }
 
@@ -286,7 +316,7 @@ impl Session {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let send = self.next_send.filter(|_| self.sends());
-        send.into_iter().chain(self.detection_deadline()).chain(self.ends).min()
+        send.into_iter().chain(self.detection_deadline()).chain(self.leaves).chain(self.ends).min()
     }
 
     /// Handles a packet (§6.8.6, after the session was found). `at` is the arrival time.

@@ -279,17 +279,19 @@ fn rewritten(links: &[String]) -> Vec<Finding> {
 
 /// Every pod has a permanent entry; a full table drops packets with "neighbour table overflow".
 fn neighbours(pods: usize) -> Option<Finding> {
-    let path = "net/ipv4/neigh/default/gc_thresh3";
-    let most: usize = read(path)?.parse().ok()?;
-    (pods + OTHER_NEIGHBOURS > most).then(|| {
-        Finding::warning(
-            "neighbours",
-            format!("net.ipv4.neigh.default.gc_thresh3 is {most}, and {pods} pods are attached"),
-            format!(
-                "sysctl -w net.ipv4.neigh.default.gc_thresh3={}, and the same value for IPv6",
-                4 * (pods + OTHER_NEIGHBOURS)
-            ),
-        )
+    let needed = pods + OTHER_NEIGHBOURS;
+    ["ipv4", "ipv6"].into_iter().find_map(|family| {
+        let most: usize = read(&format!("net/{family}/neigh/default/gc_thresh3"))?.parse().ok()?;
+        (needed > most).then(|| {
+            Finding::warning(
+                "neighbours",
+                format!("net.{family}.neigh.default.gc_thresh3 is {most}, and {pods} pods are attached"),
+                format!(
+                    "write `kernelLimits: {{neighbours: {}}}` into the agent's configuration",
+                    4 * needed
+                ),
+            )
+        })
     })
 }
 

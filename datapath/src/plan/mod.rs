@@ -83,6 +83,8 @@ pub enum Sysctl {
     Exactly(&'static str),
     /// This value, if the kernel has the setting. A kernel without IPv6 lacks the IPv6 settings.
     IfThere(&'static str),
+    /// At least this value, if the kernel has the setting. A greater value stays.
+    AtLeast(u32),
     /// For an interface's `rp_filter`: a strict check, by the interface's setting or by `all`,
     /// becomes loose. Off stays off.
     LooseReversePath,

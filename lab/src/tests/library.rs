@@ -21,7 +21,7 @@ use crate::fabric::{Fabric, Place};
 use crate::host::Host;
 use crate::product::cargo_with_log as cargo;
 use crate::shell::{Seen, wait_for};
-use crate::{client, daemons, evidence, packages, routers};
+use crate::{client, evidence, packages, routers};
 
 pub(super) const TESTS: &[Test] = &[
     Test {
@@ -90,9 +90,10 @@ fn goodbye(frr: &Host, mut child: Child) -> Result<()> {
     kill_process(pid, Signal::INT)?;
     let status = child.wait()?;
     ensure!(status.success(), "the example ended with {status}");
-    let log = daemons::vtysh_json(frr, "show bgp neighbors 10.1.0.2 json")?["10.1.0.2"].to_string();
-    ensure!(log.contains("the example ends"), "FRR did not receive the NOTIFICATION: {log}");
-    Ok(())
+    wait_for("FRR to receive the NOTIFICATION", PATIENCE, || {
+        let neighbour = routers::neighbour(frr, "10.1.0.2")?.to_string();
+        Ok(Seen::when(neighbour.contains("the example ends"), || neighbour))
+    })
 }
 
 /// The operator's view and the output of bgpdump are the same.

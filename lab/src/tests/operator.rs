@@ -19,6 +19,7 @@ use crate::client;
 use crate::cni::{self, Sandbox};
 use crate::host::Host;
 use crate::pinger::{Flow, Pinger};
+use crate::routers;
 use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[
@@ -76,8 +77,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
                 format!("{} {}", peer.flaps, peer.state)
             }))
         })?;
-        let log = bed.host("tor1")?.sh("cat /var/log/frr/*.log")?;
-        ensure!(log.contains("new optics in 3/14"), "FRR's log lacks the message");
+        routers::wait_logged(bed.host("tor1")?, "new optics in 3/14", PATIENCE)?;
         let refused = node.run("trunkline", ["peers", "reset", "192.0.2.99"]).err().map(|e| format!("{e:#}"));
         ensure!(
             refused.as_ref().is_some_and(|e| e.contains("no peer 192.0.2.99 is configured")),
@@ -261,8 +261,7 @@ fn drain(context: &Context) -> Result<Verdict> {
             );
         }
         lead_to(leaving_by, false)?;
-        let log = bed.host("tor1a")?.sh("cat /var/log/frr/*.log")?;
-        ensure!(log.contains(text), "FRR's log lacks the message");
+        routers::wait_logged(bed.host("tor1a")?, text, PATIENCE)?;
         let idle = |node: &Host| -> Result<bool> {
             let peers = client::peers(node)?;
             Ok(peers.len() == 2 && peers.iter().all(|p| p.shutdown && p.state == PeerState::Idle))

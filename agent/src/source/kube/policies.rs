@@ -165,3 +165,73 @@ fn keyed<K, T>(change: Observed<Versioned<T>>, key: impl Fn(&T) -> K) -> input::
         Observed::Deleted(one) => input::Change::Deleted(key(&one.row)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use hyper::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::super::config::Connection;
+    use super::super::parts;
+    use super::*;
+
+    /// An API server without objects, whose watches stay silent.
+    fn without_objects() -> Connection {
+        let service = service_fn(|request: Request<Body>| async move {
+            if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+                pending::<()>().await;
+            }
+            let list = json!({
+                "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": [],
+            });
+            Ok::<_, kube::Error>(Response::new(Body::from(list.to_string().into_bytes())))
+        });
+        let client = Client::new(service, "default");
+        Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+    }
+
+    /// The next inputs, in any order.
+    async fn receive(inputs: &mut mpsc::Receiver<PolicyInput>, expected: &[PolicyInput]) {
+        let mut left = expected.to_vec();
+        while !left.is_empty() {
+            let input = inputs.recv().await.unwrap();
+            let at = left.iter().position(|one| *one == input);
+            left.remove(at.unwrap_or_else(|| panic!("{input:?} instead of {left:?}")));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_watches_of_pods_is_an_input() {
+        let cluster = parts("n1", without_objects(), Default::default()).cluster;
+        let (sender, mut inputs) = mpsc::channel(8);
+        let (wanted, is_wanted) = watch::channel(false);
+        let health = cluster.health().clone();
+        let watches = PolicyWatches { node: "n1".to_owned(), cluster, inputs: sender, wanted: is_wanted };
+        let task = tokio::spawn(watches.follow());
+        let policies = [
+            PolicyInput::Network(input::Change::Listed(Vec::new())),
+            PolicyInput::Cluster(input::Change::Listed(Vec::new())),
+        ];
+        receive(&mut inputs, &policies).await;
+        let pods = [
+            PolicyInput::Namespaces(input::Change::Listed(Vec::new())),
+            PolicyInput::Pods(input::Change::Listed(Vec::new())),
+        ];
+        // The second lists follow the end of the first watches.
+        for _ in 0..2 {
+            wanted.send_replace(true);
+            receive(&mut inputs, &pods).await;
+            assert!(health.was_listed(NAMESPACES) && health.was_listed(PODS));
+            wanted.send_replace(false);
+            receive(&mut inputs, &[PolicyInput::Stopped]).await;
+            assert!(!health.was_listed(NAMESPACES) && !health.was_listed(PODS), "a watch goes on");
+        }
+        drop(inputs);
+        task.await.unwrap();
+    }
+}

@@ -54,7 +54,7 @@ pub(super) struct Thread {
     reports: mpsc::Sender<Report>,
     pending: Vec<Report>,
     by_peer: BTreeMap<PeerId, SessionId>,
-    /// Sessions, including removed ones that still send AdminDown.
+    /// Sessions, including removed ones that still send packets.
     links: BTreeMap<SessionId, Link>,
     next_id: u32,
     /// The host's links, once known.
@@ -104,6 +104,9 @@ impl Thread {
             let ends = self.take_commands();
             // All packets that arrived until now are handled before a timer expires.
             let now = now();
+            if ends {
+                self.endpoint.close(now);
+            }
             self.empty_sockets(now);
             self.endpoint.handle_timeout(now);
             self.transmit();
@@ -204,7 +207,7 @@ impl Thread {
     }
 
     /// The sessions of a receiving socket: the peer's address and the accepted links. A removed
-    /// session that still sends AdminDown accepts nothing.
+    /// session that still sends packets accepts nothing.
     fn accepted_on(&self, port: Port) -> Vec<(IpAddr, &Links)> {
         let sessions = self.by_peer.values().filter_map(|id| self.links.get(id));
         let of_port = sessions.filter(|link| port_of(&link.target) == port);

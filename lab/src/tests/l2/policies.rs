@@ -28,7 +28,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[Test {
 const DROPPED: Duration = Duration::from_secs(1);
 
 /// No connection to the pod `closed` of a node is allowed.
-fn policy(node: &str) -> String {
+pub(in crate::tests) fn policy(node: &str) -> String {
     format!(
         "
 apiVersion: networking.k8s.io/v1

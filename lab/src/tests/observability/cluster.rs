@@ -178,26 +178,7 @@ impl Observed<'_> {
     /// Without the right to read Networks, the webhook cannot check pods that name a Network.
     fn forbidden(&self, prometheus: &Prometheus) -> Result<()> {
         let cluster = &*self.cluster;
-        let role = ["get", "clusterrole", "trunkline-controller", "-o", "json"];
-        let mut role: Value = serde_json::from_str(&cluster.kubectl(role)?)?;
-        // The role is stored without the server's fields, to restore it unchanged.
-        role["metadata"] = json!({"name": "trunkline-controller"});
-        let whole = role.to_string();
-        let of_networks = |rule: &Value| {
-            rule["resources"].as_array().is_some_and(|all| all.iter().any(|one| one == "networks"))
-        };
-        if let Some(rules) = role["rules"].as_array_mut() {
-            for verbs in rules
-                .iter_mut()
-                .filter(|rule| of_networks(rule))
-                .filter_map(|rule| rule["verbs"].as_array_mut())
-            {
-                verbs.retain(|verb| verb != "get");
-            }
-            // A rule without verbs is invalid.
-            rules.retain(|rule| rule["verbs"].as_array().is_some_and(|verbs| !verbs.is_empty()));
-        }
-        replace(cluster, &role.to_string())?;
+        let whole = remove_right(cluster, "trunkline-controller", "networks", "get")?;
         wait_for("a pod to be admitted without a check", PATIENCE, || {
             Ok(Seen::when(!is_judged(cluster)?, || "the pod is refused".to_owned()))
         })?;
@@ -273,7 +254,7 @@ fn say(what: &str) {
     crate::progress::say(&format!("      {what}"));
 }
 
-fn plan(namespace: &str, name: &str) -> Plan {
+pub(super) fn plan(namespace: &str, name: &str) -> Plan {
     Plan {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -305,7 +286,29 @@ fn also_of(held: &Value, pod: &Plan, uid: &str) -> Value {
     object
 }
 
-fn replace(cluster: &Cluster, object: &str) -> Result<()> {
+/// Removes a verb from the rules of a ClusterRole that contain this resource. Returns the former
+/// role for [`replace`].
+pub(super) fn remove_right(cluster: &Cluster, role: &str, resource: &str, verb: &str) -> Result<String> {
+    let mut object: Value =
+        serde_json::from_str(&cluster.kubectl(["get", "clusterrole", role, "-o", "json"])?)?;
+    // The role is stored without the server's fields, to restore it unchanged.
+    object["metadata"] = json!({"name": role});
+    let whole = object.to_string();
+    let has_resource =
+        |rule: &Value| rule["resources"].as_array().is_some_and(|all| all.iter().any(|one| one == resource));
+    if let Some(rules) = object["rules"].as_array_mut() {
+        let of_resource = rules.iter_mut().filter(|rule| has_resource(rule));
+        for verbs in of_resource.filter_map(|rule| rule["verbs"].as_array_mut()) {
+            verbs.retain(|one| one != verb);
+        }
+        // A rule without verbs is invalid.
+        rules.retain(|rule| rule["verbs"].as_array().is_some_and(|verbs| !verbs.is_empty()));
+    }
+    replace(cluster, &object.to_string())?;
+    Ok(whole)
+}
+
+pub(super) fn replace(cluster: &Cluster, object: &str) -> Result<()> {
     crate::shell::run_with_input(&mut cluster.kubectl_command(&["replace", "-f", "-"]), object).map(drop)
 }
 

@@ -64,10 +64,10 @@ fn otlp(context: &Context) -> Result<Verdict> {
         bed.established()?;
         let (meanwhile, _) = bed.attached("meanwhile", "rack1")?;
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &pod)?;
-        wait_for("the exporter to have tried twice", PATIENCE, || {
+        wait_for("the exporter of logs to have tried twice", PATIENCE, || {
             let tries = value(
                 &Target::Agent(node).metrics()?,
-                "trunkline_otlp_requests_total{outcome=\"unavailable\"",
+                "trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"}",
             );
             Ok(Seen::when(tries >= 2, || format!("{tries} times")))
         })?;

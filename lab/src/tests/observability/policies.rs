@@ -1,5 +1,6 @@
-//! Network policies in the lab of [`super::cluster`]: a table that the kernel does not let the agent
-//! change, an entry that cannot be read, packets that a policy drops, and packets that it audits.
+//! Network policies in the lab of [`super::cluster`]: a list of pods that the agent may not read, a
+//! table that the kernel does not let the agent change, an entry that cannot be read, packets that a
+//! policy drops, and packets that it audits.
 
 use std::io::Write as _;
 use std::process::{Child, Stdio};
@@ -7,10 +8,14 @@ use std::process::{Child, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation};
 
-use super::cluster::{NAMESPACE, NODE, PATIENCE};
+use super::cluster::{NAMESPACE, NODE, PATIENCE, plan, remove_right, replace};
 use super::prometheus::Prometheus;
-use crate::kube::Cluster;
+use crate::client;
+use crate::cni::{self, Identity, Sandbox};
 use crate::kube::nodes::Attached;
+use crate::kube::pods::Pretended;
+use crate::kube::rights::{WITHOUT_KEYS, can};
+use crate::kube::{self, Cluster};
 use crate::netns::Namespace;
 use crate::shell::{Seen, cmd, wait_for};
 use crate::tests::bed::Bed;
@@ -27,6 +32,14 @@ spec:
   - from: [{ ipBlock: { cidr: '::ffff:10.0.0.0/104' } }]
 ";
 
+/// Nothing selects it.
+const IDLE: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: { name: idle, namespace: shop }
+spec: { podSelector: { matchLabels: { app: none } }, policyTypes: [Ingress] }
+";
+
 pub(super) struct PolicySteps<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) bed: &'a Bed<'a>,
@@ -35,6 +48,7 @@ pub(super) struct PolicySteps<'a> {
 
 impl PolicySteps<'_> {
     pub(super) fn test(&self, pod: &Attached) -> Result<()> {
+        self.loading().context("a list of pods that the agent may not read")?;
         let address = pod.addresses[0].to_string();
         ensure!(self.answers(&address)?, "{address} does not answer before the first policy");
         // A table with an owner: the kernel refuses changes by others, and deletes it with its
@@ -53,6 +67,37 @@ impl PolicySteps<'_> {
         self.cluster.kubectl(["annotate", "namespace", NAMESPACE, &mode])?;
         self.cluster.kubectl(["delete", "networkpolicy", "closed", "-n", NAMESPACE])?;
         self.prometheus.wait_cleared("TrunklinePolicyFaulty")
+    }
+
+    /// The first policy starts the watch of pods, which the API server refuses. A new pod waits for its
+    /// rules until its ADD fails.
+    fn loading(&self) -> Result<()> {
+        let (cluster, fabric) = (self.cluster, self.bed.fabric);
+        let (account, _) = WITHOUT_KEYS;
+        let whole = remove_right(cluster, account, "pods", "list")?;
+        wait_for("the API server to apply the role", PATIENCE, || {
+            let is = can(cluster, kube::NAMESPACE, account, "list", "pods", "")?;
+            Ok(Seen::when(!is, || "the agent may list pods".to_owned()))
+        })?;
+        cluster.apply(IDLE)?;
+        wait_for("the policy on the node", PATIENCE, || {
+            let summary = client::status(self.bed.node()?)?.policies.context("the state of policies")?;
+            Ok(Seen::when(summary.policies == 1, || format!("{summary:?}")))
+        })?;
+        let waiting = plan(NAMESPACE, "waiting");
+        let uid = cluster.wait(Pretended::new(cluster.client()).create(&waiting))?;
+        let mut sandbox = Sandbox::create(fabric, NODE, "waiting")?;
+        sandbox.identity = Identity { namespace: waiting.namespace.clone(), name: waiting.name.clone(), uid };
+        let error = cni::run(fabric, "ADD", &cni::trunkline(None), &sandbox)?.error();
+        let text = error.context("ADD without the list of pods")?.text;
+        ensure!(text.contains("the network policies are not known yet: pods"), "{text}");
+        self.prometheus.wait_firing("TrunklinePolicyLoading", NODE)?;
+
+        replace(cluster, &whole)?;
+        self.prometheus.wait_cleared("TrunklinePolicyLoading")?;
+        let addresses = cni::add(fabric, &cni::trunkline(None), &sandbox)?.addresses;
+        Attached { plan: waiting, sandbox, addresses }.take_away(cluster, fabric)?;
+        cluster.kubectl(["delete", "networkpolicy", "idle", "-n", NAMESPACE]).map(drop)
     }
 
     /// Sends pings until two scrapes have the counter, so that a rate has data.

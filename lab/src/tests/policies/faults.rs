@@ -1,5 +1,5 @@
-//! Rules that another program removes, an API server that does not answer, and a policy with parts
-//! that this version cannot read.
+//! Rules that another program removes, an API server that does not answer, a policy with parts that
+//! this version cannot read, and audit mode without the right to it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use trunkline_api::control::{PoliciesView, PolicyState};
 
+use super::audit::{self, Audited};
 use super::table::{Cell, equal, wait_equal};
 use super::tap::{Sender, Tap};
 use super::traffic::{Port, Servers};
@@ -23,7 +24,7 @@ use crate::tests::passed;
 pub(super) const TEST: Test = Test {
     name: "policies/faults",
     about: "removed rules are restored and counted; the API server stops and the agent dies: the rules hold; \
-            an unreadable rule is named, and all others are in force",
+            an unreadable rule is named, and all others are in force; only a user of the Namespace object sets audit mode",
     run,
 };
 
@@ -80,8 +81,19 @@ fn run(context: &Context) -> Result<Verdict> {
         let mut servers = vec![Servers::start(&closed.sandbox.ns)?];
         let outside = world.bed.host("outside")?.ns.clone();
         servers.push(Servers::start(&outside)?);
-        let cells = [cells(&friend, &closed, true)?, cells(&far, &closed, false)?].concat();
+        let (open, refused) = (cells(&friend, &closed, true)?, cells(&far, &closed, false)?);
+        let cells = [&open[..], &refused].concat();
         wait_equal(&cells, SOON)?;
+
+        let audited = Audited {
+            namespace: NAMESPACE,
+            policy: "closed",
+            pod: &closed,
+            friend: &friend,
+            open: &open,
+            denied: &refused,
+        };
+        let audit = audit::test(world, &audited).context("audit mode")?;
 
         let restored = changes(world, &far, &closed)?;
         equal(&cells).context("after the changes by another program")?;
@@ -110,7 +122,7 @@ fn run(context: &Context) -> Result<Verdict> {
             "the fault is not named: {view:?}"
         );
         ensure!(metric(node, "trunkline_policy_faulty")? == 1, "the metric");
-        passed(format!("{restored}; {without}; named: {faults}"))
+        passed(format!("{audit}; {restored}; {without}; named: {faults}"))
     })
 }
 

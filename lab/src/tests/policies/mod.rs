@@ -7,10 +7,12 @@
 //! kube     every kind of peer, port, tier and direction
 //! tap      marked packets that arrive in a namespace
 //! order    packets during starts of pods, deaths of the agent and edits of policies
+//! audit    who may set the audit mode, and its effect
 //! faults   rules that vanish, an absent API server, policies that this version cannot read
 //! standalone  policies in a folder of manifests, without an API server
 //! ```
 
+mod audit;
 mod faults;
 mod kube;
 mod order;

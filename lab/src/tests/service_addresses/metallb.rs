@@ -466,13 +466,23 @@ impl Migration<'_> {
 struct Recorder(Daemon);
 
 impl Recorder {
-    /// Checks every version: no Service ever had another address than now. Only the one that the page
-    /// creates again was without an address meanwhile. Returns the number of versions.
+    /// Waits until the watch has written the last version of every Service, and checks every version:
+    /// no Service ever had another address than now. Only the one that the page creates again was
+    /// without an address meanwhile. Returns the number of versions.
     fn check(mut self, all: &Addresses) -> Result<usize> {
-        self.0.still_running()?;
         let log = self.0.log().to_owned();
+        self.0.wait_while_running("the watch to write every Service", PATIENCE, || {
+            let (known, versions) = Self::known(&std::fs::read_to_string(&log)?, all)?;
+            Ok(if known == *all { Seen::Yes(versions) } else { Seen::NotYet(format!("{known:?}")) })
+        })
+    }
+
+    /// The last address of each of these Services, and the number of their versions.
+    fn known(log: &str, all: &Addresses) -> Result<(Addresses, usize)> {
         let (mut known, mut versions) = (Addresses::new(), 0);
-        for line in std::fs::read_to_string(&log)?.lines() {
+        // The last line may be incomplete.
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        for line in whole.lines() {
             let Some((name, has)) = line.split_once(' ') else { continue };
             let name = name.strip_prefix("default/").unwrap_or(name);
             if !all.contains_key(name) {
@@ -487,7 +497,6 @@ impl Recorder {
                 None => drop(known.insert(name.to_owned(), has)),
             }
         }
-        ensure!(known == *all, "the watch saw {known:?} instead of {all:?}");
-        Ok(versions)
+        Ok((known, versions))
     }
 }
