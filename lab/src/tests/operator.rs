@@ -13,12 +13,12 @@ use trunkline_api::control::{
     DrainPhase, DrainStatus, Event, EventKind, Events, PeerDone, PeerState, Severity,
 };
 
-use super::bed::{PATIENCE, lab};
+use super::bed::{Bed, PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
 use crate::client;
 use crate::cni::{self, Sandbox};
 use crate::host::Host;
-use crate::pinger::{Flow, Pinger};
+use crate::pinger::{Flow, FlowResult, Pinger};
 use crate::routers;
 use crate::shell::{Seen, wait_for};
 
@@ -188,6 +188,8 @@ spec:
     cidr: 10.203.0.0/24
 ";
 const DRAINED: &str = "node1a";
+/// The addresses of the drained node to the ToRs of its rack.
+const LEAVING_BY: [&str; 2] = ["10.11.0.11", "10.12.0.11"];
 /// The other node is in the same rack, because then the ToRs have both paths. Over a spine, a ToR
 /// would first have to detect that the other ToR has lost its path too. Until then packets would
 /// loop, whichever node is drained.
@@ -229,8 +231,8 @@ fn drain(context: &Context) -> Result<Verdict> {
             }
             anyhow::Ok(())
         };
-        let (leaving_by, other_by) = (["10.11.0.11", "10.12.0.11"], ["10.11.0.12", "10.12.0.12"]);
-        lead_to(leaving_by, true)?;
+        let other_by = ["10.11.0.12", "10.12.0.12"];
+        lead_to(LEAVING_BY, true)?;
         lead_to(other_by, true)?;
 
         // The test needs several flows. Their paths then use both ToRs and both nodes.
@@ -240,27 +242,39 @@ fn drain(context: &Context) -> Result<Verdict> {
             cni::add(bed.fabric, &cni::trunkline(Some("global")), &pod)?;
             flows.push(Flow { name: format!("{name} on {node} to {ANYCAST}"), from: pod.ns, to: anycast });
         }
-        let mut pinger = Pinger::start(flows, Duration::from_millis(5))?;
-        pinger.settle(PATIENCE)?;
-
         let leaving = bed.host(DRAINED)?;
         let text = "new disk, back at five";
-        let status: DrainStatus = client::ask(leaving, &["drain", "--wait", "--message", text])?;
-        ensure!(status.phase == DrainPhase::Drained && status.faults.is_empty(), "{status:?}");
-        ensure!(status.prefixes > 0, "{status:?}");
-        pinger.wait_sent(200, PATIENCE)?;
-        let outcomes = pinger.finish()?;
-        let sent: usize = outcomes.iter().map(|o| o.sent).sum();
-        for outcome in &outcomes {
+        let measure = || -> Result<(DrainStatus, Vec<FlowResult>)> {
+            let mut pinger = Pinger::start(flows.clone(), Duration::from_millis(5))?;
+            pinger.settle(PATIENCE)?;
+            let status: DrainStatus = client::ask(leaving, &["drain", "--wait", "--message", text])?;
+            ensure!(status.phase == DrainPhase::Drained && status.faults.is_empty(), "{status:?}");
+            ensure!(status.prefixes > 0, "{status:?}");
+            pinger.wait_sent(200, PATIENCE)?;
+            Ok((status, pinger.finish()?))
+        };
+        let mut disturbed = 0;
+        let (status, sent) = loop {
+            let before = other_losses(bed)?;
+            let (status, outcomes) = measure()?;
+            let Some(outcome) = outcomes.iter().find(|outcome| !outcome.lost.is_empty()) else {
+                break (status, outcomes.iter().map(|outcome| outcome.sent).sum::<usize>());
+            };
+            // On a busy machine a router can stand still for longer than the 150 ms of its BFD sessions.
+            // Packets are lost then, whatever the node does, and the drain is measured again.
             ensure!(
-                outcome.lost.is_empty(),
+                other_losses(bed)? > before && disturbed < 2,
                 "{}: {} of {} lost",
                 outcome.name,
                 outcome.lost.len(),
                 outcome.sent
             );
-        }
-        lead_to(leaving_by, false)?;
+            disturbed += 1;
+            client::ask::<DrainStatus>(leaving, &["undrain"])?;
+            client::wait_established(leaving, PATIENCE)?;
+            lead_to(LEAVING_BY, true)?;
+        };
+        lead_to(LEAVING_BY, false)?;
         routers::wait_logged(bed.host("tor1a")?, text, PATIENCE)?;
         let idle = |node: &Host| -> Result<bool> {
             let peers = client::peers(node)?;
@@ -285,7 +299,24 @@ fn drain(context: &Context) -> Result<Verdict> {
         client::ask::<DrainStatus>(leaving, &["undrain"])?;
         client::wait_established(leaving, PATIENCE)?;
         cni::add(bed.fabric, &cni::trunkline(Some("global")), &late)?;
-        lead_to(leaving_by, true)?;
-        passed(format!("0 of {sent} lost, {} prefixes withdrawn and advertised again", status.prefixes))
+        lead_to(LEAVING_BY, true)?;
+        passed(format!(
+            "0 of {sent} lost, {} prefixes withdrawn and advertised again; {disturbed} times measured again, after \
+             the loss of another session",
+            status.prefixes
+        ))
+    })
+}
+
+/// Lost sessions of the ToRs since the start of the lab, except those with the drained node.
+fn other_losses(bed: &Bed<'_>) -> Result<usize> {
+    ["tor1a", "tor1b", "tor2a", "tor2b"].iter().try_fold(0, |sum, tor| {
+        let log = bed.host(tor)?.sh("cat /var/log/frr/frr.log")?;
+        let lost = |line: &&str| {
+            let neighbour =
+                line.split("%ADJCHANGE: neighbor ").nth(1).and_then(|rest| rest.split('(').next());
+            line.contains(" Down ") && neighbour.is_some_and(|address| !LEAVING_BY.contains(&address))
+        };
+        Ok(sum + log.lines().filter(lost).count())
     })
 }
