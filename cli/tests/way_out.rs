@@ -235,6 +235,7 @@ fn default_route_follows_the_routers_default_routes() {
             "{way:?}"
         );
         assert_eq!(way.left_out[0].cause, trunkline_api::control::ExclusionCause::Withdrawn);
+        within("an event", || !texts(&host, EventKind::NextHopOut).is_empty());
         let out = texts(&host, EventKind::NextHopOut);
         assert_eq!(
             out,
@@ -262,6 +263,8 @@ fn default_route_follows_the_routers_default_routes() {
         // peers.
         one.default.send(false).unwrap();
         leaves_by(&both, &both);
+        // The event follows the kernel's change.
+        within("an event", || !texts(&host, EventKind::DefaultLost).is_empty());
         let lost = texts(&host, EventKind::DefaultLost);
         assert_eq!(lost.len(), 1, "{lost:?}");
         assert!(
