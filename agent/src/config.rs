@@ -156,6 +156,20 @@ pub struct KernelLimitsConfig {
     pub ipv6_routes: u32,
 }
 
+impl KernelLimitsConfig {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        const MOST: u32 = 1 << 24;
+        for (field, value) in
+            [("kernelLimits.neighbours", self.neighbours), ("kernelLimits.ipv6Routes", self.ipv6_routes)]
+        {
+            if value > MOST {
+                return Err((field, format!("{value} is out of range: write 0 to {MOST}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// hybridnet's values.
 impl Default for KernelLimitsConfig {
     fn default() -> Self {
@@ -415,6 +429,7 @@ impl Config {
         self.services.check()?;
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
+        self.kernel_limits.check()?;
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
             return Err((
                 "drain.followCordon",
