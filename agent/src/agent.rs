@@ -143,10 +143,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let node = config.node_name();
     let cluster = match config.source {
         SourceKind::Manifests => None,
-        SourceKind::Kube => {
-            let selector = config.pod_label_selector.parse().context("podLabelSelector")?;
-            Some(source::kube::parts(&node, config.kube.connect().await?, selector))
-        }
+        SourceKind::Kube => Some(source::kube::parts(&node, config.kube.connect().await?)),
     };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

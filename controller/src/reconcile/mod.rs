@@ -22,7 +22,6 @@ pub mod plan;
 pub mod pod;
 pub mod quota;
 pub mod recover;
-pub mod retention;
 pub mod subnet;
 
 use std::future::Future;

@@ -12,14 +12,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use jiff::Timestamp;
-use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
-use trunkline_api::resources::{Network, Retention};
+use trunkline_api::pod::{IpFamily, extra_prefixes};
+use trunkline_api::resources::Network;
 use trunkline_api::validate::Fault;
 
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::recover::{self, NotRecovered, RefusedReport};
-use super::retention::{Amendment, Expired};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::selection::{PlaceError, Policy, Selection, place, select};
@@ -41,10 +39,6 @@ pub enum Plan {
     },
     /// Create or bind these IPInstances.
     Assign(Box<AssignPlan>),
-    /// Delete these IPInstances, whose retention is over.
-    Expire(Vec<Expired>),
-    /// Change these IPInstances as their retention requires.
-    Amend(Vec<Amendment>),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
@@ -76,8 +70,6 @@ pub struct AssignPlan {
     /// The additional prefixes that the pod names. Its node's agent ignores prefixes that the
     /// Network does not allow.
     pub extra_prefixes: BTreeSet<IpNet>,
-    /// How long its addresses are retained, by its annotation.
-    pub retention: Option<Retention>,
 }
 
 /// The reason why a pod gets no address. Its text is the text of the pod's event, with the fault
@@ -115,15 +107,8 @@ impl AllocationRefusal {
 
 impl ControllerState {
     /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
-    /// 24 bits of `random`; `now` decides about retained addresses.
-    pub fn plan_pod(
-        &mut self,
-        key: &Key,
-        policy: &Policy,
-        random: u32,
-        now: Timestamp,
-    ) -> Result<Plan, AllocationRefusal> {
-        self.resume_expired(key);
+    /// 24 bits of `random`.
+    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, AllocationRefusal> {
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         term.waiting.remove(key);
         let pod = self.cluster.pod(key);
@@ -136,7 +121,6 @@ impl ControllerState {
             // An annotation that became unreadable later must not block addresses that were already
             // set aside.
             let extra_prefixes = named(key, &pod).unwrap_or_default();
-            let retention = retention_of(key, &pod).unwrap_or_default();
             return Ok(Plan::Assign(Box::new(AssignPlan {
                 pod,
                 release,
@@ -145,7 +129,6 @@ impl ControllerState {
                 family,
                 stateful,
                 extra_prefixes,
-                retention,
             })));
         }
         let instances = self.cluster.instances_of_pod(key);
@@ -155,7 +138,7 @@ impl ControllerState {
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
         Ok(match decision {
-            Decision::Nothing => self.plan_retention(key, policy, now),
+            Decision::Nothing => Plan::Nothing,
             Decision::Release(keys) => Plan::Release(existing(keys)),
             Decision::Retain { keep, remove_finalizer } => Plan::Retain {
                 keep: existing(keep),
@@ -190,8 +173,7 @@ impl ControllerState {
                 let network_type =
                     self.cluster.network(network).map_or(policy.network_type, |known| known.network_type());
                 let network = Some(network.to_string());
-                let subnets = SubnetNames::default();
-                Selection { network, subnets, network_type, family: *family, retained: true }
+                Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
             }
             AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
                 let metadata = &pod.networking;
@@ -200,7 +182,6 @@ impl ControllerState {
             }
         };
         let extra_prefixes = named(key, &pod)?;
-        let retention = retention_of(key, &pod)?;
         let network = match place(&self.cluster, &selection, &decision.node) {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
@@ -213,22 +194,19 @@ impl ControllerState {
             }
             AddressSelector::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
         };
-        let recovered = matches!(decision.selector, AddressSelector::Recover(_));
-        let subnets: Vec<String> = selection.subnets.iter().cloned().collect();
         let request = AddressRequest {
             namespace: &key.namespace,
             network: network.name(),
             family: requested,
-            subnets: &subnets,
+            subnets: &selection.subnets,
             addresses,
             own,
             mac: decision.mac,
-            recovered,
         };
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
-        if recovered {
+        if matches!(decision.selector, AddressSelector::Recover(_)) {
             let known = |address| term.ipam.look_up(address);
-            match recover::check(&key.namespace, &pod, &selection, network.name(), known) {
+            match recover::check(&pod, &selection, network.name(), known) {
                 Ok(()) => {}
                 Err(NotRecovered::Foreign) => {
                     tracing::debug!(pod = %key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
@@ -239,14 +217,11 @@ impl ControllerState {
         }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
-            Err(error) => {
-                if let AllocateError::Exhausted { full, .. } = &error {
-                    for subnet in full {
-                        term.starving.entry(Arc::clone(subnet)).or_default().push(key);
-                    }
-                }
+            Err(error @ AllocateError::Exhausted { .. }) => {
+                term.starving.entry(network.name().into()).or_default().push(key);
                 return Err(self.wait(key, error.into()));
             }
+            Err(error) => return Err(self.wait(key, error.into())),
         };
         for assigned in &granted.addresses {
             term.queues.subnets.add(Arc::clone(&assigned.subnet));
@@ -261,7 +236,6 @@ impl ControllerState {
             family,
             stateful,
             extra_prefixes,
-            retention,
         })))
     }
 
@@ -276,11 +250,6 @@ impl ControllerState {
 /// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, AllocationRefusal> {
     extra_prefixes(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
-}
-
-/// The retention that a pod names.
-fn retention_of(key: &Key, pod: &PodRow) -> Result<Option<Retention>, AllocationRefusal> {
-    retention(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
 }
 
 /// The families of these addresses.
