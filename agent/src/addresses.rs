@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::pod::SubnetNames;
 use trunkline_api::resources;
 use trunkline_datapath::naming::default_mac;
 
@@ -50,8 +51,9 @@ impl Addresses {
             Addresses::Local => {
                 let address_request = AddressRequest {
                     network: request.wanted.network.clone(),
-                    subnets: request.wanted.subnets.clone(),
+                    subnets: subnets(&request.wanted.subnets)?,
                     addresses: request.wanted.addresses.clone(),
+                    namespace: pod.namespace.clone(),
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
@@ -102,7 +104,11 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
     let wanted = &request.wanted;
     let has =
         |address: &std::net::IpAddr| given.addresses.iter().any(|assigned| assigned.address == *address);
-    let from = |subnet: &String| given.addresses.iter().any(|assigned| assigned.subnet == *subnet);
+    // Of several subnets in order of preference, the controller has used one.
+    let from = |subnets: &String| {
+        let mut named = subnets.split(',').map(str::trim);
+        named.any(|subnet| given.addresses.iter().any(|assigned| assigned.subnet == subnet))
+    };
     let what = if wanted.network.as_ref().is_some_and(|network| *network != given.network) {
         "network"
     } else if !wanted.subnets.iter().all(from) {
@@ -123,6 +129,15 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
              the controller decides. Remove it from the CNI configuration, and annotate the pod"
         ),
     ))
+}
+
+/// The subnets of the request: one list, or an IPv4 list and an IPv6 list.
+fn subnets(lists: &[String]) -> Result<SubnetNames, Failure> {
+    if lists.is_empty() {
+        return Ok(SubnetNames::default());
+    }
+    SubnetNames::read(&lists.join("/"))
+        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("subnet: {error}")))
 }
 
 /// The MAC address from the CNI configuration.

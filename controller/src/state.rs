@@ -16,11 +16,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
+use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
 use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
-use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
+use crate::ipam::{
+    AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
+};
 use crate::metrics::Metrics;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
@@ -70,6 +72,8 @@ pub struct ControllerState {
     pub term: Option<Term>,
     /// Rows and addresses of Services. Only the leader has them, and no pod waits for them.
     pub services: ServiceState,
+    /// The pods that get addresses.
+    pub pod_selector: LabelSelector,
     /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Objects that request an unsupported feature. Only the leader has them.
@@ -144,8 +148,8 @@ pub struct Term {
     /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
     /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// The pods in `waiting` for which no address was free, by network. The first pod of a
-    /// network's queue gets the next free address.
+    /// The pods in `waiting` for which no address was free, by each full subnet that they could use.
+    /// The first waiting pod of a subnet's queue gets the next free address.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
@@ -203,14 +207,16 @@ impl Term {
         self.starving.clear();
     }
 
-    fn address_is_free(&mut self, network: &Arc<str>) {
-        let Some(pods) = self.starving.get_mut(network) else { return };
-        if let Some(key) = pods.pop() {
-            self.waiting.remove(&key);
-            self.queues.pods.add(key);
-        } else {
-            self.starving.remove(network);
+    fn address_is_free(&mut self, subnet: &Arc<str>) {
+        let Some(pods) = self.starving.get_mut(subnet) else { return };
+        while let Some(key) = pods.pop() {
+            // A pod that got an address of another subnet is still in this queue.
+            if self.waiting.remove(&key) {
+                self.queues.pods.add(key);
+                return;
+            }
         }
+        self.starving.remove(subnet);
     }
 
     fn count_changed(&self, row: &InstanceRow) {
@@ -272,6 +278,7 @@ fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, ValueError> {
         reserved: range.reserved,
         excluded: range.excluded,
         private: subnet.is_private(),
+        access: subnet.access(),
     })
 }
 
@@ -406,6 +413,7 @@ impl ControllerState {
         let subnet = Arc::new(subnet);
         let old = self.cluster.set_subnet(name, Arc::clone(&subnet));
         let same_spec = old.as_ref().is_some_and(|old| old.spec == subnet.spec);
+        let old_retention = old.as_ref().and_then(|old| old.retention());
         if !same_spec {
             self.services.pools_changed();
         }
@@ -414,9 +422,24 @@ impl ControllerState {
             return;
         }
         term.set_subnet(&subnet);
+        if old_retention != subnet.retention() {
+            self.retention_changed(name);
+        }
+        let Some(term) = &mut self.term else { return };
         term.queues.subnets.add(Arc::clone(name));
         term.queues.networks.add(subnet.spec.network.as_str().into());
         self.retry_silent();
+    }
+
+    /// Queues the pods' names of a subnet's addresses, because their retention may have changed.
+    fn retention_changed(&self, subnet: &str) {
+        let Some(term) = &self.term else { return };
+        for (address, namespace) in term.ipam.holders(subnet) {
+            let key = Key::new(Arc::clone(namespace), instance_name(address));
+            if let Some(pod) = self.cluster.instance(&key).and_then(|row| row.pod_key(&key)) {
+                term.queues.pods.add(pod);
+            }
+        }
     }
 
     /// Retries subnets that are not served, the oldest first, after another subnet was changed or
@@ -594,7 +617,7 @@ impl ControllerState {
         if let Some(pod) = row.pod_key(key) {
             term.queues.pods.add(pod);
         }
-        term.address_is_free(&row.network);
+        term.address_is_free(&row.subnet);
     }
 }
 

@@ -1,4 +1,4 @@
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::{AttachmentKind, SubnetAccess};
 
 use super::*;
 use crate::ipam::store::tests::{Disk, key};
@@ -14,6 +14,7 @@ fn pool(cidr: &str) -> Pool {
         reserved: Vec::new(),
         excluded: Vec::new(),
         private: false,
+        access: SubnetAccess::default(),
     })
     .unwrap()
 }

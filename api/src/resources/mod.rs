@@ -29,6 +29,7 @@ mod naming;
 mod network;
 mod node_services;
 mod nodeinfo;
+mod retention;
 mod selector;
 mod service_address;
 mod service_advertisement;
@@ -55,11 +56,15 @@ pub use node_services::{
     NodeServicesStatus,
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
-pub use selector::{LabelSelector, Operator, Requirement};
+pub use retention::Retention;
+pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
 pub use service_advertisement::{
     AggregationLength, NodeAction, ServiceAdvertisement, ServiceAdvertisementSpec,
     ServiceAdvertisementStatus, Weights,
 };
 pub use service_pool::{L2Settings, PoolMode, ServicePool, ServicePoolSpec, ServicePoolStatus};
-pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
+pub use subnet::{
+    AddressRange, IpVersion, ParsedRange, Subnet, SubnetAccess, SubnetConfig, SubnetRefusal, SubnetSpec,
+    SubnetStatus,
+};

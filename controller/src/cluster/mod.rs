@@ -12,6 +12,7 @@ mod row;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -85,6 +86,14 @@ impl Cluster {
     /// Names of a network's subnets, in order, including those with a deletion timestamp.
     pub fn subnets_of(&self, network: &str) -> impl Iterator<Item = &Arc<str>> {
         self.subnets_of.get(network).into_iter().flatten()
+    }
+
+    /// The subnet of a network whose range contains an address.
+    pub fn subnet_with(&self, network: &str, address: IpAddr) -> Option<&Arc<Subnet>> {
+        self.subnets_of(network).filter_map(|name| self.subnet(name)).find(|subnet| {
+            let range = subnet.spec.range.parse();
+            range.is_ok_and(|range| (range.first..=range.last).contains(&address))
+        })
     }
 
     /// A node.

@@ -12,12 +12,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use trunkline_api::pod::{IpFamily, extra_prefixes};
-use trunkline_api::resources::Network;
+use jiff::Timestamp;
+use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
+use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
 
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::recover::{self, NotRecovered, RefusedReport};
+use super::retention::{Amendment, Expired};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::selection::{PlaceError, Policy, Selection, place, select};
@@ -39,6 +41,10 @@ pub enum Plan {
     },
     /// Create or bind these IPInstances.
     Assign(Box<AssignPlan>),
+    /// Delete these IPInstances, whose retention is over.
+    Expire(Vec<Expired>),
+    /// Change these IPInstances as their retention requires.
+    Amend(Vec<Amendment>),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
@@ -70,6 +76,8 @@ pub struct AssignPlan {
     /// The additional prefixes that the pod names. Its node's agent ignores prefixes that the
     /// Network does not allow.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// How long its addresses are retained, by its annotation.
+    pub retention: Option<Retention>,
 }
 
 /// The reason why a pod gets no address. Its text is the text of the pod's event, with the fault
@@ -107,8 +115,15 @@ impl AllocationRefusal {
 
 impl ControllerState {
     /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
-    /// 24 bits of `random`.
-    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, AllocationRefusal> {
+    /// 24 bits of `random`; `now` decides about retained addresses.
+    pub fn plan_pod(
+        &mut self,
+        key: &Key,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Result<Plan, AllocationRefusal> {
+        self.resume_expired(key);
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         term.waiting.remove(key);
         let pod = self.cluster.pod(key);
@@ -121,6 +136,7 @@ impl ControllerState {
             // An annotation that became unreadable later must not block addresses that were already
             // set aside.
             let extra_prefixes = named(key, &pod).unwrap_or_default();
+            let retention = retention_of(key, &pod).unwrap_or_default();
             return Ok(Plan::Assign(Box::new(AssignPlan {
                 pod,
                 release,
@@ -129,6 +145,7 @@ impl ControllerState {
                 family,
                 stateful,
                 extra_prefixes,
+                retention,
             })));
         }
         let instances = self.cluster.instances_of_pod(key);
@@ -138,7 +155,7 @@ impl ControllerState {
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
         Ok(match decision {
-            Decision::Nothing => Plan::Nothing,
+            Decision::Nothing => self.plan_retention(key, policy, now),
             Decision::Release(keys) => Plan::Release(existing(keys)),
             Decision::Retain { keep, remove_finalizer } => Plan::Retain {
                 keep: existing(keep),
@@ -173,7 +190,8 @@ impl ControllerState {
                 let network_type =
                     self.cluster.network(network).map_or(policy.network_type, |known| known.network_type());
                 let network = Some(network.to_string());
-                Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
+                let subnets = SubnetNames::default();
+                Selection { network, subnets, network_type, family: *family, retained: true }
             }
             AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
                 let metadata = &pod.networking;
@@ -182,6 +200,7 @@ impl ControllerState {
             }
         };
         let extra_prefixes = named(key, &pod)?;
+        let retention = retention_of(key, &pod)?;
         let network = match place(&self.cluster, &selection, &decision.node) {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
@@ -194,19 +213,22 @@ impl ControllerState {
             }
             AddressSelector::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
         };
+        let recovered = matches!(decision.selector, AddressSelector::Recover(_));
+        let subnets: Vec<String> = selection.subnets.iter().cloned().collect();
         let request = AddressRequest {
             namespace: &key.namespace,
             network: network.name(),
             family: requested,
-            subnets: &selection.subnets,
+            subnets: &subnets,
             addresses,
             own,
             mac: decision.mac,
+            recovered,
         };
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
-        if matches!(decision.selector, AddressSelector::Recover(_)) {
+        if recovered {
             let known = |address| term.ipam.look_up(address);
-            match recover::check(&pod, &selection, network.name(), known) {
+            match recover::check(&key.namespace, &pod, &selection, network.name(), known) {
                 Ok(()) => {}
                 Err(NotRecovered::Foreign) => {
                     tracing::debug!(pod = %key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
@@ -217,11 +239,14 @@ impl ControllerState {
         }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
-            Err(error @ AllocateError::Exhausted { .. }) => {
-                term.starving.entry(network.name().into()).or_default().push(key);
+            Err(error) => {
+                if let AllocateError::Exhausted { full, .. } = &error {
+                    for subnet in full {
+                        term.starving.entry(Arc::clone(subnet)).or_default().push(key);
+                    }
+                }
                 return Err(self.wait(key, error.into()));
             }
-            Err(error) => return Err(self.wait(key, error.into())),
         };
         for assigned in &granted.addresses {
             term.queues.subnets.add(Arc::clone(&assigned.subnet));
@@ -236,6 +261,7 @@ impl ControllerState {
             family,
             stateful,
             extra_prefixes,
+            retention,
         })))
     }
 
@@ -250,6 +276,11 @@ impl ControllerState {
 /// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, AllocationRefusal> {
     extra_prefixes(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
+}
+
+/// The retention that a pod names.
+fn retention_of(key: &Key, pod: &PodRow) -> Result<Option<Retention>, AllocationRefusal> {
+    retention(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
 }
 
 /// The families of these addresses.

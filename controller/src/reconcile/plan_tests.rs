@@ -4,13 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::NetworkType;
+use trunkline_api::resources::{LabelSelector, NetworkType};
 
 use super::{AllocationRefusal, AssignPlan, Plan};
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
+use crate::reconcile::retention::Ownership;
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
@@ -21,6 +23,7 @@ fn policy() -> Policy {
         network_type: NetworkType::Underlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        pod_selector: LabelSelector::default(),
     }
 }
 
@@ -66,6 +69,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         uid: "uid".into(),
         node: Some(node.into()),
         host_network: false,
+        selected: true,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),
@@ -79,13 +83,18 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
     }
 }
 
+/// The time of all plans.
+fn now() -> Timestamp {
+    Timestamp::from_second(1_767_225_600).unwrap()
+}
+
 fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
 fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, AllocationRefusal> {
     state.set_pod(&key(name), pod);
-    state.plan_pod(&key(name), &policy(), 1)
+    state.plan_pod(&key(name), &policy(), 1, now())
 }
 
 fn assignment(plan: Result<Plan, AllocationRefusal>) -> AssignPlan {
@@ -115,6 +124,9 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             pod_uid: Arc::clone(&assignment.pod.uid),
             owner: assignment.pod.owner.clone(),
             family: Some(assignment.family),
+            outlives_owner: false,
+            retention: None,
+            retained_since: None,
             deleting: false,
             finalizer: Some(0),
         };
@@ -245,8 +257,57 @@ fn waiting_pod_gets_the_next_free_address() {
         "the pod is queued and \
         no longer waits"
     );
-    let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
+    let given = assignment(state.plan_pod(&key("both"), &policy(), 1, now()));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
+}
+
+#[test]
+fn released_address_wakes_a_pod_that_may_use_its_subnet() {
+    let mut state = state();
+    for (name, cidr, namespaces) in
+        [("one", "10.1.0.0/24", json!([])), ("two", "10.2.0.0/24", json!(["shop"]))]
+    {
+        let address = cidr.replace("0/24", "1");
+        let range = json!({"version": "4", "cidr": cidr, "start": address, "end": address});
+        let config = json!({"private": true, "allowedNamespaces": namespaces});
+        let spec = json!({"network": "rack", "range": range, "config": config});
+        state.set_subnet(&name.into(), manifest("Subnet", name, spec));
+    }
+    let named = |subnets| pod("n1", "ReplicaSet", &[(annotation::SPECIFIED_SUBNET, subnets)]);
+    let first = assignment(plan(&mut state, "first", named("two,one")));
+    assert_eq!(addresses(&first), ["10.1.0.1/24"], "subnet two is for another namespace");
+    answered(&mut state, "first", &first);
+    for name in ["a", "b", "c"] {
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
+    }
+    for (name, wanted) in
+        [("d", pod("n1", "ReplicaSet", &[])), ("e", named("two,one")), ("f", named("rack-v4,one"))]
+    {
+        assert!(plan(&mut state, name, wanted).is_err(), "{name}");
+    }
+    let error = plan(&mut state, "g", named("two")).unwrap_err();
+    assert_eq!(error.reason(), "address");
+    let waiting = |state: &ControllerState| -> Vec<String> {
+        let waiting = &state.term.as_ref().unwrap().waiting;
+        let mut names: Vec<String> = waiting.iter().map(|key| key.name.to_string()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(waiting(&state), ["d", "e", "f", "g"]);
+    // The first pod in the queue waits for another subnet.
+    state.remove_instance(&instance("10.1.0.1".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["d", "f", "g"]);
+    state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["f", "g"]);
+    state.remove_instance(&instance("10.0.0.3".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["g"]);
+    // A change of the subnet helps the pods that it refused.
+    let range = json!({"version": "4", "cidr": "10.2.0.0/24", "start": "10.2.0.1", "end": "10.2.0.1"});
+    let open = json!({"network": "rack", "range": range, "config": {"private": true}});
+    state.set_subnet(&"two".into(), manifest("Subnet", "two", open));
+    assert!(waiting(&state).is_empty());
+    assert_eq!(addresses(&assignment(state.plan_pod(&key("g"), &policy(), 1, now()))), ["10.2.0.1/24"]);
 }
 
 #[test]
@@ -286,7 +347,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
-    let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
+    let given = assignment(state.plan_pod(&key("d"), &policy(), 2, now()));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is still in use");
 }
 
@@ -296,7 +357,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
     let first = assignment(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
     answered(&mut state, "web-0", &first);
     state.remove_pod(&key("web-0"));
-    match state.plan_pod(&key("web-0"), &policy(), 2) {
+    match state.plan_pod(&key("web-0"), &policy(), 2, now()) {
         Ok(Plan::Retain { keep, remove_finalizer: None }) => assert_eq!(keep.len(), 1),
         other => panic!("{other:?}"),
     }
@@ -325,14 +386,14 @@ fn unanswered_write_is_repeated_or_settled() {
     let mut state = state();
     let first = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
     unanswered(&mut state, &first);
-    let second = assignment(state.plan_pod(&key("p"), &policy(), 2));
+    let second = assignment(state.plan_pod(&key("p"), &policy(), 2, now()));
     assert_eq!(
         second.granted, first.granted,
         "the same request again: a create of the same name allocates no second address"
     );
     unanswered(&mut state, &first);
     state.remove_pod(&key("p"));
-    assert!(matches!(state.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
+    assert!(matches!(state.plan_pod(&key("p"), &policy(), 3, now()), Ok(Plan::Settle(_))));
 }
 
 /// A running pod, with the address that its kubelet reports.
@@ -383,4 +444,143 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     state.cluster.instances.begin();
     state.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
     assert_eq!(state.cluster.instance(&at).unwrap().node, None);
+}
+
+/// State with a retained address of `web-0`, and the state of its row.
+fn retained(
+    state: &mut ControllerState,
+    annotations: &[(&str, &str)],
+    change: impl Fn(&mut InstanceRow),
+) -> Key {
+    let given = assignment(plan(state, "web-0", pod("n1", "StatefulSet", annotations)));
+    answered(state, "web-0", &given);
+    state.remove_pod(&key("web-0"));
+    let instance = instance(given.granted.addresses[0].address.addr());
+    let row = state.cluster.instance(&instance).unwrap().clone();
+    let mut row = InstanceRow { node: None, pod_uid: "".into(), version: 2, ..row };
+    row.retained_since = Some(now());
+    change(&mut row);
+    state.set_instance(&instance, row);
+    instance
+}
+
+fn set_retention(state: &mut ControllerState, retention: &str) {
+    let range = json!({"version": "4", "cidr": "10.0.0.0/24", "start": "10.0.0.1", "end": "10.0.0.3"});
+    let spec = json!({"network": "rack", "range": range, "config": {"retention": retention}});
+    state.set_subnet(&"rack-v4".into(), manifest("Subnet", "rack-v4", spec));
+}
+
+fn later(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+#[test]
+fn retained_address_is_released_when_its_time_is_over() {
+    let outlives = |row: &mut InstanceRow| row.outlives_owner = true;
+    for (case, subnet, own, seconds, over) in [
+        ("no retention", "", None, 1 << 36, false),
+        ("the subnet's, not over", "72h", None, 259_199, false),
+        ("the subnet's, over", "72h", None, 259_200, true),
+        ("never", "never", None, 1 << 36, false),
+        ("the pod's before the subnet's: longer", "1h", Some("2h"), 3_600, false),
+        ("the pod's before the subnet's: shorter", "2h", Some("1h"), 3_600, true),
+        ("the pod's before the subnet's: never", "1h", Some("never"), 1 << 36, false),
+        ("only the pod's", "", Some("10s"), 10, true),
+        ("the end of time", "999999d", None, 1 << 35, false),
+    ] {
+        let mut state = state();
+        set_retention(&mut state, subnet);
+        let own = own.map(|own| own.parse().unwrap());
+        let key_of = retained(&mut state, &[], |row| {
+            row.retention = own;
+            row.outlives_owner = !subnet.is_empty() || own.is_some();
+        });
+        match state.plan_pod(&key("web-0"), &policy(), 1, later(seconds)) {
+            Ok(Plan::Nothing) => assert!(!over, "{case}"),
+            Ok(Plan::Expire(expired)) => {
+                assert!(over, "{case}");
+                assert_eq!((&expired[0].instance.key, expired[0].version), (&key_of, 2), "{case}");
+            }
+            other => panic!("{case}: {other:?}"),
+        }
+    }
+    // A pod of the name gets its address back, even after the time.
+    let mut state = state();
+    set_retention(&mut state, "1h");
+    retained(&mut state, &[], outlives);
+    state.set_pod(&key("web-0"), PodRow { uid: "next".into(), ..pod("n1", "StatefulSet", &[]) });
+    let given = assignment(state.plan_pod(&key("web-0"), &policy(), 1, later(7_200)));
+    assert!(given.granted.addresses[0].rebind);
+    // A pod that has ended, but still exists, is no pod.
+    let mut state = self::state();
+    set_retention(&mut state, "1h");
+    retained(&mut state, &[], outlives);
+    let over = PodRow { life: PodLifecycle::Over, ..pod("n1", "StatefulSet", &[]) };
+    state.set_pod(&key("web-0"), over);
+    let planned = state.plan_pod(&key("web-0"), &policy(), 1, later(7_200));
+    assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
+}
+
+#[test]
+fn expiring_address_goes_to_no_pod() {
+    let mut state = state();
+    set_retention(&mut state, "1h");
+    let instance = retained(&mut state, &[], |row| row.outlives_owner = true);
+    let expire = |state: &mut ControllerState| state.plan_pod(&key("web-0"), &policy(), 1, later(3_600));
+    assert!(matches!(expire(&mut state), Ok(Plan::Expire(_))));
+    let named = pod(
+        "n1",
+        "StatefulSet",
+        &[(annotation::SPECIFIED_SUBNET, "rack-v4"), (annotation::IP_POOL, "10.0.0.9,10.0.0.1")],
+    );
+    let refusal = plan(&mut state, "other-1", named.clone()).unwrap_err().to_string();
+    assert!(refusal.contains("about to be released, because its retention is over"), "{refusal}");
+    // The deletion failed, and the retention was prolonged: the address is available again.
+    set_retention(&mut state, "never");
+    assert!(matches!(expire(&mut state), Ok(Plan::Nothing)));
+    let given = assignment(plan(&mut state, "other-1", named));
+    assert!(given.granted.addresses[0].rebind);
+    // Now a pod is about to get it.
+    set_retention(&mut state, "1h");
+    assert!(matches!(expire(&mut state), Ok(Plan::Nothing)));
+    state.remove_instance(&instance, 3);
+    assert_eq!(state.term.as_ref().unwrap().ipam.holder("10.0.0.1".parse().unwrap()).unwrap().0, "default");
+}
+
+#[test]
+fn instances_follow_a_change_of_the_retention() {
+    let mut state = state();
+    let instance = retained(&mut state, &[], |row| row.retained_since = None);
+    let planned = |state: &mut ControllerState| match state.plan_pod(&key("web-0"), &policy(), 1, now()) {
+        Ok(Plan::Amend(amendments)) => Some(amendments[0].clone()),
+        Ok(Plan::Nothing) => None,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(planned(&mut state), None);
+    let queued = |state: &mut ControllerState| {
+        let queues = std::mem::replace(&mut state.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
+        queues.pods.depth()
+    };
+    queued(&mut state);
+    set_retention(&mut state, "1h");
+    assert_eq!(queued(&mut state), 1, "the pod's name is queued");
+    let owner = state.cluster.instance(&instance).unwrap().owner.clone().unwrap();
+    let amendment = planned(&mut state).unwrap();
+    assert_eq!(
+        (amendment.starts_clock, amendment.ownership),
+        (true, Some(Ownership::Recorded(owner.clone())))
+    );
+    let row = state.cluster.instance(&instance).unwrap().clone();
+    let row = InstanceRow { retained_since: Some(now()), outlives_owner: true, version: 3, ..row };
+    state.set_instance(&instance, row);
+    assert_eq!(planned(&mut state), None);
+    set_retention(&mut state, "");
+    let amendment = planned(&mut state).unwrap();
+    assert_eq!((amendment.starts_clock, amendment.ownership), (false, Some(Ownership::Owned(owner))));
+    // The next leader finds the clock in the IPInstance.
+    set_retention(&mut state, "1h");
+    state.begin_term(Queues::new(Duration::ZERO));
+    assert_eq!(planned(&mut state), None);
+    let planned = state.plan_pod(&key("web-0"), &policy(), 1, later(3_600));
+    assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
 }

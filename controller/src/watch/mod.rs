@@ -393,8 +393,8 @@ impl Watched for Pod {
 
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
-        let row = PodRow::of(&self, &mut state.cluster.interner);
-        if row.owner.as_ref().is_some_and(is_virtual_machine) {
+        let row = PodRow::of(&self, &state.pod_selector, &mut state.cluster.interner);
+        if row.selected && row.owner.as_ref().is_some_and(is_virtual_machine) {
             state.unsupported.set(Feature::VirtualMachine, &key, &row.uid);
         }
         state.set_pod(&key, row);

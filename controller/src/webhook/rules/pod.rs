@@ -18,6 +18,7 @@
 //! ([`missing`]): otherwise users would look for a mistake in their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -28,9 +29,9 @@ use trunkline_api::names::{
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
 use trunkline_api::pod::{
-    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, refused_prefix,
+    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, ordinal, refused_prefix, retention,
 };
-use trunkline_api::resources::{Network, NetworkType, Subnet};
+use trunkline_api::resources::{IpVersion, Network, NetworkType, Subnet, instance_name};
 use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
@@ -98,6 +99,10 @@ impl NewPod {
         Fault { kind: "Pod", name: self.name.clone(), field: annotation_field(annotation), message }
     }
 
+    fn is_stateful(&self, policy: &Policy) -> bool {
+        self.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind))
+    }
+
     fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
         select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
     }
@@ -112,6 +117,11 @@ pub struct Mutation {
     pub warnings: Vec<String>,
 }
 
+/// Whether a pod gets addresses. All others are admitted as they are.
+pub fn is_selected(pod: &NewPod, policy: &Policy) -> bool {
+    policy.pod_selector.selects(&pod.labels)
+}
+
 /// The annotations and node selector of a pod. A pod with the host's network only gets a toleration
 /// for nodes without a network.
 pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
@@ -120,8 +130,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         mutation.patch.extend(tolerate(pod.tolerations.as_deref()));
         return Ok(mutation);
     }
-    let stateful = pod.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind));
-    let selection = pod.select(cluster, stateful, policy)?;
+    let selection = pod.select(cluster, pod.is_stateful(policy), policy)?;
     let mut stamps = BTreeMap::from([
         (annotation::NETWORK_TYPE.to_owned(), format!("{:?}", selection.network_type)),
         (annotation::IP_FAMILY.to_owned(), selection.family.to_string()),
@@ -131,7 +140,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         stamps.insert(annotation::SPECIFIED_NETWORK.to_owned(), network.clone());
     }
     if !selection.subnets.is_empty() {
-        stamps.insert(annotation::SPECIFIED_SUBNET.to_owned(), selection.subnets.join("/"));
+        stamps.insert(annotation::SPECIFIED_SUBNET.to_owned(), selection.subnets.to_string());
     }
     merge("/metadata/annotations", pod.annotations.as_ref(), &stamps, &mut mutation.patch);
 
@@ -162,8 +171,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
     if !pod.preferences()?.is_empty() {
         for row in &held {
-            let named =
-                |names: &[String], name: &str| names.is_empty() || names.iter().any(|other| other == name);
+            let named = |name: &str| selection.subnets.is_empty() || selection.subnets.contains(name);
             let (field, has, wants) =
                 if selection.network.as_deref().is_some_and(|network| *network != *row.network) {
                     (
@@ -171,8 +179,8 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
                         ("Network", &row.network),
                         selection.network.iter().cloned().collect(),
                     )
-                } else if !named(&selection.subnets, &row.subnet) {
-                    (annotation::SPECIFIED_SUBNET, ("Subnet", &row.subnet), selection.subnets.join("/"))
+                } else if !named(&row.subnet) {
+                    (annotation::SPECIFIED_SUBNET, ("Subnet", &row.subnet), selection.subnets.to_string())
                 } else {
                     continue;
                 };
@@ -186,8 +194,17 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     }
     match Pools::read(&pod.name, pod.annotations()) {
         Err(mut faults) => found.append(&mut faults),
-        Ok(pools) => found.extend(pool_faults(pod, &pools, &selection)),
+        Ok(pools) => {
+            found.extend(pool_faults(pod, &pools, &selection));
+            let own = pod.is_stateful(policy).then(|| pools.addresses(ordinal(&pod.name))).flatten();
+            match own {
+                Some(addresses) => found.extend(address_faults(pod, addresses, cluster, &selection)),
+                None if held.is_empty() => found.extend(subnet_faults(pod, cluster, &selection)),
+                None => {}
+            }
+        }
     }
+    found.extend(retention(&pod.name, pod.annotations()).err().unwrap_or_default());
     match extra_prefixes(&pod.name, pod.annotations()) {
         Err(mut faults) => found.append(&mut faults),
         Ok(prefixes) => found.extend(prefix_fault(pod, &prefixes, &selection, cluster)),
@@ -220,7 +237,7 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
         preferences =
             AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels).ok()?;
     }
-    let subnets = preferences.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
+    let subnets = preferences.subnets.iter().find(|name| cluster.subnet(name).is_none()).cloned();
     let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
     subnets.map(Missing::Subnet).or_else(network)
 }
@@ -263,7 +280,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
         return vec![pod.fault(annotation::IP_POOL, message)];
     }
     let family = selection.family;
-    let fits = |entry: &[std::net::IpAddr]| {
+    let fits = |entry: &[IpAddr]| {
         entry.iter().any(|address| address.is_ipv4()) == family.has_v4()
             && entry.iter().any(|address| address.is_ipv6()) == family.has_v6()
     };
@@ -281,6 +298,59 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
             )
         })
         .collect()
+}
+
+/// The faults of families for which the pod names Subnets and none of them gives it an address. A
+/// full Subnet is no fault, because an address of it may become free.
+fn subnet_faults(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Vec<Fault> {
+    let mut found = Vec::new();
+    for (family, version, wanted) in [
+        (IpFamily::V4, IpVersion::V4, selection.family.has_v4()),
+        (IpFamily::V6, IpVersion::V6, selection.family.has_v6()),
+    ] {
+        let named = selection.subnets.iter().filter_map(|name| cluster.subnet(name));
+        let named: Vec<_> = named.filter(|subnet| subnet.spec.range.version == version).collect();
+        let refusals: Vec<String> = named
+            .iter()
+            .filter_map(|subnet| {
+                let refusal = subnet.access().check(&pod.namespace).err()?;
+                Some(format!("Subnet {} {refusal}", subnet.name()))
+            })
+            .collect();
+        if wanted && !named.is_empty() && refusals.len() == named.len() {
+            let message = format!(
+                "no named Subnet gives the pod an {family} address: {}: name another Subnet, or change spec.config \
+                 of one of them",
+                refusals.join(", ")
+            );
+            found.push(pod.fault(annotation::SPECIFIED_SUBNET, message));
+        }
+    }
+    found
+}
+
+/// The faults of addresses that the pod names and that their Subnets do not give it. An address with
+/// an IPInstance in the pod's namespace is not new: the controller decides about it.
+fn address_faults(
+    pod: &NewPod,
+    addresses: &[IpAddr],
+    cluster: &Cluster,
+    selection: &Selection,
+) -> Vec<Fault> {
+    let Some(network) = &selection.network else { return Vec::new() };
+    let is_new = |address: &&IpAddr| {
+        cluster.instance(&Key::new(pod.namespace.as_str(), instance_name(**address))).is_none()
+    };
+    let refusal = |address: &IpAddr| {
+        let subnet = cluster.subnet_with(network, *address)?;
+        let refusal = subnet.access().check(&pod.namespace).err()?;
+        let message = format!(
+            "{address}: Subnet {} {refusal}: name another address, or change spec.config of the Subnet",
+            subnet.name()
+        );
+        Some(pod.fault(annotation::IP_POOL, message))
+    };
+    addresses.iter().filter(is_new).filter_map(refusal).collect()
 }
 
 /// The fault if the pod names additional source prefixes that its Network does not allow.
@@ -397,6 +467,7 @@ fn tolerate(own: Option<&[Toleration]>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use trunkline_api::names::annotation as a;
+    use trunkline_api::resources::LabelSelector;
 
     use super::super::tests::{expect, instance, network, subnet};
     use super::*;
@@ -408,6 +479,7 @@ mod tests {
             network_type: NetworkType::Underlay,
             retain: true,
             stateful_kinds: vec!["StatefulSet".to_owned()],
+            pod_selector: LabelSelector::default(),
         }
     }
 
@@ -415,7 +487,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
+    /// rack1 (VLAN, subnets v4 and v6, team for Namespace named, and the disabled off and off6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
     /// `plain` has no annotations, `named` names rack1.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();
@@ -439,8 +511,17 @@ mod tests {
             ("v4", "rack1", "4", "10.1.0.0/24"),
             ("v6", "rack1", "6", "2001:db8:1::/112"),
             ("bgp4", "bgp", "4", "10.2.0.0/24"),
+            ("team", "rack1", "4", "10.4.0.0/24"),
+            ("off", "rack1", "4", "10.5.0.0/24"),
+            ("off6", "rack1", "6", "2001:db8:5::/112"),
         ] {
-            let subnet = subnet(name, json!({"network": of, "range": {"version": version, "cidr": cidr}}));
+            let config = match name {
+                "team" => json!({"private": true, "allowedNamespaces": ["named"]}),
+                "off" | "off6" => json!({"disabled": true}),
+                _ => json!({}),
+            };
+            let range = json!({"version": version, "cidr": cidr});
+            let subnet = subnet(name, json!({"network": of, "range": range, "config": config}));
             cluster.set_subnet(&name.into(), Arc::new(subnet));
         }
         for (name, annotations) in
@@ -652,8 +733,28 @@ mod tests {
             (
                 "three subnets",
                 &[(a::SPECIFIED_SUBNET, "v4/v6/bgp4")],
-                "specified-subnet]: `v4/v6/bgp4` is not",
+                "specified-subnet]: `v4/v6/bgp4` does not name Subnets",
             ),
+            ("subnets in order of preference", &[(a::SPECIFIED_SUBNET, "off,v4")], ""),
+            (
+                "subnets of both families in order",
+                &[(a::SPECIFIED_SUBNET, "team,v4/off6,v6"), (a::IP_FAMILY, "DualStack")],
+                "",
+            ),
+            ("an unknown one in a list", &[(a::SPECIFIED_SUBNET, "v4,v9")], "there is no Subnet v9"),
+            (
+                "only disabled and restricted subnets",
+                &[(a::SPECIFIED_SUBNET, "off,team")],
+                "specified-subnet]: no named Subnet gives the pod an IPv4 address: Subnet off is disabled, Subnet team is \
+                 only for Namespaces named, and not for plain",
+            ),
+            (
+                "a disabled subnet of one family",
+                &[(a::SPECIFIED_SUBNET, "v4/off6"), (a::IP_FAMILY, "DualStack")],
+                "no named Subnet gives the pod an IPv6 address: Subnet off6 is disabled",
+            ),
+            ("a retention", &[(a::IP_RETENTION, "72h")], ""),
+            ("no retention", &[(a::IP_RETENTION, "3 days")], "ip-retention]: `3 days` is not a retention"),
             ("no such subnet", &[(a::SPECIFIED_SUBNET, "v9")], "there is no Subnet v9"),
             ("subnets of two networks", &[(a::SPECIFIED_SUBNET, "bgp4/v6")], "name subnets of one network"),
             (
@@ -800,6 +901,46 @@ mod tests {
             subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
         cluster.set_subnet(&"o4".into(), Arc::new(new));
         expect("new subnet", validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()), "");
+    }
+
+    #[test]
+    fn pods_of_another_plugin_are_not_selected() {
+        let policy = Policy { pod_selector: "cni=trunkline".parse().unwrap(), ..policy() };
+        let labelled = |value| NewPod { labels: texts(&[("cni", value)]), ..pod(&[]) };
+        assert!(is_selected(&labelled("trunkline"), &policy));
+        assert!(!is_selected(&labelled("other"), &policy) && !is_selected(&pod(&[]), &policy));
+        assert!(is_selected(&pod(&[]), &Policy { pod_selector: LabelSelector::default(), ..policy }));
+    }
+
+    #[test]
+    fn subnets_are_only_for_their_namespaces() {
+        let mut cluster = cluster();
+        let rack1 = (a::SPECIFIED_NETWORK, "rack1");
+        let in_named = |pod: NewPod| NewPod { namespace: "named".to_owned(), ..pod };
+        let check = |case: &str, cluster: &Cluster, pod: &NewPod, refusal: &str| {
+            expect(case, validate(pod, cluster, &policy()), refusal);
+        };
+        let team = [(a::SPECIFIED_SUBNET, "team")];
+        check("its namespace", &cluster, &in_named(pod(&team)), "");
+        check("another namespace", &cluster, &pod(&team), "and not for plain");
+        let pool = [rack1, (a::IP_POOL, "10.4.0.8")];
+        let refusal = "ip-pool]: 10.4.0.8: Subnet team is only for Namespaces named, and not for plain";
+        check("a named address", &cluster, &stateful(&pool), refusal);
+        check("a named address in its namespace", &cluster, &in_named(stateful(&pool)), "");
+        check("a pool that the controller ignores", &cluster, &pod(&pool), "");
+        let pool = [rack1, (a::IP_POOL, "10.5.0.7,10.5.0.8")];
+        check(
+            "an address of a disabled subnet",
+            &cluster,
+            &stateful(&pool),
+            "10.5.0.7: Subnet off is disabled",
+        );
+        give(&mut cluster, "10.5.0.7/24", "rack1", "off", "web-0");
+        check("its own address", &cluster, &stateful(&pool), "");
+        let off = [(a::SPECIFIED_SUBNET, "off")];
+        check("its retained address", &cluster, &stateful(&off), "");
+        let other = NewPod { name: "web-1".to_owned(), ..stateful(&off) };
+        check("a new address", &cluster, &other, "Subnet off is disabled");
     }
 
     #[test]
