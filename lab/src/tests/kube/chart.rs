@@ -138,6 +138,8 @@ fn chart(context: &Lab) -> Result<Verdict> {
     let usual = render(&[])?;
     for (values, words) in [
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
+        (&["--set", "podLabelSelector=cni=trunkline"], "--pod-label-selector=cni=trunkline"),
+        (&["--set", "podLabelSelector=cni=trunkline"], "podLabelSelector: \"cni=trunkline\""),
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"[::]:9473\""),
         (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),
         (&["--set", "serviceMonitor.enabled=true"], "publishNotReadyAddresses: true"),
