@@ -148,9 +148,12 @@ pub struct Term {
     /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
     /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// The pods in `waiting` for which no address was free, by each full subnet that they could use.
-    /// The first waiting pod of a subnet's queue gets the next free address.
+    /// The pods in `waiting` for which no address was free, by network. The first one that can use the
+    /// subnet of the next free address gets it.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
+    /// The pods that were queued for a free address and are not planned yet, with the network and the
+    /// subnet of the address.
+    pub(crate) woken: HashMap<Key, (Arc<str>, Arc<str>)>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
     pub pending_creates: HashMap<Key, PendingCreate>,
@@ -168,19 +171,34 @@ pub struct Term {
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     order: VecDeque<Key>,
-    all: HashSet<Key>,
+    all: HashMap<Key, WaitsFor>,
+}
+
+/// The subnets of which an address helps a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// One of these.
+    Subnets(Vec<Arc<str>>),
+    /// Any of the network: a pod with both families needs an address of each, and only the first
+    /// missing one is known.
+    Network,
 }
 
 impl WaitQueue {
-    /// Appends a pod, unless it is in the queue already.
-    pub(crate) fn push(&mut self, key: &Key) {
-        if self.all.insert(key.clone()) {
+    /// Appends a pod. A pod that is in the queue already keeps its place.
+    pub(crate) fn push(&mut self, key: &Key, waits_for: WaitsFor) {
+        if self.all.insert(key.clone(), waits_for).is_none() {
             self.order.push_back(key.clone());
         }
     }
 
-    fn pop(&mut self) -> Option<Key> {
-        let key = self.order.pop_front()?;
+    /// Takes the first pod that an address of this subnet helps.
+    fn take(&mut self, subnet: &Arc<str>) -> Option<Key> {
+        let helps = |key: &Key| match self.all.get(key) {
+            Some(WaitsFor::Subnets(subnets)) => subnets.contains(subnet),
+            Some(WaitsFor::Network) | None => true,
+        };
+        let key = self.order.remove(self.order.iter().position(helps)?)?;
         self.all.remove(&key);
         Some(key)
     }
@@ -207,16 +225,24 @@ impl Term {
         self.starving.clear();
     }
 
-    fn address_is_free(&mut self, subnet: &Arc<str>) {
-        let Some(pods) = self.starving.get_mut(subnet) else { return };
-        while let Some(key) = pods.pop() {
-            // A pod that got an address of another subnet is still in this queue.
+    /// Whether a pod waits for a free address of a network.
+    pub(crate) fn is_starving(&self, network: &str, key: &Key) -> bool {
+        self.starving.get(network).is_some_and(|pods| pods.all.contains_key(key))
+    }
+
+    pub(crate) fn address_is_free(&mut self, network: &Arc<str>, subnet: &Arc<str>) {
+        let Some(pods) = self.starving.get_mut(network) else { return };
+        while let Some(key) = pods.take(subnet) {
+            // A pod that has its addresses since is still in the queue.
             if self.waiting.remove(&key) {
+                self.woken.insert(key.clone(), (Arc::clone(network), Arc::clone(subnet)));
                 self.queues.pods.add(key);
                 return;
             }
         }
-        self.starving.remove(subnet);
+        if pods.order.is_empty() {
+            self.starving.remove(network);
+        }
     }
 
     fn count_changed(&self, row: &InstanceRow) {
@@ -291,6 +317,7 @@ impl ControllerState {
             queues: Arc::clone(&queues),
             waiting: HashSet::new(),
             starving: HashMap::new(),
+            woken: HashMap::new(),
             pending_creates: HashMap::new(),
             quotas: HashMap::new(),
             members: HashMap::new(),
@@ -617,7 +644,7 @@ impl ControllerState {
         if let Some(pod) = row.pod_key(key) {
             term.queues.pods.add(pod);
         }
-        term.address_is_free(&row.subnet);
+        term.address_is_free(&row.network, &row.subnet);
     }
 }
 

@@ -23,7 +23,7 @@ use super::retention::{Amendment, Expired};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::selection::{PlaceError, Policy, Selection, place, select};
-use crate::state::{ControllerState, PendingCreate};
+use crate::state::{ControllerState, PendingCreate, WaitsFor};
 
 /// Writes for a pod.
 #[derive(Debug)]
@@ -117,6 +117,25 @@ impl ControllerState {
     /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
     /// 24 bits of `random`; `now` decides about retained addresses.
     pub fn plan_pod(
+        &mut self,
+        key: &Key,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Result<Plan, AllocationRefusal> {
+        let woken = self.term.as_mut().and_then(|term| term.woken.remove(key));
+        let plan = self.plan_woken(key, policy, random, now);
+        // The pod takes no address any more, for example because it was deleted: the next pod gets it.
+        if let (Some((network, subnet)), Some(term)) = (woken, &mut self.term)
+            && !matches!(plan, Ok(Plan::Assign(_)))
+            && !term.is_starving(&network, key)
+        {
+            term.address_is_free(&network, &subnet);
+        }
+        plan
+    }
+
+    fn plan_woken(
         &mut self,
         key: &Key,
         policy: &Policy,
@@ -241,9 +260,11 @@ impl ControllerState {
             Ok(granted) => granted,
             Err(error) => {
                 if let AllocateError::Exhausted { full, .. } = &error {
-                    for subnet in full {
-                        term.starving.entry(Arc::clone(subnet)).or_default().push(key);
-                    }
+                    let waits_for = match requested {
+                        IpFamily::DualStack => WaitsFor::Network,
+                        _ => WaitsFor::Subnets(full.clone()),
+                    };
+                    term.starving.entry(network.name().into()).or_default().push(key, waits_for);
                 }
                 return Err(self.wait(key, error.into()));
             }

@@ -262,6 +262,33 @@ fn waiting_pod_gets_the_next_free_address() {
 }
 
 #[test]
+fn free_address_of_a_deleted_pod_wakes_the_next_one() {
+    let mut state = state();
+    for name in ["a", "b", "c"] {
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
+    }
+    for name in ["d", "e", "f"] {
+        assert!(plan(&mut state, name, pod("n1", "ReplicaSet", &[])).is_err());
+    }
+    let waits = |state: &ControllerState, name| state.term.as_ref().unwrap().waiting.contains(&key(name));
+    state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    assert_eq!(["d", "e", "f"].map(|name| waits(&state, name)), [false, true, true]);
+    state.remove_pod(&key("d"));
+    assert!(matches!(state.plan_pod(&key("d"), &policy(), 1, now()), Ok(Plan::Nothing)));
+    assert_eq!(["e", "f"].map(|name| waits(&state, name)), [false, true]);
+    let given = assignment(state.plan_pod(&key("e"), &policy(), 1, now()));
+    assert_eq!(addresses(&given), ["10.0.0.2/24"]);
+    // An address that a pod takes wakes nobody else, and neither does one that was taken meanwhile.
+    assert!(waits(&state, "f"));
+    state.remove_instance(&instance("10.0.0.3".parse().unwrap()), 2);
+    assert!(!waits(&state, "f"));
+    let taken = assignment(plan(&mut state, "g", pod("n1", "ReplicaSet", &[])));
+    assert_eq!(addresses(&taken), ["10.0.0.3/24"]);
+    assert!(state.plan_pod(&key("f"), &policy(), 1, now()).is_err() && waits(&state, "f"));
+}
+
+#[test]
 fn released_address_wakes_a_pod_that_may_use_its_subnet() {
     let mut state = state();
     for (name, cidr, namespaces) in
