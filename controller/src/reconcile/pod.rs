@@ -278,6 +278,9 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
                 Ok(()) => {}
                 Err(NotGiven { error, unanswered: false }) => {
                     term.ipam.refuse(assigned.address.addr(), &key.namespace);
+                    // The pod's next plan takes the address, or another pod gets it.
+                    let of = (assignment.network.name().into(), Arc::clone(&assigned.subnet));
+                    term.woken.insert(key.clone(), of);
                     faults.push(("api", error));
                 }
                 Err(NotGiven { error, unanswered: true }) => {
@@ -449,6 +452,7 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
                 });
                 if !is_written && let Some(term) = &mut context.shared.lock().term {
                     term.ipam.refuse(address, &key.namespace);
+                    term.address_is_free(&unanswered.network.name().into(), &assigned.subnet);
                 }
             }
             Err(source) => {
