@@ -113,7 +113,13 @@ async fn delete_one(context: &Context, instance: &Existing, version: Option<u64>
     let answer = context.write(api.delete(&instance.key.name, &parameters)).await?;
     // The object stays until its finalizer is removed. No pod may be bound to it meanwhile.
     if let Some(object) = answer.left() {
-        learn(context, &instance.key, &object);
+        // The watch may have reported the object's end before this answer: then its row is gone, and
+        // another row would stay for ever.
+        let mut state = context.shared.lock();
+        let is_known = state.cluster.instance(&instance.key).is_some_and(|row| row.uid == instance.uid);
+        if is_known && let Ok(row) = InstanceRow::of(&object, &mut state.cluster.interner) {
+            state.set_instance(&instance.key, row);
+        }
     }
     Ok(())
 }
