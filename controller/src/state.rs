@@ -19,7 +19,7 @@ use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
-use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
+use crate::cluster::{Answer, Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
 use crate::ipam::{
     AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
 };
@@ -594,11 +594,23 @@ impl ControllerState {
         }
     }
 
-    /// Handles an added or changed IPInstance, from the watch or from the answer to a write of this
-    /// process.
+    /// Handles an added or changed IPInstance from the watch.
     pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) {
         self.cluster.unreadable.remove(key);
-        let Ok(old) = self.cluster.set_instance(key, row) else { return };
+        if let Ok(old) = self.cluster.set_instance(key, row) {
+            self.instance_changed(key, old);
+        }
+    }
+
+    /// Handles an IPInstance in the answer to a write of this process.
+    pub(crate) fn learn_instance(&mut self, key: &Key, row: InstanceRow, answer: Answer) {
+        if let Ok(old) = self.cluster.learn_instance(key, row, answer) {
+            self.cluster.unreadable.remove(key);
+            self.instance_changed(key, old);
+        }
+    }
+
+    fn instance_changed(&mut self, key: &Key, old: Option<InstanceRow>) {
         let Some(new) = self.cluster.instance(key) else { return };
         if old.as_ref() == Some(new) {
             return;

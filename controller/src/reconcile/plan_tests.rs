@@ -11,7 +11,7 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, NetworkType};
 
 use super::{AllocationRefusal, AssignPlan, Plan};
-use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
+use crate::cluster::{Answer, InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::reconcile::retention::Ownership;
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
@@ -471,6 +471,44 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     state.cluster.instances.begin();
     state.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
     assert_eq!(state.cluster.instance(&at).unwrap().node, None);
+}
+
+#[test]
+fn answer_during_a_list_leaves_no_row_of_a_deleted_instance() {
+    let mut state = state();
+    let given = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    answered(&mut state, "p", &given);
+    let at = instance("10.0.0.1".parse().unwrap());
+    let row = state.cluster.instance(&at).unwrap().clone();
+    let deleted = InstanceRow { version: 2, deleting: true, ..row.clone() };
+    let end = |state: &mut ControllerState| {
+        for key in state.cluster.instances.end() {
+            state.remove_instance(&key, u64::MAX);
+        }
+    };
+    // The object ends after the answer to its DELETE, and before the API server makes the list.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, deleted.clone(), Answer::Changed);
+    assert!(state.cluster.instance(&at).unwrap().deleting);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at), None);
+    // The same if it was also created since the list began.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, InstanceRow { version: 3, ..row.clone() }, Answer::Created);
+    state.learn_instance(&at, InstanceRow { version: 4, ..deleted.clone() }, Answer::Changed);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at), None);
+    // A created one stays if the list is older.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, InstanceRow { version: 5, ..row.clone() }, Answer::Created);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at).unwrap().version, 5);
+    // A late answer creates no row, and replaces no later one.
+    state.learn_instance(&at, InstanceRow { version: 4, node: None, ..row.clone() }, Answer::Changed);
+    assert_eq!(state.cluster.instance(&at).unwrap().version, 5);
+    state.remove_instance(&at, 6);
+    state.learn_instance(&at, InstanceRow { version: 6, ..deleted }, Answer::Changed);
+    assert_eq!(state.cluster.instance(&at), None);
 }
 
 /// State with a retained address of `web-0`, and the state of its row.

@@ -27,10 +27,10 @@ use super::plan::{AssignPlan, Existing, Plan};
 use super::retention::{Amendment, Expired, Ownership, effective};
 use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
 use crate::cluster::pod::Pod;
-use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
+use crate::cluster::{Answer, InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
-use crate::state::PendingCreate;
+use crate::state::{ControllerState, PendingCreate};
 
 /// The version of the layout of IPInstances. It is hybridnet's third layout, which Trunkline also
 /// uses.
@@ -113,13 +113,7 @@ async fn delete_one(context: &Context, instance: &Existing, version: Option<u64>
     let answer = context.write(api.delete(&instance.key.name, &parameters)).await?;
     // The object stays until its finalizer is removed. No pod may be bound to it meanwhile.
     if let Some(object) = answer.left() {
-        // The watch may have reported the object's end before this answer: then its row is gone, and
-        // another row would stay for ever.
-        let mut state = context.shared.lock();
-        let is_known = state.cluster.instance(&instance.key).is_some_and(|row| row.uid == instance.uid);
-        if is_known && let Ok(row) = InstanceRow::of(&object, &mut state.cluster.interner) {
-            state.set_instance(&instance.key, row);
-        }
+        learn(context, &instance.key, &object, Answer::Changed);
     }
     Ok(())
 }
@@ -165,7 +159,7 @@ async fn amend(context: &Context, amendment: &Amendment) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
     if let Ok(object) = &answer {
-        learn(context, key, object);
+        learn(context, key, object, Answer::Changed);
     }
     written(answer, || format!("the retention of IPInstance {key} was not written"))
 }
@@ -246,7 +240,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         Err(error) => Err(error),
     };
     if let Ok(object) = &answer {
-        learn(context, &instance.key, object);
+        learn(context, &instance.key, object, Answer::Changed);
     }
     written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
 }
@@ -278,10 +272,18 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let mut unanswered = Vec::new();
     {
         let mut state = context.shared.lock();
-        let Some(term) = &mut state.term else { return Err(ReconcileError::TermOver) };
+        let ControllerState { term, cluster, .. } = &mut *state;
+        let Some(term) = term else { return Err(ReconcileError::TermOver) };
         for (assigned, written) in assignment.granted.addresses.iter().zip(written) {
             match written {
-                Ok(()) => {}
+                // If the IPInstance was deleted before the answer arrived, the address is free again.
+                Ok(()) => {
+                    let instance =
+                        Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
+                    if cluster.instance(&instance).is_none() {
+                        term.ipam.refuse(assigned.address.addr(), &key.namespace);
+                    }
+                }
                 Err(NotGiven { error, unanswered: false }) => {
                     term.ipam.refuse(assigned.address.addr(), &key.namespace);
                     // The pod's next plan takes the address, or another pod gets it.
@@ -337,6 +339,7 @@ async fn assign_one(
     let subnet = context.shared.lock().cluster.subnet(&assigned.subnet).cloned();
     let object = ip_instance(key, assignment, assigned, subnet.as_deref());
     let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
+    let answer = if assigned.rebind { Answer::Changed } else { Answer::Created };
     let outcome = if assigned.rebind {
         bind(context, &api, &instance, assignment, &object).await
     } else {
@@ -348,14 +351,14 @@ async fn assign_one(
     };
     match outcome {
         Ok(object) => {
-            learn(context, &instance, &object);
+            learn(context, &instance, &object, answer);
             Ok(())
         }
         // The IPInstance comes from an earlier attempt without an answer, or from another client.
         Err(WriteError::Refused(status)) if status.is_already_exists() => {
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
-                    learn(context, &instance, &there);
+                    learn(context, &instance, &there, Answer::Created);
                     let own = there.spec.binding.pod_uid == *assignment.pod.uid
                         && there.metadata.deletion_timestamp.is_none();
                     if own {
@@ -435,10 +438,10 @@ fn remove(value: &mut Value, at: &str, field: &str) {
 }
 
 /// Applies the API server's answer before the watch shows it.
-fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
+fn learn(context: &Context, key: &Key, object: &IPInstanceObject, answer: Answer) {
     let mut state = context.shared.lock();
     if let Ok(row) = InstanceRow::of(object, &mut state.cluster.interner) {
-        state.set_instance(key, row);
+        state.learn_instance(key, row, answer);
     }
 }
 
@@ -453,7 +456,7 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
         match context.write(api.get_opt(&instance.name)).await {
             Ok(object) => {
                 let is_written = object.as_ref().is_some_and(|object| {
-                    learn(context, &instance, object);
+                    learn(context, &instance, object, Answer::Created);
                     object.spec.binding.pod_uid == *unanswered.pod_uid
                 });
                 if !is_written && let Some(term) = &mut context.shared.lock().term {
