@@ -333,6 +333,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 ipam,
                 metrics,
                 node_peers: Arc::clone(&observer),
+                writes_instances: config.update_ip_instance_status,
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
                 services: service_inputs,
                 reported,

@@ -110,6 +110,11 @@ pub struct Config {
     pub services: ServicesConfig,
     /// Enforcement of network policies.
     pub network_policies: NetworkPoliciesConfig,
+    /// With `source: kube`: the agent writes the node, the sandbox and the pod into the status of
+    /// each attached pod's IPInstances. False saves one request for each address. If two IPInstances
+    /// have one address, the controller then knows its user only from the kubelet's report.
+    #[serde(rename = "updateIPInstanceStatus")]
+    pub update_ip_instance_status: bool,
     /// The readiness of pods.
     pub readiness: Readiness,
     /// The drain of this node.
@@ -270,6 +275,7 @@ impl Default for Config {
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
             network_policies: NetworkPoliciesConfig::default(),
+            update_ip_instance_status: true,
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
