@@ -5,9 +5,11 @@
 //! resources of the source, and may change while the agent runs. An unknown field is an error:
 //! otherwise a misspelt setting would silently have no effect.
 
+mod overlay;
 mod probes;
 pub mod schema;
 mod services;
+mod sysctls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,10 +24,12 @@ use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
+pub use self::overlay::UnknownOverlayAddresses;
 pub use self::probes::ProbeConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
+pub use self::sysctls::SysctlsConfig;
 use crate::page::Access;
-use crate::plan::{GuardSettings, KernelLimits, ProbeSettings, Tunnels};
+use crate::plan::{GuardSettings, KernelLimits, ProbeSettings, RequestedSysctls, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
@@ -98,10 +102,22 @@ pub struct Config {
     /// UDP port of the tunnels, equal on every node.
     #[schemars(range(min = 1))]
     pub vxlan_port: u16,
+    /// Prefixes of this node's addresses on other links than the tunnels'. With `source: kube`, the
+    /// NodeInfo contains the addresses in these prefixes that the Node has too
+    /// (`vtepInfo.localIPs`): overlay pods reach them through the tunnel, with their own addresses
+    /// as source. `0.0.0.0/0` and `::/0` are all addresses of the Node. Default: only addresses of
+    /// the tunnels' link.
+    #[serde(rename = "vtepLocalAddressCIDRs")]
+    #[schemars(with = "Vec<Prefix>")]
+    pub vtep_local_address_cidrs: Vec<IpNet>,
+    /// What happens to packets to an address of an overlay Subnet that no pod has.
+    pub unknown_overlay_addresses: UnknownOverlayAddresses,
     /// The guard against packets that pods and foreign tunnels may not send.
     pub guard: GuardConfig,
     /// Limits of the kernel that many neighbours and IPv6 routes reach.
     pub kernel_limits: KernelLimitsConfig,
+    /// Settings of the kernel that the agent writes only on request.
+    pub sysctls: SysctlsConfig,
     /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
     pub bmp: Bmp,
     /// Probes of the routers.
@@ -245,7 +261,7 @@ pub struct VlanCheck {
 
 impl Default for Config {
     fn default() -> Self {
-        let Tunnels { interfaces, vteps, port } = Tunnels::default();
+        let Tunnels { interfaces, vteps, port, local_addresses, .. } = Tunnels::default();
         Config {
             node_name: None,
             node_labels: BTreeMap::new(),
@@ -269,8 +285,11 @@ impl Default for Config {
             vxlan_interfaces: interfaces,
             vtep_address_cidrs: vteps,
             vxlan_port: port,
+            vtep_local_address_cidrs: local_addresses,
+            unknown_overlay_addresses: UnknownOverlayAddresses::default(),
             guard: GuardConfig::default(),
             kernel_limits: KernelLimitsConfig::default(),
+            sysctls: SysctlsConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
@@ -387,6 +406,7 @@ impl Config {
                 "is empty: write a prefix of the nodes' addresses, or leave the field out".to_owned(),
             ));
         }
+        overlay::check_prefixes("vtepLocalAddressCIDRs", &self.vtep_local_address_cidrs)?;
         within("bmp.statsSeconds", self.bmp.stats_seconds, 0, 3600)?;
         for (index, station) in self.bmp.stations.iter().enumerate() {
             if station.port() == 0 || station.ip().is_unspecified() {
@@ -522,6 +542,11 @@ impl Config {
         KernelLimits { neighbours, ipv6_routes }
     }
 
+    /// The planner's sysctls.
+    pub fn sysctls(&self) -> RequestedSysctls {
+        self.sysctls.requested()
+    }
+
     /// The planner's settings of probes.
     pub fn probe_plan(&self) -> ProbeSettings {
         ProbeSettings { enabled: self.probes.enabled, targets: self.probes.targets.clone() }
@@ -559,6 +584,8 @@ impl Config {
             interfaces: self.vxlan_interfaces.clone(),
             vteps: self.vtep_address_cidrs.clone(),
             port: self.vxlan_port,
+            rejects_unknown: self.unknown_overlay_addresses == UnknownOverlayAddresses::Reject,
+            local_addresses: self.vtep_local_address_cidrs.clone(),
         }
     }
 
@@ -729,6 +756,10 @@ mod tests {
                 "telemetry.otlp.headers",
                 "name of a variable",
             ),
+            ("vtepLocalAddressCIDRs: [10.9.0.1/16]", "vtepLocalAddressCIDRs", "write 10.9.0.0/16"),
+            ("vtepLocalAddressCIDRs: [10.9.0.0/16, 10.9.0.0/16]", "vtepLocalAddressCIDRs", "remove one"),
+            ("unknownOverlayAddresses: refuse", "refuse", "agent.yaml"),
+            ("sysctls: {arpFilter: true}", "arpFilter", "agent.yaml"),
             ("log: {level: 'trunkline=loud'}", "log.level", "write error"),
             ("log: {format: xml}", "xml", "agent.yaml"),
         ] {

@@ -91,6 +91,8 @@ pub struct Intent {
     pub guard: GuardSettings,
     /// Limits of the kernel.
     pub kernel_limits: KernelLimits,
+    /// Requested sysctls.
+    pub sysctls: RequestedSysctls,
     /// Settings of probes from the node's configuration.
     pub probes: ProbeSettings,
     /// The BGP identifier, if it is configured.
@@ -130,13 +132,23 @@ pub struct Tunnels {
     pub vteps: Vec<IpNet>,
     /// The UDP port, equal on every node.
     pub port: u16,
+    /// Whether packets to overlay addresses that no pod has are rejected, instead of dropped.
+    pub rejects_unknown: bool,
+    /// Prefixes of the node's addresses on other links that overlay pods reach through the tunnel.
+    pub local_addresses: Vec<IpNet>,
 }
 
 impl Default for Tunnels {
     /// The defaults of hybridnet: the default route's link, any address, port 8472.
     fn default() -> Self {
         let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
+        Tunnels {
+            interfaces: Vec::new(),
+            vteps: any.to_vec(),
+            port: 8472,
+            rejects_unknown: false,
+            local_addresses: Vec::new(),
+        }
     }
 }
 
@@ -147,6 +159,15 @@ pub struct KernelLimits {
     pub neighbours: u32,
     /// IPv6 routes and exceptions. 0: as it is.
     pub ipv6_routes: u32,
+}
+
+/// Sysctls that the node's configuration requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestedSysctls {
+    /// Packets of pods that this node translates to 127.0.0.0/8 are accepted.
+    pub route_localnet: bool,
+    /// ARP requests are answered on each link.
+    pub disable_arp_filter: bool,
 }
 
 /// Settings of the guard from the node's configuration.

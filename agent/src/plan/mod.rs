@@ -53,6 +53,7 @@ mod limits;
 mod peers;
 mod policy;
 mod probes;
+mod requested;
 pub mod selection;
 pub mod services;
 mod tables;
@@ -64,7 +65,9 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use intent::{GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use intent::{
+    GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, RequestedSysctls, Tunnels,
+};
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use services::ServiceTags;
@@ -102,6 +105,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     plan_subnets(&mut plan);
     limits::plan(intent.kernel_limits, &mut plan.kernel);
+    requested::plan(intent.sysctls, &mut plan.kernel);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);

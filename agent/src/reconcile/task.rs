@@ -37,7 +37,8 @@ use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
     AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
-    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session, Tunnels, join, plan,
+    plan_pod,
 };
 
 mod services;
@@ -68,6 +69,8 @@ pub struct ReconcileDependencies {
     pub guard: GuardSettings,
     /// Limits of the kernel from the configuration.
     pub kernel_limits: KernelLimits,
+    /// Sysctls that the configuration requests.
+    pub sysctls: RequestedSysctls,
     /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
     /// Listen settings of BGP.
@@ -158,6 +161,7 @@ struct Task {
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
+    sysctls: RequestedSysctls,
     probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
@@ -231,6 +235,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -271,6 +276,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -543,6 +549,7 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             kernel_limits: self.kernel_limits,
+            sysctls: self.sysctls,
             probes: self.probes.clone(),
             // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),

@@ -441,6 +441,9 @@ impl Owner {
 
         let relearn = plan.learned != self.plan.learned;
         let old = std::mem::replace(&mut self.plan, plan);
+        if self.plan.route_localnet && !old.route_localnet {
+            self.open_route_localnet_of_all();
+        }
         self.planned = true;
         self.settle_links()?;
         self.settle_addresses();
@@ -626,7 +629,7 @@ impl Owner {
 
     fn resolve(&mut self, wanted: &Arc<RouteTarget>) -> Option<Arc<RouteTarget>> {
         let complete = match &**wanted {
-            RouteTarget::Blackhole | RouteTarget::Throw => true,
+            RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => true,
             RouteTarget::Via(hops) => hops.iter().all(|hop| {
                 hop.gateway.is_none() && hop.ifindex.is_some_and(|index| self.topology.may_carry(index))
             }),
@@ -839,6 +842,6 @@ fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
             let hop = *hops.first()?;
             Some(Hop { gateway: hop.gateway.or(Some(gateway)), ..hop })
         }
-        RouteTarget::Blackhole | RouteTarget::Throw => None,
+        RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => None,
     }
 }

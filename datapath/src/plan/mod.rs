@@ -27,6 +27,8 @@ use crate::family::IpFamily;
 pub struct KernelPlan {
     /// Sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
+    /// Whether pods' host interfaces get `route_localnet` 1. False changes nothing.
+    pub route_localnet: bool,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
     /// Addresses of the host on its loopback interface. None: they are not known yet, and those of

@@ -142,6 +142,7 @@ impl Owner {
             self.set_group(pod.host_ifindex);
         }
         self.open_reverse_path(None, pod);
+        self.open_route_localnet(pod);
         if has_prefixes(pod) {
             let added = self.guard.add_pod(pod);
             self.note_pod_guarded(added);
@@ -171,6 +172,23 @@ impl Owner {
         self.open_reverse_path(Some(old), new);
         let changed = self.guard.change_pod(old, new);
         self.note_pod_guarded(changed);
+    }
+
+    /// Lets packets of a pod reach 127.0.0.0/8 after a translation on this node, if the plan has that.
+    fn open_route_localnet(&mut self, pod: &PodPlan) {
+        if !self.plan.route_localnet {
+            return;
+        }
+        let path = format!("net/ipv4/conf/{}/route_localnet", pod.host_ifname);
+        if let Err(error) = sysctl::apply(&path, &Sysctl::IfThere("1")) {
+            self.fault(Reason::Sysctl, error);
+        }
+    }
+
+    /// Does the same for all pods that were added before the plan.
+    pub(super) fn open_route_localnet_of_all(&mut self) {
+        let pods: Vec<PodPlan> = self.pods.values().cloned().collect();
+        pods.iter().for_each(|pod| self.open_route_localnet(pod));
     }
 
     /// The kernel's check of IPv4 sources has no exceptions. So it is off for a pod with extra

@@ -407,7 +407,7 @@ impl Owner {
     fn forget_installed(&mut self, index: u32) {
         self.routes.forget_installed(|target| match target {
             RouteTarget::Via(hops) => hops.iter().any(|hop| hop.ifindex == Some(index)),
-            RouteTarget::Blackhole | RouteTarget::Throw => false,
+            RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => false,
         });
     }
 
