@@ -124,6 +124,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig {
         hold: IpFamily::ALL.into(),
         addresses: last_anycast.addresses.clone(),
+        reach: config.reached_addresses(),
     })
     .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();
@@ -180,7 +181,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         node: node.clone(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
-        vlan_interfaces: config.vlan_interfaces.clone(),
+        vlan_interfaces: config.vlan_interfaces(),
+        pod_mtu: config.pod_mtu,
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),

@@ -11,7 +11,7 @@ use trunkline_api::resources::{
     AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 
-use super::ServiceTags;
+use super::{LinkChoice, ServiceTags};
 
 /// A consistent wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,9 +101,11 @@ pub struct Intent {
     pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first existing link is used. Empty: the link of the
-    /// default route.
-    pub vlan_interfaces: Vec<String>,
+    /// Links that may carry VLANs: the first existing link is used. Empty: the link of the default
+    /// route.
+    pub vlan_interfaces: Vec<LinkChoice>,
+    /// The largest MTU of pods, in octets; none: the links' MTU.
+    pub pod_mtu: Option<u16>,
 }
 
 impl Intent {
@@ -127,7 +129,7 @@ pub struct NodeIdentity {
 pub struct Tunnels {
     /// Links for tunnels: the first existing link is used. If none is named, the link of the
     /// default route.
-    pub interfaces: Vec<String>,
+    pub interfaces: Vec<LinkChoice>,
     /// Prefixes of the node's VTEP address, unless its NodeInfo contains one.
     pub vteps: Vec<IpNet>,
     /// The UDP port, equal on every node.

@@ -50,7 +50,9 @@ mod hairpin;
 pub mod intent;
 mod join;
 mod limits;
+mod link_choice;
 mod peers;
+mod pod_mtu;
 mod policy;
 mod probes;
 mod requested;
@@ -69,6 +71,7 @@ pub use intent::{
     GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, RequestedSysctls, Tunnels,
 };
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
+pub use link_choice::{LinkChoice, LinkChoiceError};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use services::ServiceTags;
 pub use types::*;
@@ -111,6 +114,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     translated::plan(intent, host, &mut plan);
     unassigned::plan(&mut plan, host);
     services::plan(intent, host, &mut plan);
+    pod_mtu::plan(intent.pod_mtu, &mut plan);
     Ok(plan)
 }
 

@@ -29,7 +29,7 @@ use trunkline_datapath::plan::{
 };
 
 use super::tables::Tables;
-use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan};
+use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan, link_choice};
 
 /// The longest name of an interface (IFNAMSIZ, without the zero).
 const MAX_NAME: usize = 15;
@@ -120,14 +120,13 @@ fn alias(network: &str) -> String {
 enum ParentError {
     #[error("no link for VLANs: the host has no default route: write vlanInterfaces into agent.yaml")]
     NoDefaultRoute,
-    #[error("no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host", .0.join(", "))]
-    NoInterface(Vec<String>),
+    #[error("no link for VLANs: none of vlanInterfaces ({0}) in agent.yaml is on this host")]
+    NoInterface(String),
 }
 
 /// The link that carries the VLANs, or the reason for its absence.
 fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> {
-    let named = |name: &String| host.kernel.links.iter().find(|link| link.name == *name);
-    if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
+    if let Some(link) = link_choice::first(&intent.vlan_interfaces, host) {
         return Ok(link);
     }
     let at = |index: u32| host.kernel.links.iter().find(|link| link.index == index);
@@ -141,7 +140,7 @@ fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> 
     if intent.vlan_interfaces.is_empty() {
         host.kernel.default_link.and_then(at).ok_or(ParentError::NoDefaultRoute)
     } else {
-        Err(ParentError::NoInterface(intent.vlan_interfaces.clone()))
+        Err(ParentError::NoInterface(link_choice::joined(&intent.vlan_interfaces)))
     }
 }
 

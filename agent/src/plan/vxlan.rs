@@ -37,7 +37,7 @@ use trunkline_datapath::plan::{
 };
 
 use super::tables::Tables;
-use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard};
+use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard, link_choice};
 
 /// Longest name of an interface, in octets (IFNAMSIZ less the terminating zero).
 const MAX_NAME: usize = 15;
@@ -169,8 +169,8 @@ enum EndError {
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
     DefaultRoute,
-    #[error("vxlanInterfaces: no link of {} exists", .0.join(", "))]
-    Interfaces(Vec<String>),
+    #[error("vxlanInterfaces: no link of {0} exists")]
+    Interfaces(String),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"
     )]
@@ -192,7 +192,11 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     }
     let link = preferred.ok_or_else(|| {
         let named = &intent.tunnels.interfaces;
-        if named.is_empty() { EndError::DefaultRoute } else { EndError::Interfaces(named.clone()) }
+        if named.is_empty() {
+            EndError::DefaultRoute
+        } else {
+            EndError::Interfaces(link_choice::joined(named))
+        }
     })?;
     let may = |address: &IpAddr| {
         is_global(address) && intent.tunnels.vteps.iter().any(|prefix| prefix.contains(address))
@@ -236,7 +240,7 @@ fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
     if named.is_empty() {
         return host.kernel.links.iter().find(|link| Some(link.index) == host.kernel.default_link);
     }
-    named.iter().find_map(|name| host.kernel.links.iter().find(|link| link.name == *name))
+    link_choice::first(named, host)
 }
 
 /// The name and the plan of the device. An existing device with this VNI keeps its name, even if

@@ -36,9 +36,9 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
-    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session, Tunnels, join, plan,
-    plan_pod,
+    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkChoice, LinkParameters, Mode,
+    NodeIdentity, PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session,
+    Tunnels, join, plan, plan_pod,
 };
 
 mod services;
@@ -61,8 +61,10 @@ pub struct ReconcileDependencies {
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs, the preferred one first.
-    pub vlan_interfaces: Vec<String>,
+    /// Links that may carry VLANs, the preferred one first.
+    pub vlan_interfaces: Vec<LinkChoice>,
+    /// The largest MTU of pods, in octets.
+    pub pod_mtu: Option<u16>,
     /// Settings of tunnels from the configuration.
     pub tunnels: Tunnels,
     /// Settings of the guard from the configuration.
@@ -157,7 +159,8 @@ struct Task {
     node: String,
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
-    vlan_interfaces: Vec<String>,
+    vlan_interfaces: Vec<LinkChoice>,
+    pod_mtu: Option<u16>,
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
@@ -232,6 +235,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
@@ -273,6 +277,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
@@ -556,6 +561,7 @@ impl Task {
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
+            pod_mtu: self.pod_mtu,
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;

@@ -130,6 +130,8 @@ pub(super) struct Owner {
     /// Faults of the plan's links, as text, by name.
     link_faults: BTreeMap<String, String>,
     default_link: Option<u32>,
+    reach: BTreeSet<IpAddr>,
+    reached: BTreeMap<IpAddr, u32>,
     /// Next hops of the default routes in the main table, with their links.
     gateways: BTreeSet<(IpFamily, Hop)>,
     /// Wanted routes that others changed, until all pending notifications are read.
@@ -154,7 +156,7 @@ impl Owner {
     pub(super) fn open(config: KernelConfig, channels: OwnerChannels) -> Result<Owner, KernelError> {
         let mut connection = Connection::open()?;
         // The listener is opened before the scan, so no change between the two is missed.
-        let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
+        let events = Events::open(connection.port(), !config.reach.is_empty()).map_err(NetlinkError::Io)?;
         let Scan { mut topology, routes, rules, neighbours, used_tables, gateways } =
             scan::scan(&mut connection, true)?;
         topology.claim(&config.addresses);
@@ -191,6 +193,8 @@ impl Owner {
             found_neighbours: neighbours,
             link_faults: BTreeMap::new(),
             default_link: None,
+            reach: config.reach,
+            reached: BTreeMap::new(),
             gateways,
             broken: BTreeSet::new(),
             farther: HashMap::new(),
@@ -408,12 +412,14 @@ impl Owner {
 
     fn host(&mut self) -> KernelHost {
         let default_link = self.default_link();
+        self.look_up_reached();
         let own_rules = self.found_rules.iter().chain(&self.rules);
         let subnet_rules = own_rules.filter(|rule| rule.priority == SUBNET_RULE);
         KernelHost {
             links: self.topology.links(),
             link_faults: self.link_faults.clone(),
             default_link,
+            reached: self.reached.clone(),
             link_numbers: self.link_numbers(),
             gateways: self.gateways.clone(),
             tables: subnet_rules

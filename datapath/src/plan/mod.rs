@@ -152,6 +152,9 @@ pub struct KernelHost {
     /// The link of the default route. While there is no default route, this is the last such link,
     /// if it still exists.
     pub default_link: Option<u32>,
+    /// The link of the kernel's route to each address of `KernelConfig::reach`. While there is no
+    /// route, this is the last such link, if it still exists.
+    pub reached: BTreeMap<IpAddr, u32>,
     /// The table of each subnet's own rule (`from <subnet> lookup T`). By this rule, a network gets
     /// the same table again after a restart.
     pub tables: BTreeMap<IpNet, u32>,

@@ -199,7 +199,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
     for (case, named, default_link, devices_there, expected) in rows {
         let mut intent = three_subnets();
         intent.subnets.truncate(1);
-        intent.vlan_interfaces = named.iter().map(|name| (*name).to_owned()).collect();
+        intent.vlan_interfaces = named.iter().map(|name| name.parse().unwrap()).collect();
         let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = *default_link);
         host.kernel.links.extend(devices_there.iter().cloned());
         let found = devices(&plan(&intent, &host).unwrap());

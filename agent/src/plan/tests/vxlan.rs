@@ -269,7 +269,7 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
         }
     };
     let by = |interfaces: &[&str], vteps: &[&str]| Tunnels {
-        interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+        interfaces: interfaces.iter().map(|name| name.parse().unwrap()).collect(),
         vteps: vteps.iter().map(|prefix| prefix.parse().unwrap()).collect(),
         ..Tunnels::default()
     };
@@ -370,4 +370,23 @@ fn addresses_of_other_links_are_local_addresses_on_request() {
     // Without the API server, an operator writes the NodeInfos.
     intent.overlay_pods = None;
     assert_eq!(local(&intent), ["10.255.0.9"]);
+}
+
+#[test]
+fn a_configured_mtu_only_lowers_the_mtu_of_pods() {
+    let mut intent = hybrid();
+    let host = with_device(&intent, host(vec![session("192.0.2.1", true, None)]));
+    let mtus = |intent: &Intent| {
+        let plan = plan(intent, &host).unwrap();
+        let device = plan.kernel.links.iter().find(|(_, link)| link.kind != LinkKind::Sink).unwrap().1.mtu;
+        (plan.networks["rack"].mtu, plan.networks["overlay"].mtu, device, plan.probes.mtu)
+    };
+    let usual = mtus(&intent);
+    assert_eq!((usual.0, usual.1, usual.2), (Some(1502), Some(1454), 1454));
+    intent.pod_mtu = Some(9000);
+    assert_eq!(mtus(&intent), usual);
+    intent.pod_mtu = Some(1480);
+    assert_eq!(mtus(&intent), (Some(1480), Some(1454), 1454, usual.3.min(1480)));
+    intent.pod_mtu = Some(1300);
+    assert_eq!(mtus(&intent), (Some(1300), Some(1300), 1454, usual.3.min(1300)));
 }

@@ -211,6 +211,9 @@ impl Owner {
     /// the same key.
     fn handle_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
+        if route.protocol != PROTOCOL {
+            self.handle_reaching_route(&key.prefix);
+        }
         if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
             let before = self.default_link;
             if self.default_link() != before {
