@@ -49,7 +49,7 @@ use trunkline_datapath::naming::host_ifname;
 
 use crate::addresses::Addresses;
 use crate::change_notifier::ChangeNotifier;
-use crate::config::Config;
+use crate::config::{Config, VlanArpSender};
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Record, Started};
@@ -182,6 +182,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
         vlan_interfaces: config.vlan_interfaces(),
+        pods_send_arp: config.vlan_arp_sender == VlanArpSender::Pod,
         pod_mtu: config.pod_mtu,
         tunnels: config.tunnels(),
         guard: config.guard(),

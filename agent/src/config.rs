@@ -24,6 +24,7 @@ use trunkline_bgp::bmp::StationConfig;
 use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
+pub use self::links::VlanArpSender;
 pub use self::overlay::UnknownOverlayAddresses;
 pub use self::probes::ProbeConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
@@ -81,6 +82,10 @@ pub struct Config {
     /// index), or `can-reach=ADDRESS` (the link of the kernel's route to this address). Empty: the
     /// link of the default route.
     pub vlan_interfaces: Vec<String>,
+    /// The sender of this node's ARP requests on VLAN devices. Some gateways do not answer a sender
+    /// outside of their subnet: they need `pod`.
+    #[serde(rename = "vlanARPSender")]
+    pub vlan_arp_sender: VlanArpSender,
     /// The largest MTU of new pods, in octets. It only lowers the MTU that follows from the links.
     /// Default: the MTU of the links to the peers or of the link with the VLANs, or the tunnel's.
     #[serde(rename = "podMTU")]
@@ -286,6 +291,7 @@ impl Default for Config {
             router_id: None,
             cluster_id: None,
             vlan_interfaces: Vec::new(),
+            vlan_arp_sender: VlanArpSender::default(),
             pod_mtu: None,
             selection_deferral_seconds: 120,
             max_paths: 16,
@@ -780,6 +786,7 @@ mod tests {
             ),
             ("vtepLocalAddressCIDRs: [10.9.0.1/16]", "vtepLocalAddressCIDRs", "write 10.9.0.0/16"),
             ("vtepLocalAddressCIDRs: [10.9.0.0/16, 10.9.0.0/16]", "vtepLocalAddressCIDRs", "remove one"),
+            ("vlanARPSender: gateway", "gateway", "agent.yaml"),
             ("podMTU: 1279", "podMTU", "write 1280 to 65535"),
             ("vlanInterfaces: ['/eth[/']", "vlanInterfaces", "unclosed character class: write one such as"),
             ("vlanInterfaces: [/eth0]", "vlanInterfaces", "between two slashes"),

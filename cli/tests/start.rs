@@ -370,6 +370,7 @@ async fn reconcile_with(
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
         vlan_interfaces: Vec::new(),
+        pods_send_arp: false,
         pod_mtu: None,
         tunnels: config.tunnels(),
         guard: config.guard(),

@@ -104,6 +104,8 @@ pub struct Intent {
     /// Links that may carry VLANs: the first existing link is used. Empty: the link of the default
     /// route.
     pub vlan_interfaces: Vec<LinkChoice>,
+    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
+    pub pods_send_arp: bool,
     /// The largest MTU of pods, in octets; none: the links' MTU.
     pub pod_mtu: Option<u16>,
 }

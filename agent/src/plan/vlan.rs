@@ -25,7 +25,7 @@ use trunkline_api::resources::{Network, Subnet, ValueError};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::naming::ALIAS_PREFIX;
 use trunkline_datapath::plan::{
-    DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
+    ArpSubnet, DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
 };
 
 use super::tables::Tables;
@@ -86,6 +86,9 @@ pub(super) fn plan(
             }
             if let Some(ifindex) = device.ifindex {
                 plan_device(plan, host, subnet, &device.name, ifindex);
+                if intent.pods_send_arp {
+                    plan_arp_sender(plan, host, subnet, &device.name, ifindex);
+                }
             }
         }
     }
@@ -172,6 +175,16 @@ fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> Subnet
         (None, Some(link)) => down(parent).or_else(|| down(link)),
     };
     SubnetDevice { name, parent: parent.name.clone(), ifindex: there.map(|link| link.index), fault }
+}
+
+/// Lets a pod be the sender of ARP requests to the subnet, unless the device has an address of it.
+fn plan_arp_sender(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, ifindex: u32) {
+    let IpNet::V4(prefix) = subnet.prefix else { return };
+    let device = host.kernel.links.iter().find(|link| link.index == ifindex);
+    let mut addresses = device.into_iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    if !addresses.any(|address| subnet.prefix.contains(&address)) {
+        plan.kernel.arp_senders.insert(ArpSubnet { device: name.to_owned(), ifindex, prefix });
+    }
 }
 
 /// `<parent>.<id>`, if this is a valid interface name.

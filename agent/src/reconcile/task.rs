@@ -63,6 +63,8 @@ pub struct ReconcileDependencies {
     pub service_cidrs: BTreeSet<IpNet>,
     /// Links that may carry VLANs, the preferred one first.
     pub vlan_interfaces: Vec<LinkChoice>,
+    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
+    pub pods_send_arp: bool,
     /// The largest MTU of pods, in octets.
     pub pod_mtu: Option<u16>,
     /// Settings of tunnels from the configuration.
@@ -160,6 +162,7 @@ struct Task {
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
     vlan_interfaces: Vec<LinkChoice>,
+    pods_send_arp: bool,
     pod_mtu: Option<u16>,
     tunnels: Tunnels,
     guard: GuardSettings,
@@ -235,6 +238,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
         pod_mtu,
         tunnels,
         guard,
@@ -277,6 +281,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
         pod_mtu,
         tunnels,
         guard,
@@ -561,6 +566,7 @@ impl Task {
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
+            pods_send_arp: self.pods_send_arp,
             pod_mtu: self.pod_mtu,
         };
         let plan = plan(&intent, &host)

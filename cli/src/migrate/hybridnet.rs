@@ -80,12 +80,7 @@ const VALUES: &[(&str, Fate)] = &[
             "the kernel's route to each peer selects the interface of its session: check `ip route get PEER` on a node; set sourceAddress of the peer if another address must be used",
         ),
     ),
-    (
-        "daemon.enableVlanARPEnhancement",
-        Reported(
-            "VLAN devices get no address of a pod: if a gateway only answers ARP requests from its subnet, put an address of the Subnet on the device (docs/hybridnet-differences.md#vlan-gateways-that-check-the-sender-of-an-arp-request)",
-        ),
-    ),
+    ("daemon.enableVlanARPEnhancement", Mapped),
     ("daemon.vtepAddressCIDRs", Mapped),
     ("daemon.neededCommunityCNIPlugins", Special(plugins)),
     (
@@ -270,6 +265,9 @@ fn settings(values: &Values) -> anyhow::Result<Vec<Setting>> {
         prefixes.extend(["0.0.0.0/0", "::/0"].map(str::to_owned));
     }
     set(&["agent", "config", "vtepAddressCIDRs"], json!(prefixes), origin(path));
+    let path = "daemon.enableVlanARPEnhancement";
+    let sender = if values.switch(path)?.unwrap_or(true) { "pod" } else { "node" };
+    set(&["agent", "config", "vlanARPSender"], json!(sender), origin(path));
     let path = "daemon.updateIPInstanceStatus";
     let updates = values.switch(path)?.unwrap_or(true);
     set(&["agent", "config", "updateIPInstanceStatus"], json!(updates), origin(path));

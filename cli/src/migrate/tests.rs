@@ -36,7 +36,7 @@ fn defaults_that_differ_are_carried_over() {
         "networkPolicies": {"enabled": true},
         "agent": {"config": {
             "vlanInterfaces": [], "vxlanInterfaces": [], "vxlanPort": 8472, "vtepAddressCIDRs": ["0.0.0.0/0", "::/0"],
-            "updateIPInstanceStatus": true,
+            "vlanARPSender": "pod", "updateIPInstanceStatus": true,
         }},
     });
     assert_eq!(values, wanted, "{}", converted.values);
@@ -70,7 +70,7 @@ fn each_changed_value_is_mapped_or_reported() {
         "networkPolicies": {"enabled": false},
         "agent": {"config": {
             "vlanInterfaces": ["bond0", "eth0"], "vxlanInterfaces": ["bond2"], "vxlanPort": 8472,
-            "vtepAddressCIDRs": ["192.168.10.0/24", "2001:db8::/64"], "updateIPInstanceStatus": false,
+            "vtepAddressCIDRs": ["192.168.10.0/24", "2001:db8::/64"], "vlanARPSender": "node", "updateIPInstanceStatus": false,
         }},
     });
     assert_eq!(values, wanted, "{}", converted.values);

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -41,12 +41,13 @@ use crate::netlink::{Batch, Connection, NetlinkError, Refusal};
 use crate::nft::guard::Guard;
 use crate::nft::{self, OwnTable, nat, probes};
 use crate::plan::{
-    DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget,
-    Rule, SUBNET_RULE,
+    ArpSubnet, DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey,
+    RouteTarget, Rule, SUBNET_RULE,
 };
 use crate::sysctl::{self, PodSettings};
 
 mod addresses;
+mod arp_sender;
 mod filter;
 mod learned;
 mod links;
@@ -94,6 +95,9 @@ pub(super) struct Owner {
     pod_settings: PodSettings,
     nat: nft::Table,
     probes: nft::Table,
+    arp_table: nft::Table,
+    /// The chosen senders of ARP requests.
+    arp_senders: BTreeMap<ArpSubnet, Ipv4Addr>,
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
@@ -168,6 +172,8 @@ impl Owner {
             pod_settings: PodSettings::default(),
             nat: nat::TABLE,
             probes: probes::TABLE,
+            arp_table: nft::arp_sender::TABLE,
+            arp_senders: BTreeMap::new(),
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
@@ -450,6 +456,9 @@ impl Owner {
         if self.plan.route_localnet && !old.route_localnet {
             self.open_route_localnet_of_all();
         }
+        if !self.planned || self.plan.arp_senders != old.arp_senders {
+            self.settle_arp_senders();
+        }
         self.planned = true;
         self.settle_links()?;
         self.settle_addresses();
@@ -498,6 +507,9 @@ impl Owner {
             }
         }
         self.populated = true;
+        if !self.plan.arp_senders.is_empty() {
+            self.settle_arp_senders();
+        }
         let applied = self.guard.apply(&self.plan.guard, self.pods.values(), true);
         self.note_guard(applied, false);
         self.sweep_neighbours();
@@ -542,6 +554,7 @@ impl Owner {
         self.guard_pod(&pod);
         let keys: Vec<RouteKey> = pod.routes.keys().copied().collect();
         self.pods.insert(name.clone(), pod);
+        self.add_arp_sender(&name);
         for key in &keys {
             if let Some(target) = self.pods.get(&name).and_then(|pod| pod.routes.get(key)).cloned() {
                 let target = self.intern(target);
@@ -558,6 +571,7 @@ impl Owner {
         let Some(pod) = self.pods.remove(host_ifname) else { return Ok(()) };
         self.pod_names.remove(&pod.host_ifindex);
         self.unguard_pod(&pod);
+        self.remove_arp_sender(&pod);
         for key in pod.routes.keys() {
             // Another pod may already have the address.
             let own = pod.routes.get(key);

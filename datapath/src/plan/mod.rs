@@ -29,6 +29,8 @@ pub struct KernelPlan {
     pub sysctls: BTreeMap<String, Sysctl>,
     /// Whether pods' host interfaces get `route_localnet` 1. False changes nothing.
     pub route_localnet: bool,
+    /// Subnets whose ARP requests have the address of a local pod as sender.
+    pub arp_senders: BTreeSet<ArpSubnet>,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
     /// Addresses of the host on its loopback interface. None: they are not known yet, and those of

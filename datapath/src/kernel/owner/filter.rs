@@ -99,6 +99,9 @@ impl Owner {
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
+        if !self.arp_senders.is_empty() {
+            self.write_arp_senders(true);
+        }
         let repaired = self.guard.repair(&self.plan.guard, self.pods.values(), self.populated);
         self.note_guard(repaired, true);
     }
@@ -269,7 +272,10 @@ impl Owner {
 
 /// Whether a plan needs a table.
 fn wants_tables(plan: &KernelPlan) -> bool {
-    plan.guard.enabled || nat::render(plan, true).is_some() || !plan.probed.is_empty()
+    plan.guard.enabled
+        || nat::render(plan, true).is_some()
+        || !plan.probed.is_empty()
+        || !plan.arp_senders.is_empty()
 }
 
 /// Whether a pod may send from extra IPv4 prefixes.
