@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use regex::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 use trunkline_bgp::types::InterfaceName;
 use trunkline_datapath::plan::Link;
 
@@ -63,7 +63,9 @@ impl FromStr for LinkChoice {
                 let text = error.to_string();
                 failed(text.lines().last().unwrap_or_default().trim().to_owned())
             };
-            return Regex::new(pattern).map(LinkChoice::Pattern).map_err(error);
+            // Classes such as \d are ASCII: names of interfaces are.
+            let pattern = RegexBuilder::new(pattern).unicode(false).build();
+            return pattern.map(LinkChoice::Pattern).map_err(error);
         }
         text.parse::<InterfaceName>().map_err(|error| LinkChoiceError::Name(error.to_string()))?;
         Ok(LinkChoice::Name(text.to_owned()))
@@ -95,7 +97,7 @@ pub(super) fn first<'a>(choices: &[LinkChoice], host: &'a Host) -> Option<&'a Li
     choices.iter().find_map(|choice| match choice {
         LinkChoice::Name(name) => links().find(|link| link.name == *name),
         LinkChoice::Pattern(pattern) => links()
-            .filter(|link| !link.own && link.name != "lo" && pattern.is_match(&link.name))
+            .filter(|link| !link.own && link.name != "lo" && pattern.is_match(link.name.as_bytes()))
             .min_by_key(|link| link.index),
         LinkChoice::Reaches(address) => {
             let index = host.kernel.reached.get(address)?;
@@ -147,6 +149,8 @@ mod tests {
             (&["none", "eth1"], "eth1"),
             (&["/^eth/", "bond0"], "eth2"),
             (&["/1$/"], "eth1"),
+            (&[r"/^\w+\D\d$/"], "eth2"),
+            (&["/(?i)^BOND/"], "bond0"),
             (&["/^eth1[.]/"], "none"),
             (&["/./"], "eth2"),
             (&["can-reach=10.0.0.1"], "bond0"),
