@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::interfaces::InterfaceSettings;
 use trunkline_api::pod::SubnetNames;
 use trunkline_api::resources;
 use trunkline_datapath::naming::default_mac;
@@ -34,6 +35,10 @@ pub struct AddressChoice {
     pub mac: [u8; 6],
     /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// Settings of another interface than the pod's first.
+    pub interface: InterfaceSettings,
+    /// The names of the interfaces that are attached with this one.
+    pub others: Vec<String>,
 }
 
 impl Addresses {
@@ -57,16 +62,24 @@ impl Addresses {
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
-                Ok(AddressChoice { wanted: AddressSource::Local(address_request), mac, extra_prefixes })
+                Ok(AddressChoice {
+                    wanted: AddressSource::Local(address_request),
+                    mac,
+                    extra_prefixes,
+                    interface: InterfaceSettings::default(),
+                    others: Vec::new(),
+                })
             }
             Addresses::Cluster(cluster) => {
-                let given = cluster.addresses_of(pod, deadline, abandoned).await?;
+                let given = cluster.addresses_of(pod, &key.ifname, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let PodAddresses { network, addresses, mac, extra_prefixes } = given;
+                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others } = given;
                 Ok(AddressChoice {
                     wanted: AddressSource::Assigned { network, addresses },
                     mac,
                     extra_prefixes,
+                    interface: interface.unwrap_or_default(),
+                    others,
                 })
             }
         }
