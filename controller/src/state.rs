@@ -24,6 +24,7 @@ use crate::ipam::{
     AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
 };
 use crate::metrics::Metrics;
+use crate::multus::MultusNetwork;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
 use crate::services::ServiceState;
@@ -509,6 +510,16 @@ impl ControllerState {
         }
         if let Some(term) = &self.term {
             term.queues.queue_fault(kind, name);
+        }
+    }
+
+    /// Handles an added or changed NetworkAttachmentDefinition.
+    pub(crate) fn set_multus(&mut self, key: &Key, network: Option<MultusNetwork>) {
+        let old = self.cluster.multus.set(key.clone(), network);
+        if let Some(term) = &mut self.term
+            && old.as_ref() != self.cluster.multus.get(key)
+        {
+            term.retry_waiting();
         }
     }
 

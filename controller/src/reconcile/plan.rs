@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use trunkline_api::interfaces::{self, Interface, InterfaceSettings};
+use trunkline_api::interfaces::{Interface, InterfaceSettings};
 use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
 use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
@@ -24,6 +24,7 @@ use super::recover::{self, NotRecovered, RefusedReport};
 use super::retention::{Amendment, Expired};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
+use crate::multus;
 use crate::selection::{PlaceError, Policy, Selection, place, select};
 use crate::state::{ControllerState, PendingCreate, WaitsFor};
 
@@ -178,7 +179,8 @@ impl ControllerState {
             }
         };
         if let Some(pod) = self.cluster.pod(key) {
-            listed(key, pod).unwrap_or_default().iter().for_each(|listed| add(listed.name.as_str().into()));
+            let listed = self.listed(key, pod).unwrap_or_default();
+            listed.iter().for_each(|listed| add(listed.name.as_str().into()));
         }
         let rows = self.cluster.instances_of_pod(key).into_iter();
         rows.filter_map(|(_, row)| row.interface.clone()).for_each(&mut add);
@@ -198,7 +200,7 @@ impl ControllerState {
         let pod = self.cluster.pod(key).map(|pod| match &interface {
             None => Cow::Borrowed(pod),
             Some(name) => {
-                let all = listed(key, pod).unwrap_or_default();
+                let all = self.listed(key, pod).unwrap_or_default();
                 Cow::Owned(pod.for_interface(name, all.iter().find(|listed| *listed.name == **name)))
             }
         });
@@ -208,7 +210,7 @@ impl ControllerState {
             let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == PodLifecycle::Alive);
             let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
             let PendingCreate { network, granted, family, .. } = unanswered;
-            let interface = planned_interface(key, &pod, self.cluster.pod(key)).unwrap_or_else(|_| {
+            let interface = self.planned_interface(key, &pod).unwrap_or_else(|_| {
                 let name = pod.interface.as_deref().unwrap_or_default().to_owned();
                 PlannedInterface::Other(InterfaceSettings { name, ..InterfaceSettings::default() })
             });
@@ -286,8 +288,10 @@ impl ControllerState {
         };
         let extra_prefixes = named(key, &pod)?;
         let retention = retention_of(key, &pod)?;
-        let interface =
-            planned_interface(key, &pod, self.cluster.pod(key)).map_err(AllocationRefusal::Annotations)?;
+        let interface = match self.planned_interface(key, &pod) {
+            Ok(interface) => interface,
+            Err(faults) => return Err(self.wait(key, AllocationRefusal::Annotations(faults))),
+        };
         let network = match place(&self.cluster, &selection, &decision.node) {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
@@ -355,30 +359,31 @@ impl ControllerState {
         })))
     }
 
+    /// The further interfaces that a pod lists.
+    fn listed(&self, key: &Key, pod: &PodRow) -> Result<Vec<Interface>, Vec<Fault>> {
+        multus::interfaces(&self.cluster, key, &pod.networking.annotations)
+    }
+
+    /// The interface of an assignment for `row`, the row of the interface.
+    fn planned_interface(&self, key: &Key, row: &PodRow) -> Result<PlannedInterface, Vec<Fault>> {
+        let all = self.cluster.pod(key).map(|pod| self.listed(key, pod)).transpose()?.unwrap_or_default();
+        Ok(match &row.interface {
+            None => PlannedInterface::First(all.into_iter().map(|interface| interface.name).collect()),
+            Some(name) => {
+                let found = all.iter().find(|listed| *listed.name == **name);
+                let unlisted =
+                    || InterfaceSettings { name: name.to_string(), ..InterfaceSettings::default() };
+                PlannedInterface::Other(found.map_or_else(unlisted, Interface::settings))
+            }
+        })
+    }
+
     fn wait(&mut self, key: &Key, refused: AllocationRefusal) -> AllocationRefusal {
         if let Some(term) = &mut self.term {
             term.waiting.insert(key.clone());
         }
         refused
     }
-}
-
-/// The further interfaces that a pod lists.
-fn listed(key: &Key, pod: &PodRow) -> Result<Vec<Interface>, Vec<Fault>> {
-    interfaces::read(&key.name, &pod.networking.annotations)
-}
-
-/// The interface of an assignment for `row`, the row of the interface. `pod` is the pod's own row.
-fn planned_interface(key: &Key, row: &PodRow, pod: Option<&PodRow>) -> Result<PlannedInterface, Vec<Fault>> {
-    let all = pod.map(|pod| listed(key, pod)).transpose()?.unwrap_or_default();
-    Ok(match &row.interface {
-        None => PlannedInterface::First(all.into_iter().map(|interface| interface.name).collect()),
-        Some(name) => {
-            let found = all.iter().find(|listed| *listed.name == **name);
-            let unlisted = || InterfaceSettings { name: name.to_string(), ..InterfaceSettings::default() };
-            PlannedInterface::Other(found.map_or_else(unlisted, Interface::settings))
-        }
-    })
 }
 
 /// The additional prefixes that a pod names.
