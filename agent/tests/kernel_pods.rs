@@ -5,7 +5,8 @@
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -22,7 +23,9 @@ use trunkline_datapath::attach::workers::DeviceWorkers;
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_datapath::naming::host_ifname;
-use trunkline_datapath::plan::{Attachment, KernelPlan, NatRules, PodPlan, Rule, Sysctl};
+use trunkline_datapath::plan::{
+    Attachment, KernelPlan, NatRules, PodPlan, RouteKey, RouteTarget, Rule, Sysctl,
+};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
     DeviceSpec {
@@ -148,6 +151,38 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
 /// A translated Service's backend would reply directly to a slave, so the request uses an address
 /// of the host as source. The backend here has no route to the pod's subnet, so it can reply only
 /// to the host.
+#[test]
+fn packets_to_an_unreachable_route_are_rejected() {
+    isolated("packets_to_an_unreachable_route_are_rejected", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        attach(runtime, &node, &netns, &spec("pod", &["10.1.0.4", "2001:db8::4"]));
+        // The error for the first SYN can arrive while connect() still has the socket: the error for
+        // the second one, a second later, ends the attempt.
+        let connect = |address: &str, limit: Duration| {
+            let address = SocketAddr::new(address.parse().unwrap(), 80);
+            inside(&netns, || TcpStream::connect_timeout(&address, limit).unwrap_err())
+        };
+        for (target, is_rejected) in [(RouteTarget::Blackhole, false), (RouteTarget::Unreachable, true)] {
+            let mut plan = base();
+            for (family, prefix) in [(IpFamily::V4, "10.200.0.0/16"), (IpFamily::V6, "2001:db8:200::/64")] {
+                plan.rules.insert(Rule::always(family, 1010, 40_000));
+                let key = RouteKey { table: 40_000, prefix: prefix.parse().unwrap() };
+                plan.routes.insert(key, target.clone());
+            }
+            assert_eq!(runtime.block_on(node.kernel.set_plan(plan)).unwrap().faults, [""; 0]);
+            assert_eq!(runtime.block_on(node.kernel.resync()).unwrap(), 0, "the kernel has {target:?}");
+            for address in ["10.200.9.9", "2001:db8:200::9"] {
+                let limit = Duration::from_millis(if is_rejected { 5_000 } else { 300 });
+                let error = connect(address, limit);
+                let unreachable = [ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+                assert_eq!(unreachable.contains(&error.kind()), is_rejected, "{address}: {error}");
+                assert_eq!(error.kind() == ErrorKind::TimedOut, !is_rejected, "{address}: {error}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_translated_service_is_reached_from_the_host() {
     isolated("a_translated_service_is_reached_from_the_host", |runtime| {

@@ -40,6 +40,9 @@ fn attaching(container_id: &str, address: &str) -> Record {
         labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
+        attached_with: None,
+        default_route: false,
+        routes: Default::default(),
     }
 }
 

@@ -36,8 +36,9 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::{
-    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
-    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkChoice, LinkParameters, Mode,
+    NodeIdentity, PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session,
+    Tunnels, join, plan, plan_pod,
 };
 
 mod services;
@@ -60,14 +61,20 @@ pub struct ReconcileDependencies {
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs, the preferred one first.
-    pub vlan_interfaces: Vec<String>,
+    /// Links that may carry VLANs, the preferred one first.
+    pub vlan_interfaces: Vec<LinkChoice>,
+    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
+    pub pods_send_arp: bool,
+    /// The largest MTU of pods, in octets.
+    pub pod_mtu: Option<u16>,
     /// Settings of tunnels from the configuration.
     pub tunnels: Tunnels,
     /// Settings of the guard from the configuration.
     pub guard: GuardSettings,
     /// Limits of the kernel from the configuration.
     pub kernel_limits: KernelLimits,
+    /// Sysctls that the configuration requests.
+    pub sysctls: RequestedSysctls,
     /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
     /// Listen settings of BGP.
@@ -154,10 +161,13 @@ struct Task {
     node: String,
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
-    vlan_interfaces: Vec<String>,
+    vlan_interfaces: Vec<LinkChoice>,
+    pods_send_arp: bool,
+    pod_mtu: Option<u16>,
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
+    sysctls: RequestedSysctls,
     probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
@@ -228,9 +238,12 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -268,9 +281,12 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -543,12 +559,15 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             kernel_limits: self.kernel_limits,
+            sysctls: self.sysctls,
             probes: self.probes.clone(),
             // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
+            pods_send_arp: self.pods_send_arp,
+            pod_mtu: self.pod_mtu,
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;
