@@ -41,6 +41,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         netns: String::new(),
         pod: PodName::default(),
         attached_with: None,
+        several: false,
         default_route: false,
         routes: Default::default(),
     }

@@ -156,6 +156,8 @@ pub struct PodAddresses {
     pub extra_prefixes: BTreeSet<IpNet>,
     /// The interface; none for the pod's first.
     pub interface: Option<InterfaceSettings>,
+    /// Whether the pod has further interfaces.
+    pub several: bool,
     /// The names of the interfaces that the ADD of the pod's first attaches too.
     pub others: Vec<String>,
 }
@@ -286,6 +288,7 @@ impl Index {
             mac: first.mac,
             extra_prefixes: rows.iter().flat_map(|row| row.extra_prefixes.iter().copied()).collect(),
             interface: first.interface.clone(),
+            several: first.interface.is_some() || rows.iter().any(|row| !row.others.is_empty()),
             others: rows
                 .iter()
                 .max_by_key(|row| row.others.len())
