@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::interfaces::InterfaceSettings;
 use trunkline_api::pod::SubnetNames;
 use trunkline_api::resources;
 use trunkline_datapath::naming::default_mac;
@@ -34,6 +35,12 @@ pub struct AddressChoice {
     pub mac: [u8; 6],
     /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// Settings of another interface than the pod's first.
+    pub interface: InterfaceSettings,
+    /// The names of the interfaces that are attached with this one.
+    pub others: Vec<String>,
+    /// Whether the pod has further interfaces.
+    pub several: bool,
 }
 
 impl Addresses {
@@ -57,16 +64,27 @@ impl Addresses {
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
-                Ok(AddressChoice { wanted: AddressSource::Local(address_request), mac, extra_prefixes })
+                Ok(AddressChoice {
+                    wanted: AddressSource::Local(address_request),
+                    mac,
+                    extra_prefixes,
+                    interface: InterfaceSettings::default(),
+                    others: Vec::new(),
+                    several: false,
+                })
             }
             Addresses::Cluster(cluster) => {
-                let given = cluster.addresses_of(pod, deadline, abandoned).await?;
+                let given = cluster.addresses_of(pod, &key.ifname, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let PodAddresses { network, addresses, mac, extra_prefixes } = given;
+                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others, several } =
+                    given;
                 Ok(AddressChoice {
                     wanted: AddressSource::Assigned { network, addresses },
                     mac,
                     extra_prefixes,
+                    interface: interface.unwrap_or_default(),
+                    others,
+                    several,
                 })
             }
         }
@@ -101,6 +119,10 @@ impl Addresses {
 /// Checks that the request of the CNI configuration equals the controller's allocation. With a
 /// controller, the configuration cannot select addresses.
 fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
+    if given.interface.is_some() {
+        // The values of the request are those of the pod's first interface.
+        return Ok(());
+    }
     let wanted = &request.wanted;
     let has =
         |address: &std::net::IpAddr| given.addresses.iter().any(|assigned| assigned.address == *address);

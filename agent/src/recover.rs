@@ -146,6 +146,10 @@ mod tests {
             labels: Default::default(),
             netns: String::new(),
             pod: PodName::default(),
+            attached_with: None,
+            several: false,
+            default_route: false,
+            routes: Default::default(),
         }
     }
 

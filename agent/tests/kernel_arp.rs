@@ -56,6 +56,7 @@ fn attach(
         mtu: None,
         bandwidth: Bandwidth::default(),
         destinations: Vec::new(),
+        several: false,
         attachment: Attachment::Veth,
     };
     runtime.block_on(async {

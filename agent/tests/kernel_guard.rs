@@ -122,6 +122,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 bandwidth: Bandwidth::default(),
                 attachment: Attachment::Veth,
                 destinations: Vec::new(),
+                several: false,
             };
             let made = workers.attach(netns.try_clone().unwrap(), spec, |_| ());
             let device = runtime.block_on(made).unwrap();

@@ -37,6 +37,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
         bandwidth: Bandwidth::default(),
         attachment: Attachment::Veth,
         destinations: Vec::new(),
+        several: false,
     }
 }
 
@@ -455,6 +456,34 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
 }
 
 #[test]
+fn the_first_of_several_interfaces_sends_from_its_own_address() {
+    isolated("the_first_of_several_interfaces_sends_from_its_own_address", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let first = DeviceSpec { several: true, ..spec("c", &["10.1.0.4"]) };
+        let second = DeviceSpec {
+            ifname: "net1".to_owned(),
+            addresses: vec!["10.2.0.4".parse().unwrap()],
+            destinations: vec!["10.2.0.0/16".parse().unwrap()],
+            ..first.clone()
+        };
+        let way = |to: &str| inside(&netns, || ip(&format!("route get {to}")));
+        for _ in 0..2 {
+            attach(runtime, &node, &netns, &first);
+            attach(runtime, &node, &netns, &second);
+            // A new connection to the second network uses the second interface, and an answer from the
+            // first address the first one.
+            assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
+            assert!(way("10.2.0.9 from 10.1.0.4").contains("dev eth0"), "{}", way("10.2.0.9 from 10.1.0.4"));
+            assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
+            assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"));
+            check(runtime, &node, &netns, &first).unwrap();
+            check(runtime, &node, &netns, &second).unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_second_interface_does_not_change_the_first() {
     isolated("a_second_interface_does_not_change_the_first", |runtime| {
         let node = node(runtime);
@@ -464,6 +493,7 @@ fn a_second_interface_does_not_change_the_first() {
             ifname: "net1".to_owned(),
             addresses: vec!["10.2.0.4".parse().unwrap(), "2001:db8:2::4".parse().unwrap()],
             destinations: vec!["10.2.0.0/16".parse().unwrap(), "2001:db8:2::/64".parse().unwrap()],
+            several: false,
             ..first.clone()
         };
         attach(runtime, &node, &netns, &first);

@@ -62,6 +62,15 @@ pub mod annotation {
     /// On an IPInstance that outlives its workload, and so has no owner: the `apiVersion` of the
     /// workload in its binding.
     pub const WORKLOAD_API_VERSION: &str = "trunkline.io/workload-api-version";
+    /// The further interfaces of a pod besides `eth0`, a JSON list: [`crate::interfaces::Interface`].
+    pub const INTERFACES: &str = "networking.alibaba.com/interfaces";
+    /// On an IPInstance of another interface than `eth0`: the interface, in JSON:
+    /// [`crate::interfaces::InterfaceSettings`].
+    pub const INTERFACE: &str = "trunkline.io/interface";
+    /// On an IPInstance of `eth0`: the names of the pod's other interfaces, separated by commas.
+    pub const OTHER_INTERFACES: &str = "trunkline.io/other-interfaces";
+    /// Multus': the networks of a pod besides the cluster's default network.
+    pub const MULTUS_NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
     /// Marks a pod that the webhook has handled.
     pub const HANDLED_BY_WEBHOOK: &str = "networking.alibaba.com/handled-by-webhook";
     /// On a Node: addresses in addition to those in its status that the node may claim in its

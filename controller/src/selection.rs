@@ -87,7 +87,7 @@ pub fn select(
 /// The selection by the addresses that are retained for a pod.
 fn kept(cluster: &Cluster, pod: &Key) -> Option<Selection> {
     let mut rows = cluster.instances_of_pod(pod);
-    rows.retain(|(_, row)| !row.deleting);
+    rows.retain(|(_, row)| !row.deleting && row.interface.is_none());
     let (_, first) = rows.first()?;
     let has = |v6: bool| rows.iter().any(|(_, row)| row.address.is_ipv6() == v6);
     Some(Selection {

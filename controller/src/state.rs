@@ -24,6 +24,7 @@ use crate::ipam::{
     AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
 };
 use crate::metrics::Metrics;
+use crate::multus::MultusNetwork;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
 use crate::services::ServiceState;
@@ -156,7 +157,7 @@ pub struct Term {
     pub(crate) woken: HashMap<Key, (Arc<str>, Arc<str>)>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
-    pub pending_creates: HashMap<Key, PendingCreate>,
+    pub pending_creates: HashMap<Key, Vec<PendingCreate>>,
     /// Whether each network had a free address at the last update of the node labels, by family.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
     /// Cache of each network's node names, cleared when they change. The computation of one entry
@@ -209,6 +210,8 @@ impl WaitQueue {
 pub struct PendingCreate {
     /// UID of the pod that the addresses are for.
     pub pod_uid: Arc<str>,
+    /// The pod's interface, if this is not `eth0`.
+    pub interface: Option<Arc<str>>,
     /// Their network.
     pub network: Arc<Network>,
     /// The allocated addresses.
@@ -223,6 +226,22 @@ impl Term {
             self.queues.pods.add(key);
         }
         self.starving.clear();
+    }
+
+    /// Takes the pending addresses of an interface of a pod.
+    pub(crate) fn take_pending(&mut self, key: &Key, interface: Option<&Arc<str>>) -> Option<PendingCreate> {
+        let all = self.pending_creates.get_mut(key)?;
+        let position = all.iter().position(|pending| pending.interface.as_ref() == interface)?;
+        let pending = all.swap_remove(position);
+        if all.is_empty() {
+            self.pending_creates.remove(key);
+        }
+        Some(pending)
+    }
+
+    /// Remembers addresses whose requests had no answer.
+    pub(crate) fn add_pending(&mut self, key: &Key, pending: PendingCreate) {
+        self.pending_creates.entry(key.clone()).or_default().push(pending);
     }
 
     /// Whether a pod waits for a free address of a network.
@@ -491,6 +510,16 @@ impl ControllerState {
         }
         if let Some(term) = &self.term {
             term.queues.queue_fault(kind, name);
+        }
+    }
+
+    /// Handles an added or changed NetworkAttachmentDefinition.
+    pub(crate) fn set_multus(&mut self, key: &Key, network: Option<MultusNetwork>) {
+        let old = self.cluster.multus.set(key.clone(), network);
+        if let Some(term) = &mut self.term
+            && old.as_ref() != self.cluster.multus.get(key)
+        {
+            term.retry_waiting();
         }
     }
 

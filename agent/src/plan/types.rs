@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use trunkline_api::pod::not_allowed;
-use trunkline_api::resources::{AttachmentKind, ParsedRange, Retention, SubnetAccess, Vtep};
+use trunkline_api::resources::{AttachmentKind, ParsedRange, Retention, SubnetAccess, SubnetDns, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::{Origination, RouteChange};
@@ -231,6 +231,10 @@ pub struct SubnetPlan {
     pub access: SubnetAccess,
     /// How long addresses of stateful pods are retained.
     pub retention: Option<Retention>,
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet.
+    pub routes: Vec<IpNet>,
+    /// The DNS settings of its pods.
+    pub dns: SubnetDns,
 }
 
 impl SubnetPlan {
@@ -245,6 +249,8 @@ impl SubnetPlan {
             device: None,
             access: SubnetAccess::default(),
             retention: None,
+            routes: Vec::new(),
+            dns: SubnetDns::default(),
         }
     }
 

@@ -457,6 +457,14 @@ fn subnet_config() -> Vec<Row> {
             "retention is neither a time nor `never`: write a time such as 30m, 72h or 30d, or `never` for addresses \
              that are never released",
         ),
+        (
+            each("routes", "isCIDR(t) && cidr(t).masked() == cidr(t) && cidr(t).prefixLength() > 0"),
+            "routes: an entry is not a prefix without host bits, or is a default route: write prefixes such as 10.80.0.0/12",
+        ),
+        (
+            "!has(self.dns) || !has(self.dns.nameservers) || self.dns.nameservers.all(t, isIP(t))".to_owned(),
+            "dns.nameservers: an entry is not an address: write one such as 10.0.0.53",
+        ),
     ]
 }
 
@@ -814,6 +822,11 @@ pub(super) fn bounds() -> Vec<Bound> {
         ("spec.range.excludeIPs", list(65536, 45)),
         ("spec.config.allowedNamespaces", list(1024, 63)),
         ("spec.config.retention", text(7)),
+        ("spec.config.routes", list(32, 43)),
+        ("spec.config.dns.nameservers", list(8, 45)),
+        ("spec.config.dns.domain", text(253)),
+        ("spec.config.dns.search", list(32, 253)),
+        ("spec.config.dns.options", list(16, 63)),
     ];
     let ip_instance = [("spec.network", name()), ("spec.subnet", name()), ("spec.address.ip", prefix())];
     let node_info = [

@@ -65,6 +65,6 @@ pub use service_advertisement::{
 };
 pub use service_pool::{L2Settings, PoolMode, ServicePool, ServicePoolSpec, ServicePoolStatus};
 pub use subnet::{
-    AddressRange, IpVersion, ParsedRange, Subnet, SubnetAccess, SubnetConfig, SubnetRefusal, SubnetSpec,
-    SubnetStatus,
+    AddressRange, IpVersion, ParsedRange, Subnet, SubnetAccess, SubnetConfig, SubnetDns, SubnetRefusal,
+    SubnetSpec, SubnetStatus,
 };

@@ -127,6 +127,42 @@ pub struct SubnetConfig {
     /// as its workload exists. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub retention: String,
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet,
+    /// besides the subnets of the Network. If the interface has the pod's default route, they have no
+    /// effect. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<String>,
+    /// DNS settings for pods with an address of this subnet, in the result of the CNI plugin. Kubelets
+    /// write a pod's resolv.conf themselves and ignore them; Podman and Multus report them. Trunkline's
+    /// own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<SubnetDns>,
+}
+
+/// DNS settings of a [`Subnet`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubnetDns {
+    /// Addresses of name servers, in order of preference.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Domains for the look-up of short names.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// Options of the resolver, such as `ndots:2`.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl SubnetDns {
+    /// Whether it sets nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == SubnetDns::default()
+    }
 }
 
 /// The pods that get new addresses of a [`Subnet`].
@@ -241,6 +277,17 @@ impl Subnet {
             disabled: config.disabled,
             namespaces: config.allowed_namespaces.clone(),
         })
+    }
+
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet.
+    pub fn routes(&self) -> Vec<IpNet> {
+        let routes = self.spec.config.iter().flat_map(|config| &config.routes);
+        routes.filter_map(|route| route.parse().ok()).collect()
+    }
+
+    /// The DNS settings of its pods.
+    pub fn dns(&self) -> SubnetDns {
+        self.spec.config.as_ref().and_then(|config| config.dns.clone()).unwrap_or_default()
     }
 
     /// How long the addresses of its stateful pods are retained. Validation refuses an invalid value;

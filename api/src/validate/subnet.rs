@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::values::MAX_VLAN;
 use crate::fault::{Fault, Faults};
+use crate::interfaces::{MAX_ROUTES, route_fault};
 use crate::resources::{
     IpVersion, Network, NetworkMode, ParsedRange, Retention, Subnet, ValueError, parse_address,
 };
@@ -102,6 +103,22 @@ fn check_config(subnet: &Subnet, faults: &mut Faults<'_>) {
                      or digit at both ends"
                 ),
             );
+        }
+    }
+    for (index, route) in config.routes.iter().enumerate() {
+        if let Some(message) = route_fault(route) {
+            faults.add(format!("spec.config.routes[{index}]"), message);
+        }
+    }
+    if config.routes.len() > MAX_ROUTES {
+        faults.add(
+            "spec.config.routes",
+            format!("there are more than {MAX_ROUTES}: write fewer and shorter prefixes"),
+        );
+    }
+    for (index, server) in config.dns.iter().flat_map(|dns| &dns.nameservers).enumerate() {
+        if let Err(error) = parse_address(server) {
+            faults.add(format!("spec.config.dns.nameservers[{index}]"), error.to_string());
         }
     }
     let retention: Result<Retention, ValueError> = config.retention.parse();

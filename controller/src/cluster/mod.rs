@@ -18,6 +18,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
+use crate::multus::MultusNetwork;
+
 pub use interner::Interner;
 pub use row::{
     InstanceRow, Key, NamespaceRow, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label,
@@ -36,6 +38,8 @@ pub struct Cluster {
     pub(crate) namespaces: Table<Arc<str>, NamespaceRow>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
+    /// NetworkAttachmentDefinitions; `None` for those of other plugins.
+    pub(crate) multus: Table<Key, Option<MultusNetwork>>,
     /// IPInstances that cannot be read.
     pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use trunkline_api::interfaces::{Interface, InterfaceSettings};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
 use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
@@ -88,8 +89,13 @@ impl From<NetworkingMetadata> for NamespaceRow {
 fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let kept = |name: &str| {
         name.starts_with("networking.alibaba.com/")
-            || [annotation::CALICO_POD_IPS, annotation::EXTRA_PREFIXES, annotation::IP_RETENTION]
-                .contains(&name)
+            || [
+                annotation::CALICO_POD_IPS,
+                annotation::EXTRA_PREFIXES,
+                annotation::IP_RETENTION,
+                annotation::MULTUS_NETWORKS,
+            ]
+            .contains(&name)
     };
     let own = map.iter().flatten().filter(|(name, _)| kept(name));
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -157,6 +163,8 @@ pub struct PodRow {
     pub addresses: Vec<IpAddr>,
     /// Whether it gets addresses; otherwise it belongs to another CNI plugin.
     pub selected: bool,
+    /// The interface of its addresses, if this is not `eth0`: [`PodRow::for_interface`].
+    pub interface: Option<Arc<str>>,
 }
 
 impl PodRow {
@@ -173,6 +181,7 @@ impl PodRow {
         let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
         PodRow {
             selected: selector.selects(labels),
+            interface: None,
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             node: pod
                 .spec
@@ -188,6 +197,24 @@ impl PodRow {
             started: pod.has_started(),
             finalizer: finalizer_place(&pod.metadata).is_some(),
             addresses: pod.addresses(),
+        }
+    }
+
+    /// The row for the decision about another interface than `eth0`: the pod, as if it requested the
+    /// addresses of this interface. A pod that does not list the interface gets none for it.
+    pub fn for_interface(&self, name: &Arc<str>, listed: Option<&Interface>) -> PodRow {
+        let annotations = listed.map(|interface| interface.annotations(&self.networking.annotations));
+        PodRow {
+            networking: NetworkingMetadata {
+                annotations: annotations.unwrap_or_default(),
+                ..NetworkingMetadata::default()
+            },
+            // The kubelet reports the addresses of eth0, and the finalizer is the pod's.
+            addresses: Vec::new(),
+            finalizer: false,
+            selected: self.selected && listed.is_some(),
+            interface: Some(Arc::clone(name)),
+            ..self.clone()
         }
     }
 }
@@ -221,6 +248,8 @@ pub struct InstanceRow {
     pub retention: Option<Retention>,
     /// The time since which it is retained, if recorded.
     pub retained_since: Option<Timestamp>,
+    /// The pod's interface, if this is not `eth0`.
+    pub interface: Option<Arc<str>>,
     /// The address families decided for its pod.
     pub family: Option<IpFamily>,
     /// Whether it has a deletion timestamp and waits for its finalizer.
@@ -276,6 +305,9 @@ impl InstanceRow {
             owner: owner.or(recorded),
             retention: noted(annotation::IP_RETENTION).and_then(|text| text.parse().ok()),
             retained_since: noted(annotation::RETAINED_SINCE).and_then(|text| text.parse().ok()),
+            interface: noted(annotation::INTERFACE)
+                .and_then(|text| serde_json::from_str::<InterfaceSettings>(text).ok())
+                .map(|interface| interner.get(&interface.name)),
             family: noted(annotation::IP_FAMILY).and_then(|text| IpFamily::read(text)),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: finalizer_place(&object.metadata).and_then(|place| place.try_into().ok()),

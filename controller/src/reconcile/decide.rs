@@ -17,6 +17,10 @@
 //! `ip-pool` (its other addresses are released); new addresses if `ip-retain` is false; its
 //! retained addresses; new addresses.
 //!
+//! Each interface of a pod has its own decision. For another interface than `eth0`, the pod's row has
+//! the requests of the interface ([`PodRow::for_interface`]), and its `addresses` count for every
+//! pod, since they are written for this pod.
+//!
 //! A pod's addresses never change during its life, whatever its annotations or its namespace
 //! contain, because the pod has sockets with these addresses. If one of a pair is missing, because
 //! the controller died between the two writes, it is added later. The address in `ip-pool`, or a
@@ -127,8 +131,8 @@ pub(super) fn joined(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Decides for a pod. `instances` are the IPInstances of its name, including those with a deletion
-/// timestamp.
+/// Decides for an interface of a pod. `instances` are the IPInstances of the interface and of the pod's
+/// name, including those with a deletion timestamp.
 ///
 /// # Errors
 /// The pod's annotations have a fault.
@@ -203,7 +207,7 @@ pub fn decide(
     if half && !stateful {
         return Ok(Decision::Assign(decision));
     }
-    if !stateful {
+    if !stateful && pod.interface.is_none() {
         decision.release = all(&|_| true);
         return Ok(Decision::Assign(decision));
     }
@@ -217,7 +221,7 @@ pub fn decide(
         let wanted = pools.addresses(ordinal).ok_or_else(|| entry("ip-pool", pools.addresses.len()))?;
         decision.release = all(&|row| !wanted.contains(&row.address));
         decision.selector = AddressSelector::Named(wanted.to_vec());
-    } else if !retains(&pod.networking.annotations, policy.retain) {
+    } else if !stateful || !retains(&pod.networking.annotations, policy.retain) {
         if !half {
             decision.release = all(&|_| true);
         }
@@ -292,6 +296,7 @@ mod tests {
             node: Some("n1".into()),
             host_network: false,
             selected: true,
+            interface: None,
             owner: owner(kind),
             networking: NetworkingMetadata {
                 annotations: annotations.collect(),
@@ -322,6 +327,7 @@ mod tests {
             outlives_owner: false,
             retention: None,
             retained_since: None,
+            interface: None,
             deleting: false,
             finalizer: Some(0),
         };

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use trunkline_api::interfaces::InterfaceName;
 use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, NetworkType};
 
-use super::{AllocationRefusal, AssignPlan, Plan};
+use super::{AllocationRefusal, AssignPlan, Plan, PlannedInterface};
 use crate::cluster::{Answer, InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::reconcile::retention::Ownership;
 use crate::reconcile::{network, node, subnet};
@@ -70,6 +71,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         node: Some(node.into()),
         host_network: false,
         selected: true,
+        interface: None,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),
@@ -92,9 +94,22 @@ fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
+impl ControllerState {
+    /// The plan for a pod's `eth0`.
+    fn plan_eth0(
+        &mut self,
+        key: &Key,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Result<Plan, AllocationRefusal> {
+        self.plan_pod(key, policy, random, now).swap_remove(0)
+    }
+}
+
 fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, AllocationRefusal> {
     state.set_pod(&key(name), pod);
-    state.plan_pod(&key(name), &policy(), 1, now())
+    state.plan_eth0(&key(name), &policy(), 1, now())
 }
 
 fn assignment(plan: Result<Plan, AllocationRefusal>) -> AssignPlan {
@@ -127,6 +142,7 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             outlives_owner: false,
             retention: None,
             retained_since: None,
+            interface: assignment.interface.other(),
             deleting: false,
             finalizer: Some(0),
         };
@@ -257,7 +273,7 @@ fn waiting_pod_gets_the_next_free_address() {
         "the pod is queued and \
         no longer waits"
     );
-    let given = assignment(state.plan_pod(&key("both"), &policy(), 1, now()));
+    let given = assignment(state.plan_eth0(&key("both"), &policy(), 1, now()));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
 }
 
@@ -275,9 +291,9 @@ fn free_address_of_a_deleted_pod_wakes_the_next_one() {
     state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
     assert_eq!(["d", "e", "f"].map(|name| waits(&state, name)), [false, true, true]);
     state.remove_pod(&key("d"));
-    assert!(matches!(state.plan_pod(&key("d"), &policy(), 1, now()), Ok(Plan::Nothing)));
+    assert!(matches!(state.plan_eth0(&key("d"), &policy(), 1, now()), Ok(Plan::Nothing)));
     assert_eq!(["e", "f"].map(|name| waits(&state, name)), [false, true]);
-    let given = assignment(state.plan_pod(&key("e"), &policy(), 1, now()));
+    let given = assignment(state.plan_eth0(&key("e"), &policy(), 1, now()));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     // An address that a pod takes wakes nobody else, and neither does one that was taken meanwhile.
     assert!(waits(&state, "f"));
@@ -285,7 +301,7 @@ fn free_address_of_a_deleted_pod_wakes_the_next_one() {
     assert!(!waits(&state, "f"));
     let taken = assignment(plan(&mut state, "g", pod("n1", "ReplicaSet", &[])));
     assert_eq!(addresses(&taken), ["10.0.0.3/24"]);
-    assert!(state.plan_pod(&key("f"), &policy(), 1, now()).is_err() && waits(&state, "f"));
+    assert!(state.plan_eth0(&key("f"), &policy(), 1, now()).is_err() && waits(&state, "f"));
 }
 
 #[test]
@@ -334,7 +350,7 @@ fn released_address_wakes_a_pod_that_may_use_its_subnet() {
     let open = json!({"network": "rack", "range": range, "config": {"private": true}});
     state.set_subnet(&"two".into(), manifest("Subnet", "two", open));
     assert!(waiting(&state).is_empty());
-    assert_eq!(addresses(&assignment(state.plan_pod(&key("g"), &policy(), 1, now()))), ["10.2.0.1/24"]);
+    assert_eq!(addresses(&assignment(state.plan_eth0(&key("g"), &policy(), 1, now()))), ["10.2.0.1/24"]);
 }
 
 #[test]
@@ -374,7 +390,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
-    let given = assignment(state.plan_pod(&key("d"), &policy(), 2, now()));
+    let given = assignment(state.plan_eth0(&key("d"), &policy(), 2, now()));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is still in use");
 }
 
@@ -384,7 +400,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
     let first = assignment(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
     answered(&mut state, "web-0", &first);
     state.remove_pod(&key("web-0"));
-    match state.plan_pod(&key("web-0"), &policy(), 2, now()) {
+    match state.plan_eth0(&key("web-0"), &policy(), 2, now()) {
         Ok(Plan::Retain { keep, remove_finalizer: None }) => assert_eq!(keep.len(), 1),
         other => panic!("{other:?}"),
     }
@@ -404,23 +420,24 @@ fn unanswered_write_is_repeated_or_settled() {
     let unanswered = |state: &mut ControllerState, given: &AssignPlan| {
         let unanswered = PendingCreate {
             pod_uid: Arc::clone(&given.pod.uid),
+            interface: None,
             network: Arc::clone(&given.network),
             granted: given.granted.clone(),
             family: given.family,
         };
-        state.term.as_mut().unwrap().pending_creates.insert(key("p"), unanswered);
+        state.term.as_mut().unwrap().add_pending(&key("p"), unanswered);
     };
     let mut state = state();
     let first = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
     unanswered(&mut state, &first);
-    let second = assignment(state.plan_pod(&key("p"), &policy(), 2, now()));
+    let second = assignment(state.plan_eth0(&key("p"), &policy(), 2, now()));
     assert_eq!(
         second.granted, first.granted,
         "the same request again: a create of the same name allocates no second address"
     );
     unanswered(&mut state, &first);
     state.remove_pod(&key("p"));
-    assert!(matches!(state.plan_pod(&key("p"), &policy(), 3, now()), Ok(Plan::Settle(_))));
+    assert!(matches!(state.plan_eth0(&key("p"), &policy(), 3, now()), Ok(Plan::Settle(_))));
 }
 
 /// A running pod, with the address that its kubelet reports.
@@ -471,6 +488,77 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     state.cluster.instances.begin();
     state.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
     assert_eq!(state.cluster.instance(&at).unwrap().node, None);
+}
+
+/// The planned assignments of all interfaces.
+fn assignments(plans: Vec<Result<Plan, AllocationRefusal>>) -> Vec<AssignPlan> {
+    plans.into_iter().map(assignment).collect()
+}
+
+#[test]
+fn each_interface_has_its_own_addresses() {
+    let mut state = state();
+    let list = r#"[{"name": "net1", "network": "over"},
+                   {"name": "net2", "subnet": "rack-v4", "addresses": ["10.0.0.3"], "macs": ["02:00:00:00:00:09"],
+                    "defaultRoute": true, "routes": ["10.80.0.0/12"]}]"#;
+    let annotations = [(annotation::INTERFACES, list)];
+    state.set_pod(&key("p"), pod("n1", "ReplicaSet", &annotations));
+    let given = assignments(state.plan_pod(&key("p"), &policy(), 1, now()));
+    let all: Vec<_> = given.iter().map(addresses).collect();
+    assert_eq!(all, [["10.0.0.1/24"], ["10.9.0.1/16"], ["10.0.0.3/24"]]);
+    assert_eq!(given[0].interface, PlannedInterface::First(InterfaceName::read_list("net1,net2")));
+    let PlannedInterface::Other(settings) = &given[2].interface else { panic!("{:?}", given[2]) };
+    assert!(settings.name == "net2" && settings.default_route && settings.routes.len() == 1);
+    assert_eq!(given[2].granted.mac, [2, 0, 0, 0, 0, 9]);
+    assert_ne!(given[0].granted.mac, given[1].granted.mac);
+
+    // Each interface is complete by itself.
+    answered(&mut state, "p", &given[0]);
+    answered(&mut state, "p", &given[2]);
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(
+        matches!(plans.as_slice(), [Ok(Plan::Nothing), Ok(Plan::Assign(_)), Ok(Plan::Nothing)]),
+        "{plans:?}"
+    );
+    answered(&mut state, "p", &given[1]);
+    // A later change of the annotation changes nothing.
+    state.set_pod(&key("p"), pod("n1", "ReplicaSet", &[]));
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(plans.len() == 3 && plans.iter().all(|plan| matches!(plan, Ok(Plan::Nothing))), "{plans:?}");
+    state.remove_pod(&key("p"));
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(plans.iter().all(|plan| matches!(plan, Ok(Plan::Release(all)) if all.len() == 1)), "{plans:?}");
+}
+
+#[test]
+fn interfaces_of_a_stateful_pod_keep_their_addresses() {
+    let mut state = state();
+    let list = r#"[{"name": "net1", "network": "over"}]"#;
+    let web = || pod("n1", "StatefulSet", &[(annotation::INTERFACES, list)]);
+    state.set_pod(&key("web-0"), web());
+    let given = assignments(state.plan_pod(&key("web-0"), &policy(), 1, now()));
+    let first: Vec<_> = given.iter().map(addresses).collect();
+    given.iter().for_each(|given| answered(&mut state, "web-0", given));
+    state.remove_pod(&key("web-0"));
+    let plans = state.plan_pod(&key("web-0"), &policy(), 1, now());
+    assert!(plans.iter().all(|plan| matches!(plan, Ok(Plan::Retain { keep, .. }) if keep.len() == 1)));
+    for given in &given {
+        let at = instance(given.granted.addresses[0].address.addr());
+        let row = state.cluster.instance(&at).unwrap().clone();
+        state.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
+    }
+    state.set_pod(&key("web-0"), PodRow { uid: "next".into(), ..web() });
+    let next = assignments(state.plan_pod(&key("web-0"), &policy(), 1, now()));
+    assert_eq!(next.iter().map(addresses).collect::<Vec<_>>(), first);
+    assert!(next.iter().all(|given| given.granted.addresses[0].rebind));
+}
+
+#[test]
+fn unreadable_list_of_interfaces_leaves_the_pod_without_addresses() {
+    let mut state = state();
+    let error =
+        plan(&mut state, "p", pod("n1", "ReplicaSet", &[(annotation::INTERFACES, "net1")])).unwrap_err();
+    assert!(error.to_string().contains("metadata.annotations[networking.alibaba.com/interfaces]"), "{error}");
 }
 
 #[test]
@@ -560,7 +648,7 @@ fn retained_address_is_released_when_its_time_is_over() {
             row.retention = own;
             row.outlives_owner = !subnet.is_empty() || own.is_some();
         });
-        match state.plan_pod(&key("web-0"), &policy(), 1, later(seconds)) {
+        match state.plan_eth0(&key("web-0"), &policy(), 1, later(seconds)) {
             Ok(Plan::Nothing) => assert!(!over, "{case}"),
             Ok(Plan::Expire(expired)) => {
                 assert!(over, "{case}");
@@ -574,7 +662,7 @@ fn retained_address_is_released_when_its_time_is_over() {
     set_retention(&mut state, "1h");
     retained(&mut state, &[], outlives);
     state.set_pod(&key("web-0"), PodRow { uid: "next".into(), ..pod("n1", "StatefulSet", &[]) });
-    let given = assignment(state.plan_pod(&key("web-0"), &policy(), 1, later(7_200)));
+    let given = assignment(state.plan_eth0(&key("web-0"), &policy(), 1, later(7_200)));
     assert!(given.granted.addresses[0].rebind);
     // A pod that has ended, but still exists, is no pod.
     let mut state = self::state();
@@ -582,7 +670,7 @@ fn retained_address_is_released_when_its_time_is_over() {
     retained(&mut state, &[], outlives);
     let over = PodRow { life: PodLifecycle::Over, ..pod("n1", "StatefulSet", &[]) };
     state.set_pod(&key("web-0"), over);
-    let planned = state.plan_pod(&key("web-0"), &policy(), 1, later(7_200));
+    let planned = state.plan_eth0(&key("web-0"), &policy(), 1, later(7_200));
     assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
 }
 
@@ -591,7 +679,7 @@ fn expiring_address_goes_to_no_pod() {
     let mut state = state();
     set_retention(&mut state, "1h");
     let instance = retained(&mut state, &[], |row| row.outlives_owner = true);
-    let expire = |state: &mut ControllerState| state.plan_pod(&key("web-0"), &policy(), 1, later(3_600));
+    let expire = |state: &mut ControllerState| state.plan_eth0(&key("web-0"), &policy(), 1, later(3_600));
     assert!(matches!(expire(&mut state), Ok(Plan::Expire(_))));
     let named = pod(
         "n1",
@@ -616,7 +704,7 @@ fn expiring_address_goes_to_no_pod() {
 fn instances_follow_a_change_of_the_retention() {
     let mut state = state();
     let instance = retained(&mut state, &[], |row| row.retained_since = None);
-    let planned = |state: &mut ControllerState| match state.plan_pod(&key("web-0"), &policy(), 1, now()) {
+    let planned = |state: &mut ControllerState| match state.plan_eth0(&key("web-0"), &policy(), 1, now()) {
         Ok(Plan::Amend(amendments)) => Some(amendments[0].clone()),
         Ok(Plan::Nothing) => None,
         other => panic!("{other:?}"),
@@ -646,6 +734,6 @@ fn instances_follow_a_change_of_the_retention() {
     set_retention(&mut state, "1h");
     state.begin_term(Queues::new(Duration::ZERO));
     assert_eq!(planned(&mut state), None);
-    let planned = state.plan_pod(&key("web-0"), &policy(), 1, later(3_600));
+    let planned = state.plan_eth0(&key("web-0"), &policy(), 1, later(3_600));
     assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
 }

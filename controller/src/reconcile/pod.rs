@@ -15,6 +15,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use trunkline_api::interfaces::InterfaceName;
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
@@ -23,7 +24,7 @@ use trunkline_api::resources::{
 };
 use trunkline_daemon::errors::chain;
 
-use super::plan::{AssignPlan, Existing, Plan};
+use super::plan::{AllocationRefusal, AssignPlan, Existing, Plan, PlannedInterface};
 use super::retention::{Amendment, Expired, Ownership, effective};
 use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
 use crate::cluster::pod::Pod;
@@ -38,41 +39,47 @@ const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
 pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
-    let plan = {
+    let (plans, pod) = {
         let mut state = context.shared.lock();
         let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
-        match state.plan_pod(&key, &context.policy, fastrand::u32(..), Timestamp::now()) {
-            Ok(plan) => Ok((plan, pod)),
-            Err(refused) => Err((refused, pod)),
-        }
+        (state.plan_pod(&key, &context.policy, fastrand::u32(..), Timestamp::now()), pod)
     };
-    let (plan, pod) = match plan {
-        Ok(planned) => planned,
-        Err((refused, pod)) => {
+    // The interfaces do not depend on each other.
+    let pod = pod.as_deref();
+    first_error(join_all(plans.into_iter().map(|plan| execute(&context, &key, pod, plan))).await)
+}
+
+/// Makes the writes for one interface of a pod.
+async fn execute(
+    context: &Context,
+    key: &Key,
+    pod: Option<&str>,
+    plan: Result<Plan, AllocationRefusal>,
+) -> ReconcileResult {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(refused) => {
             context.shared.metrics().failed(refused.reason());
-            let about = about(&key, pod.as_deref());
-            context.events.warning(about, reason::ALLOCATION_FAILED, refused.to_string());
+            context.events.warning(about(key, pod), reason::ALLOCATION_FAILED, refused.to_string());
             return Err(refused.into());
         }
     };
     match plan {
         Plan::Nothing => Ok(()),
         Plan::Release(instances) => {
-            let outcome = delete(&context, &instances).await;
+            let outcome = delete(context, &instances).await;
             if outcome.is_ok() && !instances.is_empty() {
-                record_release(&context, &key, pod.as_deref(), &instances);
+                record_release(context, key, pod, &instances);
             }
             outcome
         }
-        Plan::Retain { keep, remove_finalizer } => {
-            leave(&context, &key, keep, remove_finalizer, pod.as_deref()).await
-        }
-        Plan::Expire(expired) => expire(&context, &key, &expired).await,
+        Plan::Retain { keep, remove_finalizer } => leave(context, key, keep, remove_finalizer, pod).await,
+        Plan::Assign(assignment) => assign(context, key, *assignment).await,
+        Plan::Settle(unanswered) => settle(context, key, unanswered).await,
+        Plan::Expire(expired) => expire(context, key, &expired).await,
         Plan::Amend(amendments) => {
-            first_error(join_all(amendments.iter().map(|amendment| amend(&context, amendment))).await)
+            first_error(join_all(amendments.iter().map(|amendment| amend(context, amendment))).await)
         }
-        Plan::Assign(assignment) => assign(&context, &key, *assignment).await,
-        Plan::Settle(unanswered) => settle(&context, &key, unanswered).await,
     }
 }
 
@@ -301,8 +308,8 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
             let granted =
                 crate::ipam::AllocatedAddresses { addresses: unanswered, mac: assignment.granted.mac };
             let (network, family) = (Arc::clone(&assignment.network), assignment.family);
-            let unanswered = PendingCreate { pod_uid: Arc::clone(&pod.uid), network, granted, family };
-            term.pending_creates.insert(key.clone(), unanswered);
+            let (pod_uid, interface) = (Arc::clone(&pod.uid), assignment.interface.other());
+            term.add_pending(key, PendingCreate { pod_uid, interface, network, granted, family });
         }
     }
     for (reason, error) in &faults {
@@ -314,9 +321,11 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let addresses = addresses.collect::<Vec<_>>();
     context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
     tracing::debug!(pod = %key, ?addresses, "addresses are allocated");
-    let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
+    let interface = assignment.interface.other();
+    let of = interface.as_ref().map_or_else(String::new, |name| format!(" for interface {name}"));
+    let text = format!("{} of Network {}{of}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
-    if context.calico {
+    if context.calico && interface.is_none() {
         return annotate(context, key, pod).await;
     }
     Ok(())
@@ -393,7 +402,13 @@ async fn bind(
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
     // Remove those of the previous pod.
-    for name in [annotation::EXTRA_PREFIXES, annotation::IP_RETENTION, annotation::WORKLOAD_API_VERSION] {
+    for name in [
+        annotation::EXTRA_PREFIXES,
+        annotation::IP_RETENTION,
+        annotation::WORKLOAD_API_VERSION,
+        annotation::INTERFACE,
+        annotation::OTHER_INTERFACES,
+    ] {
         if annotations.get(name).is_none() {
             annotations[name] = Value::Null;
         }
@@ -466,7 +481,7 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
             }
             Err(source) => {
                 if let Some(term) = &mut context.shared.lock().term {
-                    term.pending_creates.insert(key.clone(), unanswered.clone());
+                    term.add_pending(key, unanswered.clone());
                 }
                 let what = format!("IPInstance {instance} was not read, so it may have been written");
                 return Err(ReconcileError::Request { what, source });
@@ -485,7 +500,8 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
 async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult {
     let addresses = {
         let state = context.shared.lock();
-        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
+        let of_eth0 = |row: &InstanceRow| row.pod_uid == pod.uid && row.interface.is_none();
+        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| of_eth0(row));
         rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
     };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -523,6 +539,15 @@ fn ip_instance(
     if !assignment.extra_prefixes.is_empty() {
         let prefixes: Vec<String> = assignment.extra_prefixes.iter().map(ToString::to_string).collect();
         annotations.insert(annotation::EXTRA_PREFIXES.to_owned(), prefixes.join(","));
+    }
+    match &assignment.interface {
+        PlannedInterface::First(others) if others.is_empty() => {}
+        PlannedInterface::First(others) => {
+            annotations.insert(annotation::OTHER_INTERFACES.to_owned(), InterfaceName::write_list(others));
+        }
+        PlannedInterface::Other(settings) => {
+            annotations.insert(annotation::INTERFACE.to_owned(), json!(settings).to_string());
+        }
     }
     // With a retention the IPInstance outlives the workload, so the workload must not own it.
     let outlives = assignment.stateful && effective(assignment.retention, subnet).is_some();

@@ -223,6 +223,7 @@ mod tests {
                 node: Some("n1".into()),
                 host_network: false,
                 selected: true,
+                interface: None,
                 owner: None,
                 networking: NetworkingMetadata::default(),
                 life: PodLifecycle::Alive,

@@ -231,11 +231,12 @@ fn unanswered(leader: &Leader, rebind: bool) {
         assert!(matches!(granted.addresses.as_slice(), [Assigned { rebind: it, .. }] if *it == rebind));
         let unanswered = PendingCreate {
             pod_uid: "p".into(),
+            interface: None,
             network,
             granted: AllocatedAddresses { addresses: granted.addresses, mac: granted.mac },
             family: IpFamily::V4,
         };
-        term.pending_creates.insert(key("web-0"), unanswered);
+        term.add_pending(&key("web-0"), unanswered);
     });
 }
 
@@ -318,6 +319,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 node: Some("n1".into()),
                 host_network: false,
                 selected: true,
+                interface: None,
                 owner: Some(owner),
                 networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
                 life: PodLifecycle::Alive,
@@ -351,6 +353,7 @@ fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
         node: Some("n1".into()),
         host_network: false,
         selected: true,
+        interface: None,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),

@@ -141,6 +141,7 @@ impl Cluster {
     pub async fn addresses_of(
         &self,
         pod: &PodName,
+        ifname: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<PodAddresses, Failure> {
@@ -156,7 +157,7 @@ impl Cluster {
         let mut is_checked = self.0.selector.is_empty();
         loop {
             changed.mark_unchanged();
-            let found = self.state().index.find(pod, known_families);
+            let found = self.state().index.find(pod, ifname, known_families);
             let missing = match found {
                 PodAddressLookup::Complete(given) => return Ok(given),
                 PodAddressLookup::Conflicting(words) => {
@@ -355,7 +356,8 @@ mod tests {
             let cluster = cluster(selector, code, &answer);
             let began = Instant::now();
             let deadline = began + Duration::from_secs(60);
-            let failure = cluster.addresses_of(&pod, deadline, std::future::pending()).await.unwrap_err();
+            let failure =
+                cluster.addresses_of(&pod, "eth0", deadline, std::future::pending()).await.unwrap_err();
             assert!(failure.message.contains(words), "{case}: {}", failure.message);
             assert_eq!(began.elapsed().as_secs(), seconds, "{case}");
         }

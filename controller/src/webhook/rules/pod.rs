@@ -24,6 +24,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use serde_json::{Value, json};
+use trunkline_api::interfaces::{self, Interface};
 use trunkline_api::names::{
     ATTACHED, QUOTA_NONEMPTY, annotation,
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
@@ -35,7 +36,7 @@ use trunkline_api::resources::{IpVersion, Network, NetworkType, Subnet, instance
 use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
-use crate::cluster::{Cluster, Key};
+use crate::cluster::{Cluster, InstanceRow, Key};
 use crate::selection::{Policy, Selection, select};
 
 /// The taint of a node without a network.
@@ -103,6 +104,21 @@ impl NewPod {
         self.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind))
     }
 
+    /// The pod, as if it requested the addresses of an interface for `eth0`.
+    fn for_interface(&self, interface: &Interface) -> NewPod {
+        NewPod {
+            annotations: Some(interface.annotations(self.annotations())),
+            labels: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
+    /// The faults of [`NewPod::for_interface`], as faults of the pod's list.
+    fn of_interface(&self, interface: &Interface, faults: Vec<Fault>) -> Vec<Fault> {
+        let text = |fault: Fault| format!("interface {}: {}", interface.name, fault.message);
+        faults.into_iter().map(|fault| self.fault(annotation::INTERFACES, text(fault))).collect()
+    }
+
     fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
         select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
     }
@@ -144,7 +160,13 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
     }
     merge("/metadata/annotations", pod.annotations.as_ref(), &stamps, &mut mutation.patch);
 
-    let selector = node_selector(cluster, &selection);
+    let mut selector = node_selector(cluster, &selection);
+    for interface in interfaces::read(&pod.name, pod.annotations())? {
+        let own = pod.for_interface(&interface);
+        let selection =
+            own.select(cluster, false, policy).map_err(|faults| pod.of_interface(&interface, faults))?;
+        selector.extend(node_selector(cluster, &selection));
+    }
     for (key, value) in &selector {
         let own = pod.node_selector.as_ref().and_then(|own| own.get(key)).filter(|own| *own != value);
         if let Some(own) = own {
@@ -159,16 +181,46 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
     Ok(mutation)
 }
 
-/// Whether a pod's request can be satisfied.
+/// Whether a pod's request can be satisfied, for each of its interfaces.
 pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult {
     if pod.host_network {
         return Ok(());
     }
+    let interfaces = interfaces::read(&pod.name, pod.annotations())?;
+    let mut found = validate_one(pod, None, cluster, policy).err().unwrap_or_default();
+    let mut selector = BTreeMap::new();
+    for interface in &interfaces {
+        let own = pod.for_interface(interface);
+        let faults = validate_one(&own, Some(&interface.name), cluster, policy).err().unwrap_or_default();
+        found.extend(pod.of_interface(interface, faults));
+        let network = own.select(cluster, false, policy).ok().and_then(|selection| selection.network);
+        let Some(network) = network.and_then(|name| cluster.network(&name)) else { continue };
+        for (key, value) in &network.spec.node_selector {
+            match selector.insert(key, value) {
+                Some(other) if other != value => found.push(pod.fault(
+                    annotation::INTERFACES,
+                    format!(
+                        "interface {}: Network {} has nodes with {key}={value}, and another interface needs \
+                         {key}={other}: choose Networks that share a node",
+                        interface.name,
+                        network.name()
+                    ),
+                )),
+                _ => {}
+            }
+        }
+    }
+    verdict(found)
+}
+
+/// Whether the request for one interface can be satisfied. `interface` is `None` for `eth0`.
+fn validate_one(pod: &NewPod, interface: Option<&str>, cluster: &Cluster, policy: &Policy) -> RuleResult {
     // Ignore its retained addresses: the check looks for annotations that contradict them.
     let selection = pod.select(cluster, false, policy)?;
     let mut found = Vec::new();
     let held = cluster.instances_of_pod(&pod.key());
-    let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
+    let of_interface = |row: &&InstanceRow| !row.deleting && row.interface.as_deref() == interface;
+    let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(of_interface).collect();
     if !pod.preferences()?.is_empty() {
         for row in &held {
             let named = |name: &str| selection.subnets.is_empty() || selection.subnets.contains(name);
@@ -196,7 +248,8 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
         Err(mut faults) => found.append(&mut faults),
         Ok(pools) => {
             found.extend(pool_faults(pod, &pools, &selection));
-            let own = pod.is_stateful(policy).then(|| pools.addresses(ordinal(&pod.name))).flatten();
+            let is_used = pod.is_stateful(policy) || interface.is_some();
+            let own = is_used.then(|| pools.addresses(ordinal(&pod.name))).flatten();
             match own {
                 Some(addresses) => found.extend(address_faults(pod, addresses, cluster, &selection)),
                 None if held.is_empty() => found.extend(subnet_faults(pod, cluster, &selection)),
@@ -231,12 +284,22 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     if pod.host_network {
         return None;
     }
+    let interfaces = interfaces::read(&pod.name, pod.annotations()).unwrap_or_default();
+    let own = interfaces.iter().filter_map(|interface| pod.for_interface(interface).preferences().ok());
+    if let Some(missing) = own.filter_map(|preferences| unknown(preferences, cluster)).next() {
+        return Some(missing);
+    }
     let mut preferences = pod.preferences().ok()?;
     if preferences.is_empty() {
         let Some(found) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
         preferences =
             AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels).ok()?;
     }
+    unknown(preferences, cluster)
+}
+
+/// The first Subnet or Network of these that the watches have not shown.
+fn unknown(preferences: AddressPreferences, cluster: &Cluster) -> Option<Missing> {
     let subnets = preferences.subnets.iter().find(|name| cluster.subnet(name).is_none()).cloned();
     let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
     subnets.map(Missing::Subnet).or_else(network)
@@ -752,6 +815,38 @@ mod tests {
                 "a disabled subnet of one family",
                 &[(a::SPECIFIED_SUBNET, "v4/off6"), (a::IP_FAMILY, "DualStack")],
                 "no named Subnet gives the pod an IPv6 address: Subnet off6 is disabled",
+            ),
+            (
+                "further interfaces",
+                &[(
+                    a::INTERFACES,
+                    r#"[{"name": "net1", "network": "overlay"}, {"name": "net2", "subnet": "v6", "ipFamily": "IPv6"}]"#,
+                )],
+                "",
+            ),
+            (
+                "interfaces without a common node",
+                &[(
+                    a::INTERFACES,
+                    r#"[{"name": "net1", "network": "bgp"}, {"name": "net2", "network": "rack1"}]"#,
+                )],
+                "interface net2: Network rack1 has nodes with network=rack1, and another interface needs",
+            ),
+            ("an unreadable list", &[(a::INTERFACES, "net1")], "alibaba.com/interfaces]: expected"),
+            (
+                "an interface in an unknown network",
+                &[(a::INTERFACES, r#"[{"name": "net1", "network": "rack9"}]"#)],
+                "interfaces]: interface net1: there is no Network rack9",
+            ),
+            (
+                "an interface in a disabled subnet",
+                &[(a::INTERFACES, r#"[{"name": "net1", "subnet": "off"}]"#)],
+                "interface net1: no named Subnet gives the pod an IPv4 address: Subnet off is disabled",
+            ),
+            (
+                "an interface with an address of another subnet",
+                &[(a::INTERFACES, r#"[{"name": "net1", "network": "rack1", "addresses": ["10.5.0.7"]}]"#)],
+                "interface net1: 10.5.0.7: Subnet off is disabled",
             ),
             ("a retention", &[(a::IP_RETENTION, "72h")], ""),
             ("no retention", &[(a::IP_RETENTION, "3 days")], "ip-retention]: `3 days` is not a retention"),
