@@ -7,7 +7,7 @@
 //! Removal uses the opposite order. Both commands can be repeated: a correct file is not changed,
 //! so a restart of the pod does not make the runtime read its configuration again.
 //!
-//! The reference plugins [`LOOPBACK`] and [`PORTMAP`] are copied if the node has none. An existing
+//! The reference plugins `loopback` and `portmap` are copied if the node has none. An existing
 //! file with one of these names is never changed or removed: it belongs to the node, and other
 //! networks may use it.
 //!

@@ -71,8 +71,6 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "pods", true),
     ("controller", "watch", "networkpolicies.networking.k8s.io", true),
     ("controller", "patch", "networkpolicies.networking.k8s.io", false),
-    ("controller", "watch", "network-attachment-definitions.k8s.cni.cncf.io", true),
-    ("controller", "patch", "network-attachment-definitions.k8s.cni.cncf.io", false),
     ("controller", "watch", "services", true),
     ("controller", "patch", "services", false),
     ("controller", "patch", "services/status", true),
