@@ -157,16 +157,18 @@ impl Speaker {
     }
 
     /// Changes the peer with `config`'s key. The session is reset only if
-    /// [`PeerConfig::requires_reset`] is true.
+    /// [`PeerConfig::requires_reset`] is true. A dynamic neighbour stays passive.
     ///
     /// # Errors
-    /// If the configuration is invalid, or if no such peer is configured.
+    /// If the configuration is invalid, or if there is no such peer.
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
         self.hub.clock = now;
         config.validate()?;
         config.validate_for(self.config.local_as)?;
         let key = config.key();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
+        // A dynamic neighbour that initiates connections would never be without state, and so never removed.
+        let config = PeerConfig { passive: config.passive || self.ranges.of(id).is_some(), ..config };
         let peer = self.peers[id.0 as usize].as_mut().ok_or(ConfigError::UnknownPeer(key))?;
         let before = peer.config().clone();
         let listen_key = peer.listen_key();

@@ -387,7 +387,8 @@ impl World {
                 "best paths without a peer"
             );
             let guests = self.speaker.peers(self.now).into_iter().filter(|status| status.range.is_some());
-            assert_eq!(guests.count(), 0, "dynamic neighbours are left");
+            let guests: Vec<_> = guests.collect();
+            assert_eq!(guests.len(), 0, "dynamic neighbours are left: {guests:?}");
         }
     }
 }
