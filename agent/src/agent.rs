@@ -184,6 +184,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),
+        remote_limits: config.remote_clusters.limits(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {

@@ -6,6 +6,7 @@
 //! otherwise a misspelt setting would silently have no effect.
 
 mod probes;
+mod remote;
 pub mod schema;
 mod services;
 
@@ -23,6 +24,7 @@ use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
 pub use self::probes::ProbeConfig;
+pub use self::remote::RemoteClustersConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
 use crate::page::Access;
 use crate::plan::{GuardSettings, KernelLimits, ProbeSettings, Tunnels};
@@ -102,6 +104,8 @@ pub struct Config {
     pub guard: GuardConfig,
     /// Limits of the kernel that many neighbours and IPv6 routes reach.
     pub kernel_limits: KernelLimitsConfig,
+    /// Prefixes that remote clusters may use.
+    pub remote_clusters: RemoteClustersConfig,
     /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
     pub bmp: Bmp,
     /// Probes of the routers.
@@ -266,6 +270,7 @@ impl Default for Config {
             vxlan_port: port,
             guard: GuardConfig::default(),
             kernel_limits: KernelLimitsConfig::default(),
+            remote_clusters: RemoteClustersConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
@@ -417,6 +422,7 @@ impl Config {
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
         self.kernel_limits.check()?;
+        self.remote_clusters.check()?;
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
             return Err((
                 "drain.followCordon",

@@ -53,6 +53,7 @@ mod limits;
 mod peers;
 mod policy;
 mod probes;
+pub mod remote;
 pub mod selection;
 pub mod services;
 mod tables;
@@ -86,6 +87,8 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         plan.networks.insert(network.name().to_owned(), planned);
     }
     anycast::plan(intent, host, &mut plan);
+    let remote = remote::accept(intent, host);
+    plan.remote.clone_from(&remote.clusters);
     if plan.networks.values().all(|network| network.refused.is_some()) {
         services::plan(intent, host, &mut plan);
         return Ok(plan);
@@ -97,14 +100,16 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         _ => {}
     }
     plan.kernel.nat = nat(&plan, intent);
+    plan.kernel.nat.inside.extend(remote.prefixes());
     if let Some(overlay) = here.iter().find(|network| network.mode() == NetworkMode::VXLAN) {
-        vxlan::plan(overlay, intent, host, &mut tables, &mut plan);
+        vxlan::plan(overlay, intent, host, &remote, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
     limits::plan(intent.kernel_limits, &mut plan.kernel);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
+    plan.kernel.translated.pods.extend(remote.prefixes());
     unassigned::plan(&mut plan, host);
     services::plan(intent, host, &mut plan);
     Ok(plan)

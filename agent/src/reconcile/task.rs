@@ -35,6 +35,7 @@ use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use crate::plan::remote::RemoteLimits;
 use crate::plan::{
     AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
     PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
@@ -68,6 +69,8 @@ pub struct ReconcileDependencies {
     pub guard: GuardSettings,
     /// Limits of the kernel from the configuration.
     pub kernel_limits: KernelLimits,
+    /// Prefixes that remote clusters may use, from the configuration.
+    pub remote_limits: RemoteLimits,
     /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
     /// Listen settings of BGP.
@@ -158,6 +161,7 @@ struct Task {
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
+    remote_limits: RemoteLimits,
     probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
@@ -231,6 +235,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        remote_limits,
         probes,
         shell,
         speaker,
@@ -271,6 +276,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        remote_limits,
         probes,
         shell,
         speaker,
@@ -538,6 +544,8 @@ impl Task {
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
             overlay_pods: snapshot.overlay_pods.clone(),
+            remote: snapshot.remote.clone(),
+            remote_limits: self.remote_limits.clone(),
             services: snapshot.services.clone(),
             service_tags: self.services.tags.clone(),
             tunnels: self.tunnels.clone(),
@@ -854,6 +862,7 @@ impl Task {
                 listening: Arc::clone(&running.listening.borrow()),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
+            remote: self.plan.as_ref().map(|plan| plan.remote.clone()).unwrap_or_default(),
             broken: self.broken.clone(),
             unrecorded: self.unrecorded.values().cloned().collect(),
         }
