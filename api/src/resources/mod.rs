@@ -29,6 +29,7 @@ mod naming;
 mod network;
 mod node_services;
 mod nodeinfo;
+mod remote;
 mod selector;
 mod service_address;
 mod service_advertisement;
@@ -55,6 +56,7 @@ pub use node_services::{
     NodeServicesStatus,
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
+pub use remote::{RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec};
 pub use selector::{LabelSelector, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
 pub use service_advertisement::{

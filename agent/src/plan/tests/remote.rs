@@ -1,5 +1,6 @@
 //! Remote clusters: the routes to their pods, and objects of a remote cluster that attack this one.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use trunkline_api::resources::{AddressRange, NodeInfo, Vtep};
@@ -355,4 +356,45 @@ fn faults_are_limited_and_all_are_counted() {
     let (plan, _) = west(cluster(subnets, []));
     assert_eq!(plan.remote["west"].faults.len(), 20);
     assert_eq!(plan.remote["west"].ignored.subnets, 30);
+}
+
+/// The cost of 1,000 remote nodes with 10 pods each, counted: bytes of each entry, and the heap
+/// behind it. A node of a BTreeMap is two thirds full on average.
+#[test]
+fn ten_thousand_remote_endpoints_cost_less_than_five_megabytes() {
+    const VTEPS: u32 = 1_000;
+    const PODS: u32 = 10;
+    let address =
+        |first: u8, number: u32| IpAddr::from(Ipv4Addr::from((u32::from(first) << 24) + 0x20_0000 + number));
+    let vteps = (0..VTEPS).map(|number| {
+        let endpoints = (0..PODS).map(|pod| address(10, 256 + number * PODS + pod)).collect();
+        RemoteVtepRow { endpoints, ..vtep(&address(172, number + 1).to_string(), &[]) }
+    });
+    let of = cluster([range("10.32.0.0/12")], vteps);
+    let rows: usize = of
+        .vteps
+        .iter()
+        .map(|(name, row)| {
+            let heap =
+                name.len() + row.created.len() + size_of_val(&*row.endpoints) + size_of_val(&*row.local);
+            size_of::<Box<str>>() + size_of::<RemoteVtepRow>() + heap
+        })
+        .sum();
+    let without = planned(&local(), Vec::new());
+    let plan = planned(&with(local(), &[("west", of)]), Vec::new());
+    assert_eq!((plan.remote["west"].vteps, plan.remote["west"].endpoints), (VTEPS, VTEPS * PODS));
+    let routes = plan.kernel.routes.len() - without.kernel.routes.len();
+    assert_eq!(
+        routes,
+        usize::try_from(VTEPS * PODS + VTEPS + 1).unwrap(),
+        "one for each pod and node, and the blackhole"
+    );
+    let entry = size_of::<RouteKey>() + size_of::<RouteTarget>();
+    // The hops are on the heap, with two words of the allocator.
+    let hops = size_of::<Hop>() + 2 * size_of::<usize>();
+    let in_plan = routes * (entry * 3 / 2 + hops);
+    // The kernel owner has the plan, and a table of the installed routes.
+    let total = rows * 3 / 2 + 2 * in_plan + routes * (entry * 3 / 2 + hops);
+    println!("rows {rows}, a route {entry} + {hops}, plan {in_plan}, in all {total} octets");
+    assert!(total < 5_000_000, "{total} octets");
 }
