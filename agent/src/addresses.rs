@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
+use trunkline_api::interfaces::InterfaceSettings;
+use trunkline_api::pod::SubnetNames;
 use trunkline_api::resources;
 use trunkline_datapath::naming::default_mac;
 
@@ -33,6 +35,10 @@ pub struct AddressChoice {
     pub mac: [u8; 6],
     /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// Settings of another interface than the pod's first.
+    pub interface: InterfaceSettings,
+    /// The names of the interfaces that are attached with this one.
+    pub others: Vec<String>,
 }
 
 impl Addresses {
@@ -50,21 +56,30 @@ impl Addresses {
             Addresses::Local => {
                 let address_request = AddressRequest {
                     network: request.wanted.network.clone(),
-                    subnets: request.wanted.subnets.clone(),
+                    subnets: subnets(&request.wanted.subnets)?,
                     addresses: request.wanted.addresses.clone(),
+                    namespace: pod.namespace.clone(),
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
-                Ok(AddressChoice { wanted: AddressSource::Local(address_request), mac, extra_prefixes })
+                Ok(AddressChoice {
+                    wanted: AddressSource::Local(address_request),
+                    mac,
+                    extra_prefixes,
+                    interface: InterfaceSettings::default(),
+                    others: Vec::new(),
+                })
             }
             Addresses::Cluster(cluster) => {
-                let given = cluster.addresses_of(pod, deadline, abandoned).await?;
+                let given = cluster.addresses_of(pod, &key.ifname, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let PodAddresses { network, addresses, mac, extra_prefixes } = given;
+                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others } = given;
                 Ok(AddressChoice {
                     wanted: AddressSource::Assigned { network, addresses },
                     mac,
                     extra_prefixes,
+                    interface: interface.unwrap_or_default(),
+                    others,
                 })
             }
         }
@@ -99,10 +114,18 @@ impl Addresses {
 /// Checks that the request of the CNI configuration equals the controller's allocation. With a
 /// controller, the configuration cannot select addresses.
 fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result<(), Failure> {
+    if given.interface.is_some() {
+        // The values of the request are those of the pod's first interface.
+        return Ok(());
+    }
     let wanted = &request.wanted;
     let has =
         |address: &std::net::IpAddr| given.addresses.iter().any(|assigned| assigned.address == *address);
-    let from = |subnet: &String| given.addresses.iter().any(|assigned| assigned.subnet == *subnet);
+    // Of several subnets in order of preference, the controller has used one.
+    let from = |subnets: &String| {
+        let mut named = subnets.split(',').map(str::trim);
+        named.any(|subnet| given.addresses.iter().any(|assigned| assigned.subnet == subnet))
+    };
     let what = if wanted.network.as_ref().is_some_and(|network| *network != given.network) {
         "network"
     } else if !wanted.subnets.iter().all(from) {
@@ -123,6 +146,15 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &PodAddresses) -> Result
              the controller decides. Remove it from the CNI configuration, and annotate the pod"
         ),
     ))
+}
+
+/// The subnets of the request: one list, or an IPv4 list and an IPv6 list.
+fn subnets(lists: &[String]) -> Result<SubnetNames, Failure> {
+    if lists.is_empty() {
+        return Ok(SubnetNames::default());
+    }
+    SubnetNames::read(&lists.join("/"))
+        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("subnet: {error}")))
 }
 
 /// The MAC address from the CNI configuration.

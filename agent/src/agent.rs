@@ -143,7 +143,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let node = config.node_name();
     let cluster = match config.source {
         SourceKind::Manifests => None,
-        SourceKind::Kube => Some(source::kube::parts(&node, config.kube.connect().await?)),
+        SourceKind::Kube => {
+            let selector = config.pod_label_selector.parse().context("podLabelSelector")?;
+            Some(source::kube::parts(&node, config.kube.connect().await?, selector))
+        }
     };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

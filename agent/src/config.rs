@@ -18,6 +18,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use trunkline_api::resources::LabelSelector;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
@@ -47,6 +48,9 @@ pub struct Config {
     pub source: SourceKind,
     /// Access to the API server, with `source: kube`.
     pub kube: KubeConfig,
+    /// The controller's `--pod-label-selector`, with `source: kube`: the ADD of another pod fails at
+    /// once, with this reason. Empty: every pod.
+    pub pod_label_selector: String,
     /// Folder of Network and Subnet manifests, watched; with `source: manifests`.
     #[schemars(with = "FilePath")]
     pub manifests: PathBuf,
@@ -250,6 +254,7 @@ impl Default for Config {
             node_labels: BTreeMap::new(),
             source: SourceKind::default(),
             kube: KubeConfig::default(),
+            pod_label_selector: String::new(),
             manifests: PathBuf::from("/etc/trunkline/manifests"),
             socket: PathBuf::from("/run/trunkline/agent.sock"),
             store: PathBuf::from("/var/lib/trunkline/store.redb"),
@@ -377,6 +382,14 @@ impl Config {
                 Err((field, format!("{value} is out of range: write {low} to {high}")))
             }
         };
+        let selector = self.pod_label_selector.parse::<LabelSelector>();
+        selector.map_err(|error| ("podLabelSelector", error.to_string()))?;
+        if !self.pod_label_selector.is_empty() && self.source != SourceKind::Kube {
+            return Err((
+                "podLabelSelector",
+                "only a cluster has labels of pods: write `source: kube`, or leave the field out".to_owned(),
+            ));
+        }
         within("selectionDeferralSeconds", self.selection_deferral_seconds, 1, 3600)?;
         within("maxPaths", u16::from(self.max_paths), 1, 64)?;
         within("vxlanPort", self.vxlan_port, 1, u16::MAX)?;

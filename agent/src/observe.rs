@@ -670,6 +670,9 @@ fn networks(
                         parent: device.map(|device| device.parent.clone()),
                         device_fault: device.and_then(|device| device.fault.clone()),
                         unassigned_packets: dropped.and_then(|dropped| dropped.of(&planned.prefix)),
+                        disabled: planned.access.disabled,
+                        allowed_namespaces: planned.access.namespaces.clone(),
+                        retention: planned.retention.map(|retention| retention.to_string()),
                     }
                 })
                 .collect();
@@ -686,6 +689,9 @@ fn networks(
                 parent: None,
                 device_fault: None,
                 unassigned_packets: None,
+                disabled: false,
+                allowed_namespaces: Vec::new(),
+                retention: None,
             }));
             NetworkStatus {
                 name: name.clone(),

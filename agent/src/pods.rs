@@ -41,7 +41,7 @@ use trunkline_api::attach::{
     Origin,
 };
 use trunkline_api::names::{full_name, label};
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::{AttachmentKind, SubnetDns};
 use trunkline_bgp::net::SpeakerHandle;
 use trunkline_datapath::attach::device::{Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use trunkline_datapath::attach::workers::DeviceWorkers;
@@ -50,6 +50,10 @@ use trunkline_datapath::link_check::{LinkCheck, LinkCheckError, LinkChecker, Ver
 use trunkline_datapath::mac::show_mac;
 use trunkline_datapath::naming::host_ifname;
 use trunkline_datapath::plan::{self, OnLink};
+
+mod interfaces;
+
+use interfaces::Reserved;
 
 use crate::addresses::{AddressChoice, Addresses};
 use crate::causes;
@@ -141,7 +145,6 @@ impl Pods {
         })?;
         let key = key_of(&request.interface);
         let mut abandoned = pin!(abandoned);
-        let named_mac = request.wanted.mac.is_some();
         steps.of_interface(&request.interface);
         if let Some(pod) = &request.pod {
             steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
@@ -149,32 +152,50 @@ impl Pods {
         let _guard = self.lock(&key, steps).await;
         // Before a plan is in force there are no pools, and "no network" would be a wrong error.
         self.reconcile.started().map_err(pod_failure)?;
-        let (record, new) = match self.ipam.get(key.clone()).await {
-            Some(record) => (record, false),
-            None => self.reserve(request, &key, client, abandoned.as_mut(), steps).await?,
+        let reserved = match self.ipam.get(key.clone()).await {
+            Some(record) => Reserved { record, new: false, others: Vec::new() },
+            None => self.reserve(&request, None, &key, client, abandoned.as_mut(), steps).await?,
         };
-        network.clone_from(&record.network);
-        steps.of_record(&record);
+        network.clone_from(&reserved.record.network);
+        steps.of_record(&reserved.record);
+        let with = self.reserve_others(&request, &reserved, client, abandoned.as_mut(), steps).await?;
         let deadline = (Instant::now() + self.readiness_timeout.max(MARGIN)).min(client);
-        let unsuited = unsuited(&record, named_mac).or_else(|| self.unallowed(&record).filter(|_| new));
+        if with.is_empty() {
+            let named_mac = request.wanted.mac.is_some();
+            return self.finish(&reserved, named_mac, netns, began, deadline, abandoned, steps).await;
+        }
+        self.finish_all(&request, reserved, with, netns, began, deadline, abandoned, steps).await
+    }
+
+    /// Completes an attachment with a record. If this fails, an attachment that this request began is
+    /// removed; an earlier one stays.
+    #[expect(clippy::too_many_arguments, reason = "the second half of try_attach")]
+    async fn finish(
+        &self,
+        reserved: &Reserved,
+        named_mac: bool,
+        netns: OwnedFd,
+        began: Instant,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
+    ) -> Result<Attachment, Failure> {
+        let Reserved { record, new, .. } = reserved;
+        let unsuited = unsuited(record, named_mac).or_else(|| self.unallowed(record).filter(|_| *new));
         let outcome = match unsuited {
             Some(failure) => Err(failure),
-            None => self.complete(&record, netns, began, deadline, abandoned, steps).await,
+            None => self.complete(record, netns, began, deadline, abandoned, steps).await,
         };
-        match outcome {
-            Ok(attachment) => {
-                self.addresses.attached(&record);
-                Ok(attachment)
-            }
+        match &outcome {
+            Ok(_) => self.addresses.attached(record),
             Err(failure) => {
-                self.addresses.failed(&record, &failure);
-                // If this request began the attachment, it is removed. An earlier attachment stays.
-                if new {
-                    self.take_back(&key).await;
+                self.addresses.failed(record, failure);
+                if *new {
+                    self.take_back(&record.key).await;
                 }
-                Err(failure)
             }
         }
+        outcome
     }
 
     /// The error for requested prefixes that the Network does not allow. For prefixes from a
@@ -194,12 +215,13 @@ impl Pods {
     /// Creates the record: from here on the owner of the addresses is on disk.
     async fn reserve(
         &self,
-        request: Attach,
+        request: &Attach,
+        attached_with: Option<&str>,
         key: &AttachmentKey,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
         steps: &mut Steps,
-    ) -> Result<(Record, bool), Failure> {
+    ) -> Result<Reserved, Failure> {
         let pod = request.pod.as_ref().map(|pod| PodName {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
@@ -207,35 +229,39 @@ impl Pods {
         });
         let pod = pod.unwrap_or_default();
         let started = Instant::now();
-        let wanted = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await;
+        let wanted = self.addresses.wanted(request, key, &pod, deadline, abandoned).await;
         let took = started.elapsed();
         if let Addresses::Cluster(_) = self.addresses {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", started, took, wanted.as_ref().err());
-        let AddressChoice { wanted, mac, extra_prefixes } = wanted?;
+        let AddressChoice { wanted, mac, extra_prefixes, interface, others } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
-            conf_name: request.conf_name,
+            conf_name: request.conf_name.clone(),
             wanted,
             mac,
             bandwidth: request.wanted.bandwidth,
             extra_prefixes,
-            labels: request.wanted.labels,
-            netns: request.netns,
+            labels: request.wanted.labels.clone(),
+            netns: request.netns.clone(),
             pod,
+            attached_with: attached_with.map(str::to_owned),
+            interface,
         };
-        match steps.time("record", self.ipam.reserve(reservation.clone())).await {
+        let outcome = match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
                 tracing::info!(attachment = %holder.key, by = %key, "an old sandbox without a DEL is replaced by the pod's next one");
                 {
                     let _guard = self.locks.lock(&holder.key).await;
                     steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
                 }
-                steps.time("record", self.ipam.reserve(reservation)).await.map_err(ipam_failure)
+                steps.time("record", self.ipam.reserve(reservation)).await
             }
-            outcome => outcome.map_err(ipam_failure),
-        }
+            outcome => outcome,
+        };
+        let (record, new) = outcome.map_err(ipam_failure)?;
+        Ok(Reserved { record, new, others })
     }
 
     /// Whether a new attachment can replace the attachment `holder`, which has the same addresses.
@@ -268,6 +294,7 @@ impl Pods {
         let free = self
             .free(std::mem::take(&mut parameters.link_checks), deadline, abandoned.as_mut(), steps)
             .await?;
+        let dns = std::mem::take(&mut parameters.dns);
         let spec = spec(record, parameters);
         let device = self.connect(record, netns, spec.clone(), deadline, abandoned.as_mut(), steps).await?;
         let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
@@ -288,7 +315,7 @@ impl Pods {
                 tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
             }
         });
-        Ok(attachment(record, &spec, &device))
+        Ok(Attachment { dns, ..attachment(record, &spec, &device) })
     }
 
     /// Creates the device, and the rules of network policies while the device is completed. The rules
@@ -455,7 +482,10 @@ impl Pods {
         steps.of_interface(&request.interface);
         let key = key_of(&request.interface);
         let _guard = self.lock(&key, &mut steps).await;
-        let outcome = self.remove(&key, netns, &mut steps).await;
+        let outcome = match self.detach_others(&key, netns.as_ref(), &mut steps).await {
+            Ok(()) => self.remove(&key, netns, &mut steps).await,
+            Err(failure) => Err(failure),
+        };
         let record = outcome.as_ref().ok().and_then(Option::as_ref);
         let network = record.map(|record| record.network.as_str()).unwrap_or_default();
         let took = began.elapsed();
@@ -597,6 +627,7 @@ impl Pods {
             error => pod_failure(error),
         })?;
         let parameters = LinkParameters { mtu: record.mtu, ..parameters };
+        self.check_others(&key, &netns).await?;
         match self.devices.check(netns, spec(&record, parameters)).await {
             Ok(_) => Ok(Done {}),
             Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
@@ -613,7 +644,11 @@ impl Pods {
         let valid: std::collections::HashSet<AttachmentKey> = request.valid.iter().map(key_of).collect();
         let mut outcome = Ok(Done {});
         for record in summary.records {
-            if record.conf_name != request.conf_name || valid.contains(&record.key) {
+            // An interface that was attached with another one is valid as long as this one.
+            let with = record.attached_with.as_ref();
+            let key = with.map(|ifname| AttachmentKey { ifname: ifname.clone(), ..record.key.clone() });
+            let is_valid = valid.contains(&record.key) || key.is_some_and(|key| valid.contains(&key));
+            if record.conf_name != request.conf_name || is_valid {
                 continue;
             }
             let _guard = self.locks.lock(&record.key).await;
@@ -687,7 +722,7 @@ pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
         mtu: parameters.mtu,
         bandwidth: record.bandwidth,
         attachment: parameters.attachment,
-        destinations: parameters.destinations,
+        destinations: parameters.destinations.into_iter().chain(record.routes.iter().copied()).collect(),
     }
 }
 
@@ -771,6 +806,7 @@ fn attachment(record: &Record, spec: &DeviceSpec, device: &Device) -> Attachment
         host_ifname: device.host_ifname.clone(),
         host_mac: show_mac(&device.host_mac),
         mtu: device.mtu,
+        dns: SubnetDns::default(),
     }
 }
 

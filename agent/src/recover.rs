@@ -146,6 +146,9 @@ mod tests {
             labels: Default::default(),
             netns: String::new(),
             pod: PodName::default(),
+            attached_with: None,
+            default_route: false,
+            routes: Default::default(),
         }
     }
 

@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Bandwidth;
 use crate::control::Query;
+use crate::resources::SubnetDns;
 
 pub use pieces::ListReply;
 
@@ -254,6 +255,9 @@ pub struct Attachment {
     pub host_mac: String,
     /// In octets.
     pub mtu: u32,
+    /// DNS settings of its Subnet.
+    #[serde(default, skip_serializing_if = "SubnetDns::is_empty")]
+    pub dns: SubnetDns,
 }
 
 /// An address of an [`Attachment`].
@@ -514,6 +518,7 @@ mod tests {
             host_ifname: "tl0123456789ab".into(),
             host_mac: "ee:ee:ee:ee:ee:ee".into(),
             mtu: 1500,
+            dns: SubnetDns { nameservers: vec!["10.0.0.53".into()], ..SubnetDns::default() },
         };
         let reply = Reply::Ok(attachment);
         assert_eq!(decode_reply::<Attachment>(&encode(&reply).unwrap()).unwrap(), reply);

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Bandwidth;
 use crate::names::full_name;
+use crate::value::is_default;
 
 mod anycast;
 mod bgp;
@@ -481,6 +482,16 @@ pub struct SubnetStatus {
     /// they are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unassigned_packets: Option<u64>,
+    /// No pod gets a new address.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub disabled: bool,
+    /// The Namespaces whose pods get new addresses; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_namespaces: Vec<String>,
+    /// How long addresses of stateful pods are retained, `3d` or `never`; none: as long as their
+    /// workloads exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<String>,
 }
 
 /// The kernel's tables.

@@ -23,6 +23,7 @@ pub mod attach;
 pub mod bandwidth;
 pub mod control;
 pub mod fault;
+pub mod interfaces;
 #[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;

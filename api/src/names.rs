@@ -45,7 +45,8 @@ pub mod annotation {
     pub const GLOBAL_SERVICE: &str = "networking.alibaba.com/global-service";
     /// The Network of the address.
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
-    /// The Subnet of the address, for dual stack as `v4/v6`.
+    /// The Subnet of the address, for dual stack as `v4/v6`. Several Subnets as `a,b`, in order of
+    /// preference.
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";
     /// `Underlay`, `Overlay` or `GlobalBGP`.
     pub const NETWORK_TYPE: &str = "networking.alibaba.com/network-type";
@@ -57,6 +58,23 @@ pub mod annotation {
     /// `10.9.0.0/16,fd00:9::/64`. Only on the pod itself, and within its Network's `extraPrefixes`.
     /// On an IPInstance: those of its pod.
     pub const EXTRA_PREFIXES: &str = "trunkline.io/extra-prefixes";
+    /// How long a stateful pod's address is retained after the pod has ended: `72h`, or `never` (it
+    /// is never released). On an IPInstance: that of its pod.
+    pub const IP_RETENTION: &str = "trunkline.io/ip-retention";
+    /// On an IPInstance: the time since which the address is retained, RFC 3339.
+    pub const RETAINED_SINCE: &str = "trunkline.io/retained-since";
+    /// On an IPInstance that outlives its workload, and so has no owner: the `apiVersion` of the
+    /// workload in its binding.
+    pub const WORKLOAD_API_VERSION: &str = "trunkline.io/workload-api-version";
+    /// The further interfaces of a pod besides `eth0`, a JSON list: [`crate::interfaces::Interface`].
+    pub const INTERFACES: &str = "networking.alibaba.com/interfaces";
+    /// On an IPInstance of another interface than `eth0`: the interface, in JSON:
+    /// [`crate::interfaces::InterfaceSettings`].
+    pub const INTERFACE: &str = "trunkline.io/interface";
+    /// On an IPInstance of `eth0`: the names of the pod's other interfaces, separated by commas.
+    pub const OTHER_INTERFACES: &str = "trunkline.io/other-interfaces";
+    /// Multus': the networks of a pod besides the cluster's default network.
+    pub const MULTUS_NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
     /// Marks a pod that the webhook has handled.
     pub const HANDLED_BY_WEBHOOK: &str = "networking.alibaba.com/handled-by-webhook";
     /// On a Node: addresses in addition to those in its status that the node may claim in its

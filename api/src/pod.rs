@@ -10,6 +10,9 @@
 //! The pools (`ip-pool`, `mac-pool`) are common to all pods of a workload: a stateful pod takes the
 //! entry of its ordinal, and any other pod takes the first entry. hybridnet splits `ip-pool` on the
 //! wrong string and refuses more than one entry; Trunkline accepts several.
+//!
+//! `specified-subnet` may name several Subnets ([`SubnetNames`]). hybridnet has one Subnet, or a pair
+//! `v4/v6`, which mean the same here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +23,7 @@ use ipnet::IpNet;
 use crate::fault::Fault;
 pub use crate::fault::annotation_field;
 use crate::names::{annotation, label};
-use crate::resources::{Network, NetworkType, ValueError, parse_address, parse_mac};
+use crate::resources::{Network, NetworkType, Retention, ValueError, parse_address, parse_mac};
 
 /// The address families of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,14 +80,108 @@ pub fn read_network_type(text: &str) -> Option<NetworkType> {
         .find(|kind| text.eq_ignore_ascii_case(&format!("{kind:?}")))
 }
 
+/// Maximum number of Subnets that one object names.
+pub const MAX_SUBNETS: usize = 16;
+
+/// The Subnets that an object names, in order of preference: of each IP family, a pod gets the
+/// address from the first one that has a free address for it.
+///
+/// `a,b` names Subnets of any family. With `/`, the Subnets before it are IPv4 and those after it
+/// IPv6: `a,b/c,d`. If no Subnet of a family is named, the addresses of this family come from any
+/// Subnet of the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubnetNames {
+    /// One list, or the IPv4 list and the IPv6 list.
+    lists: Vec<Vec<String>>,
+}
+
+/// An invalid text for [`SubnetNames`], with the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubnetNamesError {
+    /// An empty name, or more than one `/`.
+    #[error(
+        "`{0}` does not name Subnets: write the name of one, several in order of preference as `a,b`, or IPv4 and \
+         IPv6 Subnets with `/` between: write `v4-subnet/v6-subnet`"
+    )]
+    Shape(String),
+    /// One Subnet more than once.
+    #[error(
+        "`{text}` names Subnet {name} twice: write each once, and an IPv4 and an IPv6 Subnet with `/` between: write `v4-subnet/v6-subnet`"
+    )]
+    Twice {
+        /// The whole text.
+        text: String,
+        /// The Subnet.
+        name: String,
+    },
+    /// More than [`MAX_SUBNETS`].
+    #[error("{0} Subnets are named, and at most {MAX_SUBNETS} are allowed: write fewer")]
+    TooMany(usize),
+}
+
+impl SubnetNames {
+    /// Parses `a`, `a,b`, `v4/v6` or `a,b/c,d`.
+    ///
+    /// # Errors
+    /// The text has another shape.
+    pub fn read(text: &str) -> Result<SubnetNames, SubnetNamesError> {
+        let lists: Vec<Vec<String>> = text
+            .split('/')
+            .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect())
+            .collect();
+        let names = SubnetNames { lists };
+        if names.lists.len() > 2 || names.iter().any(|name| name.is_empty()) {
+            return Err(SubnetNamesError::Shape(text.to_owned()));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(name) = names.iter().find(|name| !seen.insert(name.as_str())) {
+            return Err(SubnetNamesError::Twice { text: text.to_owned(), name: name.clone() });
+        }
+        match names.iter().count() {
+            count if count > MAX_SUBNETS => Err(SubnetNamesError::TooMany(count)),
+            _ => Ok(names),
+        }
+    }
+
+    /// The names in order of preference; IPv4 Subnets first if the families are separated.
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.lists.iter().flatten()
+    }
+
+    /// The IPv4 names and the IPv6 names, if they are separated by `/`.
+    pub fn by_family(&self) -> Option<[&[String]; 2]> {
+        match self.lists.as_slice() {
+            [v4, v6] => Some([v4, v6]),
+            _ => None,
+        }
+    }
+
+    /// Whether a Subnet is named.
+    pub fn contains(&self, name: &str) -> bool {
+        self.iter().any(|named| named == name)
+    }
+
+    /// Whether no Subnet is named: a pod gets addresses of any Subnet of its network.
+    pub fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+}
+
+impl fmt::Display for SubnetNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lists: Vec<String> = self.lists.iter().map(|list| list.join(",")).collect();
+        f.write_str(&lists.join("/"))
+    }
+}
+
 /// The source of a pod's addresses, as one object (a pod or a namespace) requests it. Absent values
 /// are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressPreferences {
     /// Name of the Network.
     pub network: Option<String>,
-    /// Names of the Subnets, at most two, the IPv4 one first.
-    pub subnets: Vec<String>,
+    /// Names of the Subnets.
+    pub subnets: SubnetNames,
     /// Type of the Network.
     pub network_type: Option<NetworkType>,
     /// The address families.
@@ -115,19 +212,9 @@ impl AddressPreferences {
             ..AddressPreferences::default()
         };
         if let Some((text, field)) = either(annotation::SPECIFIED_SUBNET, label::SPECIFIED_SUBNET) {
-            preferences.subnets = text.split('/').map(|subnet| subnet.trim().to_owned()).collect();
-            let subnets = &preferences.subnets;
-            if subnets.len() > 2
-                || subnets.iter().any(String::is_empty)
-                || subnets.get(1) == subnets.first() && subnets.len() == 2
-            {
-                fault(
-                    field,
-                    format!(
-                        "`{text}` is not the name of a Subnet, or of an IPv4 and an IPv6 Subnet \
-                         with `/` between: write `v4-subnet/v6-subnet`"
-                    ),
-                );
+            match SubnetNames::read(text) {
+                Ok(subnets) => preferences.subnets = subnets,
+                Err(error) => fault(field, error.to_string()),
             }
         }
         if let Some((text, field)) = either(annotation::NETWORK_TYPE, label::NETWORK_TYPE) {
@@ -320,6 +407,18 @@ pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
     non_empty(annotations, annotation::IP_RETAIN).and_then(parse_bool).unwrap_or(default)
 }
 
+/// How long a stateful pod's address is retained (`ip-retention`); none if the annotation is absent.
+/// The fault names the annotation.
+pub fn retention(pod: &str, annotations: &BTreeMap<String, String>) -> Result<Option<Retention>, Vec<Fault>> {
+    let read = |text: &str| {
+        text.parse().map_err(|error: ValueError| {
+            let field = annotation_field(annotation::IP_RETENTION);
+            vec![Fault { kind: "Pod", name: pod.to_owned(), field, message: error.to_string() }]
+        })
+    };
+    non_empty(annotations, annotation::IP_RETENTION).map(read).transpose()
+}
+
 /// Whether a Service should have the endpoints of other clusters (`global-service`).
 pub fn is_global_service(annotations: &BTreeMap<String, String>) -> bool {
     non_empty(annotations, annotation::GLOBAL_SERVICE).and_then(parse_bool).unwrap_or(false)
@@ -407,7 +506,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(both.network.as_deref(), Some("rack1"));
-        assert_eq!(both.subnets, ["a", "b"]);
+        assert_eq!(both.subnets.by_family(), Some([&["a".to_owned()][..], &["b".to_owned()]]));
         assert_eq!(both.network_type, Some(NetworkType::GlobalBGP));
         assert_eq!(both.family, Some(IpFamily::DualStack));
         assert_eq!(
@@ -427,6 +526,12 @@ mod tests {
             ),
             ([(annotation::SPECIFIED_SUBNET, "a/")], "write `v4-subnet/v6-subnet`"),
             ([(annotation::SPECIFIED_SUBNET, "a/a")], "write `v4-subnet/v6-subnet`"),
+            ([(annotation::SPECIFIED_SUBNET, "a,,b")], "several in order of preference as `a,b`"),
+            ([(annotation::SPECIFIED_SUBNET, "a,b/c,a")], "`a,b/c,a` names Subnet a twice"),
+            (
+                [(annotation::SPECIFIED_SUBNET, "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q")],
+                "17 Subnets are named, and at most 16",
+            ),
             ([(annotation::NETWORK_TYPE, "Underlie")], "`Underlie` is no type of a Network"),
             (
                 [(annotation::IP_FAMILY, "v4")],
@@ -438,6 +543,36 @@ mod tests {
         }
         let error = preferences(&[], &[(label::NETWORK_TYPE, "x")]).unwrap_err();
         assert!(error.contains("metadata.labels[networking.alibaba.com/network-type]"), "{error}");
+    }
+
+    #[test]
+    fn subnets_are_named_in_order_of_preference() {
+        for (text, shown, names, is_pair) in [
+            ("a", "a", &["a"][..], false),
+            (" a , b", "a,b", &["a", "b"], false),
+            ("a/b", "a/b", &["a", "b"], true),
+            ("b, a / d,c", "b,a/d,c", &["b", "a", "d", "c"], true),
+        ] {
+            let read = SubnetNames::read(text).unwrap();
+            assert_eq!(read.to_string(), shown);
+            assert!(read.iter().eq(names), "{text}: {read:?}");
+            assert_eq!(read.by_family().is_some(), is_pair, "{text}");
+            assert!(read.contains("a") && !read.contains("z") && !read.is_empty());
+        }
+        assert!(SubnetNames::default().is_empty());
+    }
+
+    #[test]
+    fn retention_is_read_from_the_annotation() {
+        let read = |text: &str| retention("web-0", &map(&[(annotation::IP_RETENTION, text)]));
+        assert_eq!(read("never").unwrap(), Some(Retention::Forever));
+        assert_eq!(read("72h").unwrap().unwrap().to_string(), "3d");
+        assert_eq!(read("").unwrap(), None);
+        let error = read("72").unwrap_err()[0].to_string();
+        assert!(
+            error.contains("trunkline.io/ip-retention]: `72` is not a retention: write a time"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -20,6 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::resources::SubnetAccess;
+
 /// Maximum span of a pool: a /12. (A subnet may have 65,536 candidates, hybridnet's bound; with its
 /// excluded addresses it can span more.)
 pub const MAX_SPAN: u128 = 1 << 20;
@@ -45,6 +47,8 @@ pub struct PoolSpec {
     pub excluded: Vec<IpAddr>,
     /// Used only if the subnet is named.
     pub private: bool,
+    /// The pods that get new addresses.
+    pub access: SubnetAccess,
 }
 
 /// Usage of a subnet.
@@ -380,6 +384,7 @@ mod tests {
             reserved: Vec::new(),
             excluded: Vec::new(),
             private: false,
+            access: SubnetAccess::default(),
         }
     }
 

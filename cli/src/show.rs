@@ -176,6 +176,7 @@ pub fn agent(status: &AgentStatus) -> String {
     let mut subnets =
         Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "DEVICE", "USED", "FREE", "TOTAL"]);
     let mut refused = String::new();
+    let mut limits = String::new();
     for network in &status.networks {
         if let Some(reason) = &network.refused {
             let _ = writeln!(refused, "network {} is not served here: {reason}", network.name);
@@ -184,6 +185,9 @@ pub fn agent(status: &AgentStatus) -> String {
             if let Some(reason) = &subnet.refused {
                 let _ = writeln!(refused, "subnet {} is not served here: {reason}", subnet.name);
                 continue;
+            }
+            for limit in subnet_limits(subnet) {
+                let _ = writeln!(limits, "subnet {}: {limit}", subnet.name);
             }
             subnets.row([
                 network.name.clone(),
@@ -198,7 +202,25 @@ pub fn agent(status: &AgentStatus) -> String {
             ]);
         }
     }
-    format!("{text}\n{}{refused}", subnets.render())
+    format!("{text}\n{}{limits}{refused}", subnets.render())
+}
+
+/// The pods that get addresses of a subnet, and the retention, if they are not the defaults.
+fn subnet_limits(subnet: &SubnetStatus) -> Vec<String> {
+    let mut limits = Vec::new();
+    if subnet.disabled {
+        limits.push("disabled: no pod gets a new address".to_owned());
+    }
+    if !subnet.allowed_namespaces.is_empty() {
+        let namespaces = subnet.allowed_namespaces.join(", ");
+        limits.push(format!("new addresses only for pods of Namespaces {namespaces}"));
+    }
+    match subnet.retention.as_deref() {
+        Some("never") => limits.push("retained addresses are never released".to_owned()),
+        Some(time) => limits.push(format!("retained addresses are released after {time}")),
+        None => {}
+    }
+    limits
 }
 
 /// `in force, 12 dropped (source 10, bfd 2), 0 repairs`
@@ -677,4 +699,33 @@ fn bits(mut number: u64) -> String {
 
 fn dated(said: &Dated) -> String {
     format!("{} ({} ago)", said.text, duration(said.seconds_ago))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_a_subnet_are_shown() {
+        let subnet = |more: serde_json::Value| -> SubnetStatus {
+            let mut subnet = serde_json::json!({
+                "name": "pods", "cidr": "10.0.0.0/24", "total": 254, "used": 3, "free": 251, "refused": null,
+            });
+            for (name, value) in more.as_object().unwrap() {
+                subnet[name] = value.clone();
+            }
+            serde_json::from_value(subnet).unwrap()
+        };
+        let limits = |more| subnet_limits(&subnet(more)).join("; ");
+        assert_eq!(limits(serde_json::json!({})), "");
+        assert_eq!(
+            limits(serde_json::json!({"disabled": true, "allowedNamespaces": ["a", "b"], "retention": "3d"})),
+            "disabled: no pod gets a new address; new addresses only for pods of Namespaces a, b; \
+             retained addresses are released after 3d"
+        );
+        assert_eq!(
+            limits(serde_json::json!({"retention": "never"})),
+            "retained addresses are never released"
+        );
+    }
 }

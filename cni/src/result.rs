@@ -63,6 +63,8 @@ pub(crate) fn added(
         && !dns.is_empty()
     {
         result.insert("dns".to_owned(), Value::Object(dns.clone()));
+    } else if !attachment.dns.is_empty() {
+        result.insert("dns".to_owned(), json!(attachment.dns));
     }
     Value::Object(result)
 }

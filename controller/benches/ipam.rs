@@ -20,7 +20,7 @@ use criterion::{Criterion, Throughput};
 use serde_json::json;
 use trunkline_api::kube::Lenient;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::IPInstanceSpec;
+use trunkline_api::resources::{IPInstanceSpec, SubnetAccess};
 use trunkline_controller::ipam::{AddressRequest, Allocation, InstanceState, Ipam, instance_name};
 use trunkline_controller::state::ControllerState;
 use trunkline_controller::watch::Watched as _;
@@ -40,6 +40,7 @@ fn subnet(name: &str, cidr: &str, first: Ipv4Addr, last: Ipv4Addr) -> PoolSpec {
         reserved: Vec::new(),
         excluded: Vec::new(),
         private: false,
+        access: SubnetAccess::default(),
     }
 }
 

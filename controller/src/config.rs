@@ -2,12 +2,13 @@
 //! manager also reads.
 
 use std::net::SocketAddr;
+use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::Parser;
 use trunkline_api::names;
 use trunkline_api::pod::{IpFamily, read_network_type};
-use trunkline_api::resources::NetworkType;
+use trunkline_api::resources::{LabelSelector, NetworkType};
 use trunkline_daemon::logging::{Log, LogFormat};
 
 use crate::leader;
@@ -40,6 +41,11 @@ pub struct Config {
     /// Kinds of workloads with recurring pod names, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "StatefulSet")]
     pub stateful_workload_kinds: Vec<String>,
+
+    /// Labels of the pods that get addresses, such as `cni=trunkline,tier in (web,db)`; default: every
+    /// pod. All other pods belong to another CNI plugin
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = LabelSelector::from_str)]
+    pub pod_label_selector: LabelSelector,
 
     /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for Felix on
     /// nodes that still run hybridnet
@@ -111,6 +117,7 @@ impl Config {
             network_type: self.default_network_type,
             retain: self.default_ip_retain,
             stateful_kinds: self.stateful_workload_kinds.clone(),
+            pod_selector: self.pod_label_selector.clone(),
         }
     }
 
@@ -169,6 +176,7 @@ mod tests {
             ("--default-ip-family", "v4", "write IPv4, IPv6 or DualStack"),
             ("--default-network-type", "VLAN", "write Underlay, Overlay or GlobalBGP"),
             ("--pod-workers", "0", "1..=1024"),
+            ("--pod-label-selector", "cni>1", "`cni>1` is not a condition on a label"),
         ] {
             let error = read(&[flag, value]).unwrap_err().to_string();
             assert!(error.contains(hint), "{error}");

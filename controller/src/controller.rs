@@ -50,7 +50,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let client = apiserver::client(api_server).context("creating the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("creating the metrics")?);
     let shared = SharedState::new(Arc::clone(&metrics));
-    shared.lock().services.classes = config.service_classes();
+    {
+        let mut state = shared.lock();
+        state.services.classes = config.service_classes();
+        state.pod_selector = config.pod_label_selector.clone();
+    }
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
         (Paths::Probes, "probes", bind("--probe-address", config.probe_address).await?),

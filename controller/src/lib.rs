@@ -44,6 +44,7 @@ pub mod exposition;
 pub mod ipam;
 pub mod leader;
 pub mod metrics;
+pub mod multus;
 pub mod policy_faults;
 pub mod queue;
 pub mod reconcile;

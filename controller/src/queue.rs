@@ -10,6 +10,8 @@
 //! the end of the rest. So a status that changes a thousand times a second is written once a
 //! second.
 //!
+//! [`Queue::add_after`] adds a key at a later time. A key has one such timer.
+//!
 //! [`Queue::work`] runs a bounded number of jobs at once in the caller's task. They wait for the
 //! API server nearly all of the time; their computation takes microseconds.
 
@@ -31,6 +33,11 @@ const FIRST_DELAY: Duration = Duration::from_millis(200);
 /// Longest delay between repetitions of failed work.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
+/// Longest time of a timer of [`Queue::add_after`]: the work then starts another one.
+const LONGEST_TIMER: Duration = Duration::from_secs(365 * 86_400);
+/// A timer that ends this much earlier or later than another one makes no difference.
+const TIMER_TOLERANCE: Duration = Duration::from_millis(100);
+
 /// Keys that need work.
 pub struct Queue<K> {
     inner: Mutex<Inner<K>>,
@@ -42,6 +49,8 @@ struct Inner<K> {
     ready: VecDeque<K>,
     entries: HashMap<K, Entry>,
     timers: BinaryHeap<Reverse<Timer<K>>>,
+    /// The timers of [`Queue::add_after`], by serial.
+    later: HashMap<K, (u64, Instant)>,
     /// Distinguishes timers of the same instant, and a timer from its replacement.
     serial: u64,
 }
@@ -97,6 +106,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 ready: VecDeque::new(),
                 entries: HashMap::new(),
                 timers: BinaryHeap::new(),
+                later: HashMap::new(),
                 serial: 0,
             }),
             wake: Notify::new(),
@@ -106,24 +116,21 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds a key.
     pub fn add(&self, key: K) {
-        let mut inner = self.lock();
-        match inner.entries.get_mut(&key) {
-            None => {
-                inner.entries.insert(key.clone(), Entry { state: State::Ready, backoff: None });
-                inner.ready.push_back(key);
-            }
-            Some(entry) => match &mut entry.state {
-                State::Ready => return,
-                State::Working { again } | State::Resting { again, .. } => {
-                    *again = true;
-                    return;
-                }
-                State::BackingOff(_) => {
-                    entry.state = State::Ready;
-                    inner.ready.push_back(key);
-                }
-            },
+        if self.lock().add(key) {
+            self.wake.notify_one();
         }
+    }
+
+    /// Adds a key after a delay. If a timer of this key ends earlier, only that one counts: its work
+    /// can start the next one.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        let mut inner = self.lock();
+        let at = Instant::now() + delay.min(LONGEST_TIMER);
+        if inner.later.get(&key).is_some_and(|(_, earlier)| *earlier <= at + TIMER_TOLERANCE) {
+            return;
+        }
+        let serial = inner.start_timer(at, key.clone());
+        inner.later.insert(key, (serial, at));
         drop(inner);
         self.wake.notify_one();
     }
@@ -233,6 +240,25 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Inner<K> {
+    /// Adds a key. Returns whether it became ready.
+    fn add(&mut self, key: K) -> bool {
+        match self.entries.get_mut(&key) {
+            None => {
+                self.entries.insert(key.clone(), Entry { state: State::Ready, backoff: None });
+            }
+            Some(entry) => match &mut entry.state {
+                State::Ready => return false,
+                State::Working { again } | State::Resting { again, .. } => {
+                    *again = true;
+                    return false;
+                }
+                State::BackingOff(_) => entry.state = State::Ready,
+            },
+        }
+        self.ready.push_back(key);
+        true
+    }
+
     fn start_timer(&mut self, at: Instant, key: K) -> u64 {
         self.serial += 1;
         self.timers.push(Reverse(Timer { at, serial: self.serial, key }));
@@ -249,6 +275,11 @@ impl<K: Clone + Eq + Hash> Inner<K> {
     fn fire(&mut self, now: Instant) {
         while self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
             let Some(Reverse(timer)) = self.timers.pop() else { return };
+            if self.later.get(&timer.key).is_some_and(|(serial, _)| *serial == timer.serial) {
+                self.later.remove(&timer.key);
+                self.add(timer.key);
+                continue;
+            }
             let Some(entry) = self.entries.get_mut(&timer.key) else { continue };
             match entry.state {
                 State::BackingOff(serial) if serial == timer.serial => {}
@@ -347,6 +378,41 @@ mod tests {
         // A superseded timer wakes no task.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delayed_key_is_added_once_at_the_earliest_time() {
+        let queue = Queue::new(Duration::ZERO);
+        let began = Instant::now();
+        for seconds in [7200, 3600, 3600, 9000] {
+            queue.add_after(1, Duration::from_secs(seconds));
+        }
+        queue.add_after(2, Duration::from_secs(u64::MAX));
+        assert!(none_left(&queue).await);
+        // An event about the key does not end its timer.
+        queue.add(1);
+        assert_eq!(queue.next().await, 1);
+        queue.finish(1, DONE);
+        assert_eq!(queue.next().await, 1);
+        assert_eq!(began.elapsed().as_secs(), 3600);
+        queue.finish(1, DONE);
+        // The superseded timer adds nothing, and a new one may follow.
+        tokio::time::advance(Duration::from_secs(7200)).await;
+        assert!(none_left(&queue).await);
+        queue.add_after(1, Duration::from_secs(5));
+        assert_eq!(queue.next().await, 1);
+        queue.finish(1, DONE);
+        // A timer that ends during the work repeats the work.
+        queue.add(1);
+        assert_eq!(queue.next().await, 1);
+        queue.add_after(1, Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(none_left(&queue).await);
+        queue.finish(1, DONE);
+        assert_eq!(queue.next().await, 1);
+        queue.finish(1, DONE);
+        let inner = queue.lock();
+        assert_eq!((inner.entries.len(), inner.later.len(), inner.timers.len()), (0, 1, 1));
     }
 
     #[tokio::test(start_paused = true)]

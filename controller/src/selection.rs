@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
 use trunkline_api::names::label;
-use trunkline_api::pod::{AddressPreferences, IpFamily, annotation_field, retains};
-use trunkline_api::resources::{IpVersion, Network, NetworkType};
+use trunkline_api::pod::{AddressPreferences, IpFamily, SubnetNames, annotation_field, retains};
+use trunkline_api::resources::{IpVersion, LabelSelector, Network, NetworkType};
 use trunkline_api::validate::Fault;
 
 use crate::cluster::{Cluster, Key, Owner};
@@ -27,6 +27,8 @@ pub struct Policy {
     pub retain: bool,
     /// Kinds whose pods have recurring names: `--stateful-workload-kinds`.
     pub stateful_kinds: Vec<String>,
+    /// The pods that get addresses: `--pod-label-selector`.
+    pub pod_selector: LabelSelector,
 }
 
 impl Policy {
@@ -46,8 +48,8 @@ impl Policy {
 pub struct Selection {
     /// The network, if it is named or follows from a retained address.
     pub network: Option<String>,
-    /// The named subnets, the IPv4 one first. Empty: any subnet of the network.
-    pub subnets: Vec<String>,
+    /// The named subnets. Empty: any subnet of the network.
+    pub subnets: SubnetNames,
     /// The network's type.
     pub network_type: NetworkType,
     /// The family.
@@ -85,12 +87,12 @@ pub fn select(
 /// The selection by the addresses that are retained for a pod.
 fn kept(cluster: &Cluster, pod: &Key) -> Option<Selection> {
     let mut rows = cluster.instances_of_pod(pod);
-    rows.retain(|(_, row)| !row.deleting);
+    rows.retain(|(_, row)| !row.deleting && row.interface.is_none());
     let (_, first) = rows.first()?;
     let has = |v6: bool| rows.iter().any(|(_, row)| row.address.is_ipv6() == v6);
     Some(Selection {
         network: Some(first.network.to_string()),
-        subnets: Vec::new(),
+        subnets: SubnetNames::default(),
         network_type: cluster.network(&first.network)?.network_type(),
         family: match (has(false), has(true)) {
             (true, true) => IpFamily::DualStack,
@@ -112,16 +114,19 @@ fn resolve(
         vec![Fault { kind, name: name.to_owned(), field: annotation_field(field), message }]
     };
     let mut network = preferences.network;
-    for (position, subnet_name) in preferences.subnets.iter().enumerate() {
+    for subnet_name in preferences.subnets.iter() {
         let Some(subnet) = cluster.subnet(subnet_name) else {
             let message = format!("there is no Subnet {subnet_name}: name an existing one, or create it");
             return Err(fault(SPECIFIED_SUBNET, message));
         };
-        let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
-        if preferences.subnets.len() == 2 && subnet.spec.range.version != expected {
+        let expected = preferences
+            .subnets
+            .by_family()
+            .map(|[v4, _]| if v4.contains(subnet_name) { IpVersion::V4 } else { IpVersion::V6 });
+        if expected.is_some_and(|expected| subnet.spec.range.version != expected) {
             let message = format!(
-                "of two Subnets the first must be the IPv4 Subnet and the second the IPv6 Subnet, \
-                 and {subnet_name} is of the other family: write `v4-subnet/v6-subnet`"
+                "the Subnets before `/` must be IPv4 Subnets and those after it IPv6 Subnets, and \
+                 {subnet_name} is of the other family: write `v4-subnet/v6-subnet`"
             );
             return Err(fault(SPECIFIED_SUBNET, message));
         }

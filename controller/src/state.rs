@@ -16,12 +16,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::{Network, ObjectMeta, Subnet, ValueError};
+use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
-use crate::cluster::{Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
-use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, named_address};
+use crate::cluster::{Answer, Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
+use crate::ipam::{
+    AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
+};
 use crate::metrics::Metrics;
+use crate::multus::MultusNetwork;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
 use crate::services::ServiceState;
@@ -70,6 +73,8 @@ pub struct ControllerState {
     pub term: Option<Term>,
     /// Rows and addresses of Services. Only the leader has them, and no pod waits for them.
     pub services: ServiceState,
+    /// The pods that get addresses.
+    pub pod_selector: LabelSelector,
     /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), ParseFault>,
     /// Objects that request an unsupported feature. Only the leader has them.
@@ -144,12 +149,15 @@ pub struct Term {
     /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
     /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// The pods in `waiting` for which no address was free, by network. The first pod of a
-    /// network's queue gets the next free address.
+    /// The pods in `waiting` for which no address was free, by network. The first one that can use the
+    /// subnet of the next free address gets it.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
+    /// The pods that were queued for a free address and are not planned yet, with the network and the
+    /// subnet of the address.
+    pub(crate) woken: HashMap<Key, (Arc<str>, Arc<str>)>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
-    pub pending_creates: HashMap<Key, PendingCreate>,
+    pub pending_creates: HashMap<Key, Vec<PendingCreate>>,
     /// Whether each network had a free address at the last update of the node labels, by family.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
     /// Cache of each network's node names, cleared when they change. The computation of one entry
@@ -164,19 +172,34 @@ pub struct Term {
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     order: VecDeque<Key>,
-    all: HashSet<Key>,
+    all: HashMap<Key, WaitsFor>,
+}
+
+/// The subnets of which an address helps a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// One of these.
+    Subnets(Vec<Arc<str>>),
+    /// Any of the network: a pod with both families needs an address of each, and only the first
+    /// missing one is known.
+    Network,
 }
 
 impl WaitQueue {
-    /// Appends a pod, unless it is in the queue already.
-    pub(crate) fn push(&mut self, key: &Key) {
-        if self.all.insert(key.clone()) {
+    /// Appends a pod. A pod that is in the queue already keeps its place.
+    pub(crate) fn push(&mut self, key: &Key, waits_for: WaitsFor) {
+        if self.all.insert(key.clone(), waits_for).is_none() {
             self.order.push_back(key.clone());
         }
     }
 
-    fn pop(&mut self) -> Option<Key> {
-        let key = self.order.pop_front()?;
+    /// Takes the first pod that an address of this subnet helps.
+    fn take(&mut self, subnet: &Arc<str>) -> Option<Key> {
+        let helps = |key: &Key| match self.all.get(key) {
+            Some(WaitsFor::Subnets(subnets)) => subnets.contains(subnet),
+            Some(WaitsFor::Network) | None => true,
+        };
+        let key = self.order.remove(self.order.iter().position(helps)?)?;
         self.all.remove(&key);
         Some(key)
     }
@@ -187,6 +210,8 @@ impl WaitQueue {
 pub struct PendingCreate {
     /// UID of the pod that the addresses are for.
     pub pod_uid: Arc<str>,
+    /// The pod's interface, if this is not `eth0`.
+    pub interface: Option<Arc<str>>,
     /// Their network.
     pub network: Arc<Network>,
     /// The allocated addresses.
@@ -203,12 +228,38 @@ impl Term {
         self.starving.clear();
     }
 
-    fn address_is_free(&mut self, network: &Arc<str>) {
+    /// Takes the pending addresses of an interface of a pod.
+    pub(crate) fn take_pending(&mut self, key: &Key, interface: Option<&Arc<str>>) -> Option<PendingCreate> {
+        let all = self.pending_creates.get_mut(key)?;
+        let position = all.iter().position(|pending| pending.interface.as_ref() == interface)?;
+        let pending = all.swap_remove(position);
+        if all.is_empty() {
+            self.pending_creates.remove(key);
+        }
+        Some(pending)
+    }
+
+    /// Remembers addresses whose requests had no answer.
+    pub(crate) fn add_pending(&mut self, key: &Key, pending: PendingCreate) {
+        self.pending_creates.entry(key.clone()).or_default().push(pending);
+    }
+
+    /// Whether a pod waits for a free address of a network.
+    pub(crate) fn is_starving(&self, network: &str, key: &Key) -> bool {
+        self.starving.get(network).is_some_and(|pods| pods.all.contains_key(key))
+    }
+
+    pub(crate) fn address_is_free(&mut self, network: &Arc<str>, subnet: &Arc<str>) {
         let Some(pods) = self.starving.get_mut(network) else { return };
-        if let Some(key) = pods.pop() {
-            self.waiting.remove(&key);
-            self.queues.pods.add(key);
-        } else {
+        while let Some(key) = pods.take(subnet) {
+            // A pod that has its addresses since is still in the queue.
+            if self.waiting.remove(&key) {
+                self.woken.insert(key.clone(), (Arc::clone(network), Arc::clone(subnet)));
+                self.queues.pods.add(key);
+                return;
+            }
+        }
+        if pods.order.is_empty() {
             self.starving.remove(network);
         }
     }
@@ -272,6 +323,7 @@ fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, ValueError> {
         reserved: range.reserved,
         excluded: range.excluded,
         private: subnet.is_private(),
+        access: subnet.access(),
     })
 }
 
@@ -284,6 +336,7 @@ impl ControllerState {
             queues: Arc::clone(&queues),
             waiting: HashSet::new(),
             starving: HashMap::new(),
+            woken: HashMap::new(),
             pending_creates: HashMap::new(),
             quotas: HashMap::new(),
             members: HashMap::new(),
@@ -406,6 +459,7 @@ impl ControllerState {
         let subnet = Arc::new(subnet);
         let old = self.cluster.set_subnet(name, Arc::clone(&subnet));
         let same_spec = old.as_ref().is_some_and(|old| old.spec == subnet.spec);
+        let old_retention = old.as_ref().and_then(|old| old.retention());
         if !same_spec {
             self.services.pools_changed();
         }
@@ -414,9 +468,24 @@ impl ControllerState {
             return;
         }
         term.set_subnet(&subnet);
+        if old_retention != subnet.retention() {
+            self.retention_changed(name);
+        }
+        let Some(term) = &mut self.term else { return };
         term.queues.subnets.add(Arc::clone(name));
         term.queues.networks.add(subnet.spec.network.as_str().into());
         self.retry_silent();
+    }
+
+    /// Queues the pods' names of a subnet's addresses, because their retention may have changed.
+    fn retention_changed(&self, subnet: &str) {
+        let Some(term) = &self.term else { return };
+        for (address, namespace) in term.ipam.holders(subnet) {
+            let key = Key::new(Arc::clone(namespace), instance_name(address));
+            if let Some(pod) = self.cluster.instance(&key).and_then(|row| row.pod_key(&key)) {
+                term.queues.pods.add(pod);
+            }
+        }
     }
 
     /// Retries subnets that are not served, the oldest first, after another subnet was changed or
@@ -441,6 +510,16 @@ impl ControllerState {
         }
         if let Some(term) = &self.term {
             term.queues.queue_fault(kind, name);
+        }
+    }
+
+    /// Handles an added or changed NetworkAttachmentDefinition.
+    pub(crate) fn set_multus(&mut self, key: &Key, network: Option<MultusNetwork>) {
+        let old = self.cluster.multus.set(key.clone(), network);
+        if let Some(term) = &mut self.term
+            && old.as_ref() != self.cluster.multus.get(key)
+        {
+            term.retry_waiting();
         }
     }
 
@@ -544,11 +623,23 @@ impl ControllerState {
         }
     }
 
-    /// Handles an added or changed IPInstance, from the watch or from the answer to a write of this
-    /// process.
+    /// Handles an added or changed IPInstance from the watch.
     pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) {
         self.cluster.unreadable.remove(key);
-        let Ok(old) = self.cluster.set_instance(key, row) else { return };
+        if let Ok(old) = self.cluster.set_instance(key, row) {
+            self.instance_changed(key, old);
+        }
+    }
+
+    /// Handles an IPInstance in the answer to a write of this process.
+    pub(crate) fn learn_instance(&mut self, key: &Key, row: InstanceRow, answer: Answer) {
+        if let Ok(old) = self.cluster.learn_instance(key, row, answer) {
+            self.cluster.unreadable.remove(key);
+            self.instance_changed(key, old);
+        }
+    }
+
+    fn instance_changed(&mut self, key: &Key, old: Option<InstanceRow>) {
         let Some(new) = self.cluster.instance(key) else { return };
         if old.as_ref() == Some(new) {
             return;
@@ -594,7 +685,7 @@ impl ControllerState {
         if let Some(pod) = row.pod_key(key) {
             term.queues.pods.add(pod);
         }
-        term.address_is_free(&row.network);
+        term.address_is_free(&row.network, &row.subnet);
     }
 }
 

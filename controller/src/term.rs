@@ -13,6 +13,7 @@ use crate::cluster::ClusterReader as _;
 use crate::cluster::pod::Pod;
 use crate::events::Events;
 use crate::leader::Fence;
+use crate::multus::NetworkAttachmentDefinition;
 use crate::policy_faults::PolicyFaults;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, observed, pod, subnet};
 use crate::selection::Policy;
@@ -53,6 +54,10 @@ pub struct TermDependencies {
     pub status_interval: Duration,
 }
 
+/// How long the first list of NetworkAttachmentDefinitions may delay the work: a missing right must
+/// not stop the pods of other networks.
+const MULTUS_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Leads while the fence is valid.
 pub async fn lead(lead: TermDependencies, fence: Fence) {
     tokio::select! {
@@ -83,6 +88,9 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     let api: Api<ClusterNetworkPolicyObject> = Api::all(lead.client.clone());
     let shared = Arc::clone(&lead.shared);
     let cluster_policies = follow_optional(api, watcher::Config::default(), shared, Relist::default());
+    let api: Api<NetworkAttachmentDefinition> = Api::all(lead.client.clone());
+    let (shared, multus) = (Arc::clone(&lead.shared), Relist::default());
+    let following_multus = follow_optional(api, watcher::Config::default(), shared, multus.clone());
     let context = &Context {
         client: lead.client.clone(),
         shared: Arc::clone(&lead.shared),
@@ -95,12 +103,21 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     let services = services::lead::serve(lead, context);
     let working = async {
         pods.listed().await;
+        // Without the definitions, a pod of Multus would get addresses for its first interface only.
+        tokio::select! {
+            () = multus.listed() => {}
+            () = tokio::time::sleep(MULTUS_PATIENCE) => {
+                tracing::warn!("NetworkAttachmentDefinitions cannot be listed: interfaces of Multus get no \
+                    addresses; update the controller's ClusterRole");
+            }
+        }
         work(lead, context).await;
     };
     tokio::select! {
         () = following => {}
         () = policies => {}
         () = cluster_policies => {}
+        () = following_multus => {}
         () = services => {}
         () = working => {}
     }

@@ -3,16 +3,18 @@
 //! Without a request, a pod gets one address of each family for which its network has subnets.
 //! Within a family the allocator stays on the last used subnet until it is full, and then continues
 //! with the next by name (hybridnet's order). Private subnets are used only if a request names
-//! them. A request is granted as a whole or not at all: if the second family has no free address,
+//! them. Of several named subnets of a family the first one with a free address is used. A subnet that
+//! is disabled, or for other Namespaces, is skipped like a full one. A request is granted as a whole or not at all: if the second family has no free address,
 //! the first address is released.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::pod::SubnetNames;
+use trunkline_api::pool::{Counts, Pool, PoolSpec, Unavailable};
+use trunkline_api::resources::{AttachmentKind, SubnetRefusal};
 
 use super::record::Assigned;
-use trunkline_api::pool::{Counts, Pool, PoolSpec, Unavailable};
 
 /// A network's settings for the allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +36,12 @@ pub struct NetworkSpec {
 pub struct AddressRequest {
     /// The network.
     pub network: Option<String>,
-    /// At most one subnet of each family.
-    pub subnets: Vec<String>,
+    /// Subnets, the preferred ones first.
+    pub subnets: SubnetNames,
     /// At most one address of each family.
     pub addresses: Vec<IpAddr>,
+    /// The pod's Namespace; empty for a container without one.
+    pub namespace: String,
 }
 
 /// The reasons for which no address is allocated.
@@ -82,7 +86,7 @@ pub enum AllocateError {
         /// The existing subnets.
         known: String,
     },
-    /// Two requested addresses of one family.
+    /// Two requested addresses of one family, or Subnets of one family before and after `/`.
     #[error("{first} and {second} are of the same IP version: a pod has at most one address of each")]
     SameFamily {
         /// The first.
@@ -99,6 +103,18 @@ pub enum AllocateError {
         subnet: String,
         /// The reason and the remedy.
         reason: &'static str,
+    },
+    /// The requested address is free, but its subnet gives the pod no new address.
+    #[error(
+        "address {address} is free, but subnet {subnet} {refusal}: name another one, or change spec.config of the Subnet"
+    )]
+    Refused {
+        /// The requested address.
+        address: IpAddr,
+        /// The subnet that contains it.
+        subnet: String,
+        /// The reason.
+        refusal: SubnetRefusal,
     },
     /// The requested address is in no subnet of the network.
     #[error("address {address} is in no subnet of network {network}: its subnets are {known}")]
@@ -125,7 +141,7 @@ pub enum AllocateError {
         version: u8,
         /// The network.
         network: String,
-        /// Each subnet with its counts.
+        /// Each subnet with its reason.
         pools: String,
     },
 }
@@ -175,9 +191,9 @@ impl Allocator {
             let candidates: Vec<&String> =
                 subnets.iter().filter(|name| self.pools[*name].is_v4() == v4).collect();
             let outcome = match named {
-                Some(address) => self.take_named(&network, address, &candidates).map(Some),
+                Some(address) => self.take_named(&network, request, address, &candidates).map(Some),
                 None if candidates.is_empty() => Ok(None),
-                None => self.take_any(&network, v4, &candidates).map(Some),
+                None => self.take_any(&network, request, v4, &candidates).map(Some),
             };
             match outcome {
                 Ok(assigned) => given.extend(assigned),
@@ -242,7 +258,7 @@ impl Allocator {
     }
 
     fn network_of(&self, request: &AddressRequest) -> Result<String, AllocateError> {
-        let name = match (&request.network, request.subnets.first()) {
+        let name = match (&request.network, request.subnets.iter().next()) {
             (Some(name), _) => name.clone(),
             (None, Some(subnet)) if self.pools.contains_key(subnet) => {
                 self.pools[subnet].spec().network.clone()
@@ -300,7 +316,7 @@ impl Allocator {
                 .collect());
         }
         let mut named: Vec<String> = Vec::new();
-        for name in &request.subnets {
+        for name in request.subnets.iter() {
             let pool =
                 self.pools.get(name).filter(|pool| pool.spec().network == network).ok_or_else(|| {
                     AllocateError::UnknownSubnet {
@@ -309,7 +325,10 @@ impl Allocator {
                         known: list(of_network().map(|pool| pool.spec().subnet.clone())),
                     }
                 })?;
-            if let Some(other) = named.iter().find(|other| self.pools[*other].is_v4() == pool.is_v4()) {
+            // The Subnets after `/` are of the other family than those before it.
+            let before = request.subnets.by_family().filter(|[_, after]| after.contains(name));
+            let before = before.into_iter().flat_map(|[before, _]| before);
+            if let Some(other) = before.into_iter().find(|other| self.pools[*other].is_v4() == pool.is_v4()) {
                 return Err(AllocateError::SameFamily { first: other.clone(), second: name.clone() });
             }
             named.push(name.clone());
@@ -320,6 +339,7 @@ impl Allocator {
     fn take_named(
         &mut self,
         network: &str,
+        request: &AddressRequest,
         address: IpAddr,
         candidates: &[&String],
     ) -> Result<Assigned, AllocateError> {
@@ -332,7 +352,13 @@ impl Allocator {
                 continue;
             }
             match pool.take(address) {
-                Ok(()) => return Ok(assigned(pool, address)),
+                Ok(()) => match pool.spec().access.check(&request.namespace) {
+                    Ok(()) => return Ok(assigned(pool, address)),
+                    Err(refusal) => {
+                        pool.release(address);
+                        return Err(AllocateError::Refused { address, subnet: name.to_string(), refusal });
+                    }
+                },
                 Err(Unavailable::OutOfRange) => {
                     closest.get_or_insert((name.to_string(), Unavailable::OutOfRange));
                 }
@@ -364,17 +390,18 @@ impl Allocator {
     fn take_any(
         &mut self,
         network: &str,
+        request: &AddressRequest,
         v4: bool,
         candidates: &[&String],
     ) -> Result<Assigned, AllocateError> {
         let slot = (network.to_owned(), v4);
-        let from = self
-            .current
-            .get(&slot)
-            .and_then(|current| candidates.iter().position(|name| *name == current))
-            .unwrap_or(0);
+        // Named subnets have an order of their own.
+        let current = self.current.get(&slot).filter(|_| request.subnets.is_empty());
+        let from =
+            current.and_then(|current| candidates.iter().position(|name| *name == current)).unwrap_or(0);
         for name in candidates[from..].iter().chain(&candidates[..from]) {
             if let Some(pool) = self.pools.get_mut(*name)
+                && pool.spec().access.check(&request.namespace).is_ok()
                 && let Some(address) = pool.take_next()
             {
                 let assigned = assigned(pool, address);
@@ -383,7 +410,11 @@ impl Allocator {
             }
         }
         let pools = candidates.iter().map(|name| {
-            let counts = self.pools[*name].counts();
+            let pool = &self.pools[*name];
+            if let Err(refusal) = pool.spec().access.check(&request.namespace) {
+                return format!("subnet {name} {refusal}");
+            }
+            let counts = pool.counts();
             format!("subnet {name} has {} of {} in use", counts.used, counts.total)
         });
         Err(AllocateError::Exhausted {
@@ -405,6 +436,8 @@ fn list<T: ToString>(items: impl Iterator<Item = T>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_api::resources::SubnetAccess;
+
     use super::*;
 
     fn network(name: &str) -> NetworkSpec {
@@ -431,6 +464,7 @@ mod tests {
             reserved: Vec::new(),
             excluded: Vec::new(),
             private: false,
+            access: SubnetAccess::default(),
         }
     }
 
@@ -443,8 +477,12 @@ mod tests {
     fn request(network: &str, subnets: &[&str], addresses: &[&str]) -> AddressRequest {
         AddressRequest {
             network: (!network.is_empty()).then(|| network.to_owned()),
-            subnets: subnets.iter().map(|name| (*name).to_owned()).collect(),
+            subnets: match subnets {
+                [] => SubnetNames::default(),
+                lists => SubnetNames::read(&lists.join("/")).unwrap(),
+            },
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            namespace: "shop".to_owned(),
         }
     }
 
@@ -501,6 +539,46 @@ mod tests {
         assert!(!error.contains("subnet c"), "a private subnet is used only on request: {error}");
         assert_eq!(given(&mut allocator, &request("", &["c"], &[])).unwrap(), ["10.0.2.0"]);
         assert_eq!(given(&mut allocator, &request("", &[], &["10.0.2.1"])).unwrap(), ["10.0.2.1"]);
+    }
+
+    #[test]
+    fn named_subnets_are_used_in_order_unless_they_refuse_the_pod() {
+        let restricted = |name: &str, cidr: &str, access: SubnetAccess| {
+            Pool::new(PoolSpec { access, ..spec(name, "n", cidr) }).unwrap()
+        };
+        let for_others = SubnetAccess { namespaces: vec!["web".to_owned()], ..SubnetAccess::default() };
+        let mut allocator = allocator(
+            &["n"],
+            vec![
+                pool("a", "n", "10.0.0.0/31"),
+                pool("b", "n", "10.0.1.0/31"),
+                restricted("c", "10.0.2.0/31", SubnetAccess { disabled: true, ..SubnetAccess::default() }),
+                restricted("d", "10.0.3.0/31", for_others),
+                pool("six", "n", "2001:db8::/125"),
+            ],
+        );
+        let named = request("n", &["c,d,b,a", "six"], &[]);
+        let mut seen = Vec::new();
+        let error = loop {
+            match given(&mut allocator, &named) {
+                Ok(addresses) => seen.push(addresses[0].clone()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(seen, ["10.0.1.0", "10.0.1.1", "10.0.0.0", "10.0.0.1"]);
+        for words in [
+            "subnet c is disabled",
+            "subnet d is only for Namespaces web, and not for shop",
+            "subnet b has 2 of 2 in use",
+        ] {
+            assert!(error.contains(words), "{error}");
+        }
+        let error = given(&mut allocator, &request("n", &[], &["10.0.2.1"])).unwrap_err();
+        assert!(error.contains("10.0.2.1 is free, but subnet c is disabled"), "{error}");
+        let error = given(&mut allocator, &request("n", &["c"], &["10.0.2.1"])).unwrap_err();
+        assert!(error.contains("subnet c is disabled"), "the address is still free: {error}");
+        let web = AddressRequest { namespace: "web".to_owned(), ..request("n", &["d"], &[]) };
+        assert_eq!(given(&mut allocator, &web).unwrap(), ["10.0.3.0"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 use trunkline_api::bandwidth::Bandwidth;
+use trunkline_api::interfaces::InterfaceSettings;
 use trunkline_api::names::full_name;
 
 use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
@@ -98,6 +99,10 @@ pub struct Reservation {
     pub netns: String,
     /// The pod.
     pub pod: PodName,
+    /// The interface whose ADD attaches this one; none: its own ADD.
+    pub attached_with: Option<String>,
+    /// Settings of another interface than the pod's first.
+    pub interface: InterfaceSettings,
 }
 
 /// The counts of one subnet.
@@ -128,6 +133,7 @@ enum Request {
     Promote(AttachmentKey, Answer<Result<(), IpamError>>),
     Release(AttachmentKey, Answer<Result<Option<Record>, IpamError>>),
     Get(AttachmentKey, Answer<Option<Record>>),
+    AttachedWith(AttachmentKey, Answer<Vec<Record>>),
     SetDrain(Option<String>, Answer<Result<(), IpamError>>),
     Configure(Vec<NetworkSpec>, Vec<Pool>),
     Unrecorded(BTreeSet<IpAddr>),
@@ -200,6 +206,11 @@ impl Ipam {
     /// The record of an attachment.
     pub async fn get(&self, key: AttachmentKey) -> Option<Record> {
         self.request(|answer| Request::Get(key, answer)).await.flatten()
+    }
+
+    /// The records of the interfaces that were attached with this one.
+    pub async fn attached_with(&self, key: AttachmentKey) -> Vec<Record> {
+        self.request(|answer| Request::AttachedWith(key, answer)).await.unwrap_or_default()
     }
 
     /// Stores the drain state over a restart; `None` deletes it.
@@ -318,6 +329,14 @@ impl Owner {
                     None => drop(answer.send(Ok(None))),
                 },
                 Request::Get(key, answer) => drop(answer.send(self.records.get(&key).cloned())),
+                Request::AttachedWith(key, answer) => {
+                    let first = AttachmentKey { ifname: String::new(), ..key.clone() };
+                    let container = self.records.range(first..).map(|(_, record)| record);
+                    let container =
+                        container.take_while(|record| record.key.container_id == key.container_id);
+                    let with = |record: &&Record| record.attached_with.as_ref() == Some(&key.ifname);
+                    drop(answer.send(container.filter(with).cloned().collect()));
+                }
                 Request::SetDrain(drain, answer) => {
                     let before = std::mem::replace(&mut self.drain, drain);
                     drain_before.get_or_insert(before);
@@ -382,8 +401,19 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wanted: _, mac, bandwidth, extra_prefixes, labels, netns, pod } =
-            reservation;
+        let Reservation {
+            key,
+            conf_name,
+            wanted: _,
+            mac,
+            bandwidth,
+            extra_prefixes,
+            labels,
+            netns,
+            pod,
+            attached_with,
+            interface,
+        } = reservation;
         let record = Record {
             key: key.clone(),
             phase: Phase::Attaching,
@@ -398,6 +428,9 @@ impl Owner {
             netns,
             mtu: None,
             pod,
+            attached_with,
+            default_route: interface.default_route,
+            routes: interface.routes,
         };
         self.records.insert(key.clone(), record.clone());
         Ok(Err(Change { key, before: None, after: Some(record) }))

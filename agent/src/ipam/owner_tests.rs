@@ -1,4 +1,4 @@
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::{AttachmentKind, SubnetAccess};
 
 use super::*;
 use crate::ipam::store::tests::{Disk, key};
@@ -14,6 +14,7 @@ fn pool(cidr: &str) -> Pool {
         reserved: Vec::new(),
         excluded: Vec::new(),
         private: false,
+        access: SubnetAccess::default(),
     })
     .unwrap()
 }
@@ -38,6 +39,8 @@ fn reservation(container_id: &str) -> Reservation {
         labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
+        attached_with: None,
+        interface: Default::default(),
     }
 }
 
@@ -225,6 +228,39 @@ async fn simultaneous_requests_get_different_addresses() {
 
 /// With addresses of an IPInstance the allocator selects nothing, but it must not allocate an
 /// address twice.
+#[test]
+fn interfaces_are_found_by_the_one_that_attached_them() {
+    let disk = Disk::default();
+    let (store, contents) = disk.open();
+    let mut owner = Owner::new(store, contents);
+    owner.handle(std::iter::once(Request::Configure(vec![network()], Vec::new())));
+    for (container_id, ifname, with, address) in [
+        ("a", "eth0", None, "10.9.0.1"),
+        ("a", "net1", Some("eth0"), "10.9.0.2"),
+        ("a", "net2", Some("eth0"), "10.9.0.3"),
+        ("a", "net3", None, "10.9.0.4"),
+        ("b", "net1", Some("eth0"), "10.9.0.5"),
+    ] {
+        let address = Assigned { subnet: "s".to_owned(), address: address.parse().unwrap(), gateway: None };
+        let reservation = Reservation {
+            key: AttachmentKey { ifname: ifname.to_owned(), ..key(container_id) },
+            wanted: AddressSource::Assigned { network: "n".to_owned(), addresses: vec![address] },
+            attached_with: with.map(str::to_owned),
+            ..reservation(container_id)
+        };
+        request_of(&mut owner, |answer| Request::Reserve(Box::new(reservation), answer)).unwrap();
+    }
+    let with = |owner: &mut Owner, container_id: &str| -> Vec<String> {
+        let records = request_of(owner, |answer| Request::AttachedWith(key(container_id), answer));
+        records.into_iter().map(|record| record.key.to_string()).collect()
+    };
+    assert_eq!(with(&mut owner, "a"), ["a/net1", "a/net2"]);
+    assert_eq!(with(&mut owner, "b"), ["b/net1"]);
+    assert!(with(&mut owner, "c").is_empty());
+    let (store, contents) = disk.open();
+    assert_eq!(with(&mut Owner::new(store, contents), "a"), ["a/net1", "a/net2"], "after a restart");
+}
+
 #[test]
 fn assigned_addresses_are_recorded_once() {
     let disk = Disk::default();

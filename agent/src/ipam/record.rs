@@ -101,4 +101,13 @@ pub struct Record {
     /// The pod.
     #[serde(default)]
     pub pod: PodName,
+    /// The interface whose ADD attached this one, and whose DEL detaches it. None: its own ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached_with: Option<String>,
+    /// Whether the pod's default route uses this interface, although it is not the pod's first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default_route: bool,
+    /// Destinations that the pod reaches through this interface, if another one has its default route.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub routes: BTreeSet<IpNet>,
 }

@@ -32,6 +32,9 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
+        attached_with: None,
+        default_route: false,
+        routes: Default::default(),
     }
 }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::{AttachmentKind, SubnetDns};
 use trunkline_datapath::link_check::LinkCheck;
 use trunkline_datapath::plan::{Attachment, Ipvlan, OnLink};
 
@@ -49,6 +49,8 @@ pub struct LinkParameters {
     /// The network's subnets: the destinations of this interface if another interface has the pod's
     /// default route.
     pub destinations: Vec<IpNet>,
+    /// The DNS settings of the pod: those of the first of its subnets that has some.
+    pub dns: SubnetDns,
 }
 
 /// The reason for which a pod's links cannot be made now.
@@ -103,8 +105,14 @@ pub fn join(plan: &Plan, target: &AttachTarget) -> Result<LinkParameters, JoinEr
         AttachmentKind::Veth => Attachment::Veth,
         AttachmentKind::Ipvlan => slave(network, target, &link_checks)?,
     };
-    let destinations = network.subnets.values().map(|subnet| subnet.prefix).collect();
-    Ok(LinkParameters { mtu: network.mtu, attachment, link_checks, destinations })
+    let own = target.addresses.iter().filter_map(|address| Some(network.subnet_of(*address)?.1));
+    let own: Vec<_> = own.collect();
+    let routes = own.iter().flat_map(|subnet| &subnet.routes).copied();
+    let destinations: BTreeSet<IpNet> =
+        network.subnets.values().map(|subnet| subnet.prefix).chain(routes).collect();
+    let dns = own.iter().map(|subnet| &subnet.dns).find(|dns| !dns.is_empty()).cloned().unwrap_or_default();
+    let destinations = destinations.into_iter().collect();
+    Ok(LinkParameters { mtu: network.mtu, attachment, link_checks, destinations, dns })
 }
 
 /// Parameters of an IPVLAN slave: all addresses must have one device.

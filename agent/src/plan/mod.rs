@@ -246,7 +246,9 @@ fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, SubnetEr
     }
     let range = subnet.spec.range.parse()?;
     let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
-    let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
+    let (access, retention) = (subnet.access(), subnet.retention());
+    let (routes, dns) = (subnet.routes(), subnet.dns());
+    let planned = SubnetPlan { share, access, retention, routes, dns, ..SubnetPlan::of(range.cidr) };
     match (share, planned.allocatable_range(&range)) {
         (Some(share), (first, last)) if first > last => {
             Err(SubnetError::EmptyBlock { share, first: range.first, last: range.last })

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use trunkline_api::pod::not_allowed;
-use trunkline_api::resources::{AttachmentKind, ParsedRange, Vtep};
+use trunkline_api::resources::{AttachmentKind, ParsedRange, Retention, SubnetAccess, SubnetDns, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::{Origination, RouteChange};
@@ -230,12 +230,31 @@ pub struct SubnetPlan {
     pub gateway: Option<IpAddr>,
     /// VLAN, VXLAN: the device through which its pods' packets leave the node.
     pub device: Option<SubnetDevice>,
+    /// The pods that get new addresses.
+    pub access: SubnetAccess,
+    /// How long addresses of stateful pods are retained.
+    pub retention: Option<Retention>,
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet.
+    pub routes: Vec<IpNet>,
+    /// The DNS settings of its pods.
+    pub dns: SubnetDns,
 }
 
 impl SubnetPlan {
     /// A subnet with only its prefix.
     pub fn of(prefix: IpNet) -> SubnetPlan {
-        SubnetPlan { prefix, share: None, table: None, vlan: None, gateway: None, device: None }
+        SubnetPlan {
+            prefix,
+            share: None,
+            table: None,
+            vlan: None,
+            gateway: None,
+            device: None,
+            access: SubnetAccess::default(),
+            retention: None,
+            routes: Vec::new(),
+            dns: SubnetDns::default(),
+        }
     }
 
     /// The first and the last address of the subnet that this node allocates. If this node

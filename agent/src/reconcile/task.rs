@@ -705,6 +705,7 @@ impl Task {
                     reserved: range.reserved,
                     excluded: range.excluded,
                     private: subnet.is_private(),
+                    access: subnet.access(),
                 };
                 Ok(Pool::new(spec)?)
             });

@@ -62,6 +62,9 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
                 ("Available", integer, ".status.available"),
                 ("NetID", integer, ".spec.netID"),
                 ("Network", "string", ".spec.network"),
+                ("Disabled", "boolean", ".spec.config.disabled"),
+                ("Namespaces", "string", ".spec.config.allowedNamespaces"),
+                ("Retention", "string", ".spec.config.retention"),
             ],
         ),
         crd::<IPInstanceSpec>(

@@ -65,6 +65,7 @@ pub fn rules() -> Vec<Rule> {
         (NETWORK, "spec.config.bgpPeers[].addPath", add_path()),
         (SUBNET, "spec", subnet()),
         (SUBNET, "spec.range", range()),
+        (SUBNET, "spec.config", subnet_config()),
         (SUBNET, "spec.config.gatewayType", reserved("gatewayType is not supported: leave it out")),
         (SUBNET, "spec.config.gatewayNode", reserved("gatewayNode is not supported: leave it out")),
         (SUBNET, "spec.config.allowSubnets", reserved("allowSubnets is not supported: leave it out")),
@@ -441,6 +442,32 @@ fn range() -> Vec<Row> {
     ]
 }
 
+fn subnet_config() -> Vec<Row> {
+    vec![
+        (
+            each("allowedNamespaces", "t.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')"),
+            "allowedNamespaces: an entry is not the name of a Namespace: write names such as team-a",
+        ),
+        (
+            format!(
+                "!{} || self.retention == 'never' || (self.retention.matches('^[0-9]{{1,6}}[smhd]$') && \
+                 !self.retention.matches('^0+[smhd]$'))",
+                is_set("self.retention")
+            ),
+            "retention is neither a time nor `never`: write a time such as 30m, 72h or 30d, or `never` for addresses \
+             that are never released",
+        ),
+        (
+            each("routes", "isCIDR(t) && cidr(t).masked() == cidr(t) && cidr(t).prefixLength() > 0"),
+            "routes: an entry is not a prefix without host bits, or is a default route: write prefixes such as 10.80.0.0/12",
+        ),
+        (
+            "!has(self.dns) || !has(self.dns.nameservers) || self.dns.nameservers.all(t, isIP(t))".to_owned(),
+            "dns.nameservers: an entry is not an address: write one such as 10.0.0.53",
+        ),
+    ]
+}
+
 fn ip_instance() -> Vec<Row> {
     vec![
         (
@@ -793,6 +820,13 @@ pub(super) fn bounds() -> Vec<Bound> {
         ("spec.range.gateway", address()),
         ("spec.range.reservedIPs", list(65536, 45)),
         ("spec.range.excludeIPs", list(65536, 45)),
+        ("spec.config.allowedNamespaces", list(1024, 63)),
+        ("spec.config.retention", text(7)),
+        ("spec.config.routes", list(32, 43)),
+        ("spec.config.dns.nameservers", list(8, 45)),
+        ("spec.config.dns.domain", text(253)),
+        ("spec.config.dns.search", list(32, 253)),
+        ("spec.config.dns.options", list(16, 63)),
     ];
     let ip_instance = [("spec.network", name()), ("spec.subnet", name()), ("spec.address.ip", prefix())];
     let node_info = [

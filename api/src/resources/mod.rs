@@ -30,6 +30,7 @@ mod network;
 mod node_services;
 mod nodeinfo;
 mod remote;
+mod retention;
 mod selector;
 mod service_address;
 mod service_advertisement;
@@ -57,11 +58,15 @@ pub use node_services::{
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
 pub use remote::{RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec};
-pub use selector::{LabelSelector, Operator, Requirement};
+pub use retention::Retention;
+pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
 pub use service_advertisement::{
     AggregationLength, NodeAction, ServiceAdvertisement, ServiceAdvertisementSpec,
     ServiceAdvertisementStatus, Weights,
 };
 pub use service_pool::{L2Settings, PoolMode, ServicePool, ServicePoolSpec, ServicePoolStatus};
-pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
+pub use subnet::{
+    AddressRange, IpVersion, ParsedRange, Subnet, SubnetAccess, SubnetConfig, SubnetDns, SubnetRefusal,
+    SubnetSpec, SubnetStatus,
+};

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
 use super::network::NetworkMode;
-use crate::value::null_default;
-use crate::value::{ValueError, parse_address};
+use super::retention::Retention;
+use crate::value::{ValueError, is_default, null_default, parse_address};
 
 /// A range of addresses of a Network: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,6 +113,114 @@ pub struct SubnetConfig {
     /// Reserved by hybridnet, not supported.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub allow_subnets: Vec<String>,
+    /// No pod gets a new address. Pods keep the addresses that they have, and retained addresses go
+    /// to their next pods. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub disabled: bool,
+    /// Only pods of these Namespaces get new addresses; default: pods of all Namespaces. Trunkline's
+    /// own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub allowed_namespaces: Vec<String>,
+    /// How long the address of a stateful pod is retained after the pod has ended, whether or not
+    /// its workload still exists: a time such as `72h` (units s, m, h, d), or `never` (it is never
+    /// released). The pod's annotation `trunkline.io/ip-retention` has precedence. Default: as long
+    /// as its workload exists. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub retention: String,
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet,
+    /// besides the subnets of the Network. If the interface has the pod's default route, they have no
+    /// effect. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<String>,
+    /// DNS settings for pods with an address of this subnet, in the result of the CNI plugin. Kubelets
+    /// write a pod's resolv.conf themselves and ignore them; Podman and Multus report them. Trunkline's
+    /// own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<SubnetDns>,
+}
+
+/// DNS settings of a [`Subnet`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubnetDns {
+    /// Addresses of name servers, in order of preference.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Domains for the look-up of short names.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// Options of the resolver, such as `ndots:2`.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl SubnetDns {
+    /// Whether it sets nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == SubnetDns::default()
+    }
+}
+
+/// The pods that get new addresses of a [`Subnet`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubnetAccess {
+    /// None.
+    pub disabled: bool,
+    /// Only those of these Namespaces; empty: those of all.
+    pub namespaces: Vec<String>,
+}
+
+/// The reason why a pod gets no new address of a subnet, although one may be free.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubnetRefusal {
+    /// It is disabled.
+    #[error("is disabled")]
+    Disabled,
+    /// It is for other Namespaces than the pod's.
+    #[error("is only for Namespaces {allowed}, and not for {}", shown(namespace))]
+    OtherNamespaces {
+        /// The pod's Namespace; empty for a container without one.
+        namespace: String,
+        /// The first few of its Namespaces.
+        allowed: String,
+    },
+}
+
+fn shown(namespace: &str) -> &str {
+    if namespace.is_empty() { "containers without a Namespace" } else { namespace }
+}
+
+impl SubnetAccess {
+    /// Checks whether pods of a Namespace get new addresses.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn check(&self, namespace: &str) -> Result<(), SubnetRefusal> {
+        if self.disabled {
+            return Err(SubnetRefusal::Disabled);
+        }
+        self.check_namespace(namespace)
+    }
+
+    /// Checks the Namespace, and not whether the subnet is disabled.
+    ///
+    /// # Errors
+    /// The subnet is for other Namespaces.
+    pub fn check_namespace(&self, namespace: &str) -> Result<(), SubnetRefusal> {
+        const SHOWN: usize = 4;
+        if self.namespaces.is_empty() || self.namespaces.iter().any(|allowed| allowed == namespace) {
+            return Ok(());
+        }
+        let mut allowed = self.namespaces.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        if self.namespaces.len() > SHOWN {
+            allowed.push_str(" and others");
+        }
+        Err(SubnetRefusal::OtherNamespaces { namespace: namespace.to_owned(), allowed })
+    }
 }
 
 /// The observed state of a [`Subnet`].
@@ -160,6 +268,32 @@ impl Subnet {
     /// Whether its addresses are allocated only if the subnet is named.
     pub fn is_private(&self) -> bool {
         self.spec.config.as_ref().and_then(|config| config.private).unwrap_or(false)
+    }
+
+    /// The pods that get new addresses of it.
+    pub fn access(&self) -> SubnetAccess {
+        let config = self.spec.config.as_ref();
+        config.map_or_else(SubnetAccess::default, |config| SubnetAccess {
+            disabled: config.disabled,
+            namespaces: config.allowed_namespaces.clone(),
+        })
+    }
+
+    /// Destinations that a pod with several interfaces reaches through its interface in this subnet.
+    pub fn routes(&self) -> Vec<IpNet> {
+        let routes = self.spec.config.iter().flat_map(|config| &config.routes);
+        routes.filter_map(|route| route.parse().ok()).collect()
+    }
+
+    /// The DNS settings of its pods.
+    pub fn dns(&self) -> SubnetDns {
+        self.spec.config.as_ref().and_then(|config| config.dns.clone()).unwrap_or_default()
+    }
+
+    /// How long the addresses of its stateful pods are retained. Validation refuses an invalid value;
+    /// without validation it counts as absent.
+    pub fn retention(&self) -> Option<Retention> {
+        self.spec.config.as_ref()?.retention.parse().ok()
     }
 
     /// Whether the source of its pods' packets becomes the node's address when they leave the

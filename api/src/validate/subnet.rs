@@ -7,7 +7,10 @@ use ipnet::IpNet;
 
 use super::values::MAX_VLAN;
 use crate::fault::{Fault, Faults};
-use crate::resources::{IpVersion, Network, NetworkMode, ParsedRange, Subnet, parse_address};
+use crate::interfaces::{MAX_ROUTES, route_fault};
+use crate::resources::{
+    IpVersion, Network, NetworkMode, ParsedRange, Retention, Subnet, ValueError, parse_address,
+};
 
 /// Maximum number of addresses of a subnet, as in hybridnet.
 const MAX_CAPACITY: u128 = 1 << 16;
@@ -30,6 +33,7 @@ pub(super) fn check_all(networks: &[Network], subnets: &[Subnet], found: &mut Ve
     for subnet in subnets {
         let mut faults = Faults { kind: "Subnet", name: subnet.name(), found: &mut *found };
         check_network(networks, subnet, &mut faults);
+        check_config(subnet, &mut faults);
         let before = faults.found.len();
         check_range(subnet, &mut faults);
         // A faulty range cannot be compared with others.
@@ -86,6 +90,48 @@ fn check_network(networks: &[Network], subnet: &Subnet, faults: &mut Faults<'_>)
             );
         }
     }
+}
+
+fn check_config(subnet: &Subnet, faults: &mut Faults<'_>) {
+    let Some(config) = &subnet.spec.config else { return };
+    for (index, name) in config.allowed_namespaces.iter().enumerate() {
+        if !is_namespace(name) {
+            faults.add(
+                format!("spec.config.allowedNamespaces[{index}]"),
+                format!(
+                    "`{name}` is not the name of a Namespace: write up to 63 of a-z, 0-9 and `-`, with a letter \
+                     or digit at both ends"
+                ),
+            );
+        }
+    }
+    for (index, route) in config.routes.iter().enumerate() {
+        if let Some(message) = route_fault(route) {
+            faults.add(format!("spec.config.routes[{index}]"), message);
+        }
+    }
+    if config.routes.len() > MAX_ROUTES {
+        faults.add(
+            "spec.config.routes",
+            format!("there are more than {MAX_ROUTES}: write fewer and shorter prefixes"),
+        );
+    }
+    for (index, server) in config.dns.iter().flat_map(|dns| &dns.nameservers).enumerate() {
+        if let Err(error) = parse_address(server) {
+            faults.add(format!("spec.config.dns.nameservers[{index}]"), error.to_string());
+        }
+    }
+    let retention: Result<Retention, ValueError> = config.retention.parse();
+    if let Err(error) = retention
+        && !config.retention.is_empty()
+    {
+        faults.add("spec.config.retention", error.to_string());
+    }
+}
+
+/// Whether a text is a DNS-1123 label.
+fn is_namespace(name: &str) -> bool {
+    super::is_dns_subdomain(name) && name.len() <= 63 && !name.contains('.')
 }
 
 fn check_range(subnet: &Subnet, faults: &mut Faults<'_>) {

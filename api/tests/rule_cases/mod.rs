@@ -753,6 +753,14 @@ const BGP_BAD: &[(Edits, &str)] = &[
 ];
 
 const SUBNET_GOOD: &[Edits] = &[
+    &[("/config", r#"{"disabled": true, "allowedNamespaces": ["team-a", "b"], "retention": "72h"}"#)],
+    &[("/config", r#"{"disabled": null, "allowedNamespaces": null, "retention": ""}"#)],
+    &[("/config", r#"{"retention": "never"}"#)],
+    &[(
+        "/config",
+        r#"{"routes": ["10.80.0.0/12", "fd00:9::/64"], "dns": {"nameservers": ["10.0.0.53", "fd00::53"], "domain": "a.example", "search": ["example"], "options": ["ndots:2"]}}"#,
+    )],
+    &[("/config", r#"{"routes": null, "dns": {}}"#)],
     &[("/netID", "null")],
     &[("/range", r#"{"version": "4", "cidr": "10.14.0.0/16"}"#)],
     &[(
@@ -768,6 +776,16 @@ const SUBNET_GOOD: &[Edits] = &[
 ];
 
 const SUBNET_BAD: &[(Edits, &str)] = &[
+    (&[("/config", r#"{"allowedNamespaces": ["team-a", "Team"]}"#)], "allowedNamespaces: an entry"),
+    (&[("/config", r#"{"allowedNamespaces": ["a.b"]}"#)], "allowedNamespaces: an entry"),
+    (&[("/config", r#"{"allowedNamespaces": [""]}"#)], "allowedNamespaces: an entry"),
+    (&[("/config", r#"{"routes": ["10.80.0.1/12"]}"#)], "routes: an entry"),
+    (&[("/config", r#"{"routes": ["10.80.0.1"]}"#)], "routes: an entry"),
+    (&[("/config", r#"{"routes": ["::/0"]}"#)], "routes: an entry"),
+    (&[("/config", r#"{"dns": {"nameservers": ["dns.example"]}}"#)], "dns.nameservers: an entry"),
+    (&[("/config", r#"{"retention": "72"}"#)], "retention is neither a time nor `never`"),
+    (&[("/config", r#"{"retention": "00h"}"#)], "retention is neither a time nor `never`"),
+    (&[("/config", r#"{"retention": "1h30m"}"#)], "retention is neither a time nor `never`"),
     (&[("/network", "\"\"")], "spec.network"),
     (&[("/range/cidr", "\"10.14.0.0\"")], "cidr is not a prefix with its length"),
     (&[("/range/cidr", "\"10.14.0.1/24\"")], "cidr has host bits"),

@@ -12,10 +12,13 @@ mod row;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
+
+use crate::multus::MultusNetwork;
 
 pub use interner::Interner;
 pub use row::{
@@ -35,6 +38,8 @@ pub struct Cluster {
     pub(crate) namespaces: Table<Arc<str>, NamespaceRow>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
+    /// NetworkAttachmentDefinitions; `None` for those of other plugins.
+    pub(crate) multus: Table<Key, Option<MultusNetwork>>,
     /// IPInstances that cannot be read.
     pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
@@ -85,6 +90,14 @@ impl Cluster {
     /// Names of a network's subnets, in order, including those with a deletion timestamp.
     pub fn subnets_of(&self, network: &str) -> impl Iterator<Item = &Arc<str>> {
         self.subnets_of.get(network).into_iter().flatten()
+    }
+
+    /// The subnet of a network whose range contains an address.
+    pub fn subnet_with(&self, network: &str, address: IpAddr) -> Option<&Arc<Subnet>> {
+        self.subnets_of(network).filter_map(|name| self.subnet(name)).find(|subnet| {
+            let range = subnet.spec.range.parse();
+            range.is_ok_and(|range| (range.first..=range.last).contains(&address))
+        })
     }
 
     /// A node.
@@ -175,6 +188,37 @@ impl Cluster {
         if !before && self.instances.get(key).is_some_and(|known| known.version > row.version) {
             return Err(Stale);
         }
+        self.index(key, &row);
+        Ok(self.instances.set(key.clone(), row))
+    }
+
+    /// Inserts the answer of a write of this process, and returns the replaced row. The watch may have
+    /// reported a later state, or the object's end, before the answer arrived: then nothing changes.
+    /// Only the answer of a creation inserts a new row.
+    pub(crate) fn learn_instance(
+        &mut self,
+        key: &Key,
+        row: InstanceRow,
+        answer: Answer,
+    ) -> Result<Option<InstanceRow>, Stale> {
+        let known = self.instances.get(key);
+        let is_same = known.is_some_and(|known| known.uid == row.uid);
+        if known.is_some_and(|known| known.version > row.version) || !is_same && answer == Answer::Changed {
+            return Err(Stale);
+        }
+        self.index(key, &row);
+        let deleting = row.deleting;
+        let old =
+            if is_same { self.instances.replace(key, row) } else { self.instances.set(key.clone(), row) };
+        if deleting {
+            // If the current list lacks the object, the object is gone.
+            self.instances.unmark(key);
+        }
+        Ok(old)
+    }
+
+    /// Indexes a row that replaces the known one.
+    fn index(&mut self, key: &Key, row: &InstanceRow) {
         if let Some(known) = self.instances.get(key) {
             let known = known.clone();
             self.unindex(key, &known);
@@ -182,7 +226,6 @@ impl Cluster {
         if let Some(pod) = row.pod_key(key) {
             self.instances_of_pod.entry(pod).or_default().push(key.clone());
         }
-        Ok(self.instances.set(key.clone(), row))
     }
 
     /// Removes an IPInstance. If its row is newer than the deletion, the object was created again,
@@ -238,6 +281,15 @@ impl Cluster {
 /// The event is older than the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
+
+/// The write of this process whose answer contains an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A creation, or a read because the object exists already.
+    Created,
+    /// A change or a deletion.
+    Changed,
+}
 
 #[cfg(test)]
 mod tests {

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use trunkline_api::interfaces::{Interface, InterfaceSettings};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
 use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::parse_mac;
+use trunkline_api::resources::{LabelSelector, Retention, parse_mac};
 use trunkline_daemon::versions;
 
 use super::interner::Interner;
@@ -87,7 +89,13 @@ impl From<NetworkingMetadata> for NamespaceRow {
 fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let kept = |name: &str| {
         name.starts_with("networking.alibaba.com/")
-            || [annotation::CALICO_POD_IPS, annotation::EXTRA_PREFIXES].contains(&name)
+            || [
+                annotation::CALICO_POD_IPS,
+                annotation::EXTRA_PREFIXES,
+                annotation::IP_RETENTION,
+                annotation::MULTUS_NETWORKS,
+            ]
+            .contains(&name)
     };
     let own = map.iter().flatten().filter(|(name, _)| kept(name));
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -153,11 +161,15 @@ pub struct PodRow {
     pub finalizer: bool,
     /// The addresses that the kubelet reports.
     pub addresses: Vec<IpAddr>,
+    /// Whether it gets addresses; otherwise it belongs to another CNI plugin.
+    pub selected: bool,
+    /// The interface of its addresses, if this is not `eth0`: [`PodRow::for_interface`].
+    pub interface: Option<Arc<str>>,
 }
 
 impl PodRow {
     /// Row of a pod from the API server.
-    pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
+    pub fn of(pod: &Pod, selector: &LabelSelector, interner: &mut Interner) -> Self {
         let life = if pod.metadata.deletion_timestamp.is_some() {
             PodLifecycle::Terminating
         } else if pod.is_evicted() || pod.is_completed() {
@@ -165,7 +177,11 @@ impl PodRow {
         } else {
             PodLifecycle::Alive
         };
+        let none = BTreeMap::new();
+        let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
         PodRow {
+            selected: selector.selects(labels),
+            interface: None,
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             node: pod
                 .spec
@@ -181,6 +197,24 @@ impl PodRow {
             started: pod.has_started(),
             finalizer: finalizer_place(&pod.metadata).is_some(),
             addresses: pod.addresses(),
+        }
+    }
+
+    /// The row for the decision about another interface than `eth0`: the pod, as if it requested the
+    /// addresses of this interface. A pod that does not list the interface gets none for it.
+    pub fn for_interface(&self, name: &Arc<str>, listed: Option<&Interface>) -> PodRow {
+        let annotations = listed.map(|interface| interface.annotations(&self.networking.annotations));
+        PodRow {
+            networking: NetworkingMetadata {
+                annotations: annotations.unwrap_or_default(),
+                ..NetworkingMetadata::default()
+            },
+            // The kubelet reports the addresses of eth0, and the finalizer is the pod's.
+            addresses: Vec::new(),
+            finalizer: false,
+            selected: self.selected && listed.is_some(),
+            interface: Some(Arc::clone(name)),
+            ..self.clone()
         }
     }
 }
@@ -208,6 +242,14 @@ pub struct InstanceRow {
     pub pod_uid: Arc<str>,
     /// Its owner: the pod, or the pod's StatefulSet. Decisions compare only the kind.
     pub owner: Option<Owner>,
+    /// Whether the owner is only recorded in its binding, so that it outlives the owner.
+    pub outlives_owner: bool,
+    /// How long it is retained after its pod has ended, by the pod's annotation.
+    pub retention: Option<Retention>,
+    /// The time since which it is retained, if recorded.
+    pub retained_since: Option<Timestamp>,
+    /// The pod's interface, if this is not `eth0`.
+    pub interface: Option<Arc<str>>,
     /// The address families decided for its pod.
     pub family: Option<IpFamily>,
     /// Whether it has a deletion timestamp and waits for its finalizer.
@@ -235,6 +277,20 @@ impl InstanceRow {
         let text = spec.address.ip.split('/').next().unwrap_or_default();
         let address = text.parse().map_err(|_| InvalidAddress { value: spec.address.ip.clone() })?;
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let noted = |name: &str| object.metadata.annotations.as_ref()?.get(name);
+        let owner = Owner::controller(&object.metadata.owner_references, interner);
+        let recorded = match owner {
+            Some(_) => None,
+            None => noted(annotation::WORKLOAD_API_VERSION).map(|api_version| {
+                let referred = &spec.binding.referred_object;
+                Owner {
+                    api_version: interner.get(api_version),
+                    kind: interner.get(&referred.kind),
+                    name: interner.get(&referred.name),
+                    uid: referred.uid.as_str().into(),
+                }
+            }),
+        };
         Ok(InstanceRow {
             uid: object.metadata.uid.as_deref().unwrap_or_default().into(),
             version: version(&object.metadata),
@@ -245,12 +301,14 @@ impl InstanceRow {
             node: some(&spec.binding.node_name).map(|name| interner.get(&name)),
             pod: some(&spec.binding.pod_name).map(Arc::from),
             pod_uid: spec.binding.pod_uid.as_str().into(),
-            owner: Owner::controller(&object.metadata.owner_references, interner),
-            family: object
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|all| IpFamily::read(all.get(annotation::IP_FAMILY)?)),
+            outlives_owner: recorded.is_some(),
+            owner: owner.or(recorded),
+            retention: noted(annotation::IP_RETENTION).and_then(|text| text.parse().ok()),
+            retained_since: noted(annotation::RETAINED_SINCE).and_then(|text| text.parse().ok()),
+            interface: noted(annotation::INTERFACE)
+                .and_then(|text| serde_json::from_str::<InterfaceSettings>(text).ok())
+                .map(|interface| interner.get(&interface.name)),
+            family: noted(annotation::IP_FAMILY).and_then(|text| IpFamily::read(text)),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: finalizer_place(&object.metadata).and_then(|place| place.try_into().ok()),
         })

@@ -2,7 +2,8 @@
 //!
 //! A watch that has lost its position lists again. Rows that are missing in the new list are
 //! removed, although no event reported their deletion. Rows that this process wrote during the list
-//! may also be missing in it, so they are marked as seen.
+//! may also be missing in it, so a created row is marked as seen. A row that was there before the list,
+//! and a row with a deletion timestamp, are not: their objects are missing because they are gone.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -62,6 +63,18 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         }
     }
 
+    /// Replaces a row, without a mark that the current list contained its key.
+    pub fn replace(&mut self, key: &K, row: V) -> Option<V> {
+        self.rows.insert(key.clone(), row)
+    }
+
+    /// Removes the mark that the current list contained a key.
+    pub fn unmark(&mut self, key: &K) {
+        if let Some(seen) = &mut self.seen {
+            seen.remove(key);
+        }
+    }
+
     /// Removes a row and returns it.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
@@ -117,5 +130,20 @@ mod tests {
         table.note(&"b");
         assert_eq!(table.end(), ["c"]);
         assert!(table.end().is_empty(), "only a list removes rows");
+    }
+
+    #[test]
+    fn replaced_rows_are_removed_if_the_list_lacks_them() {
+        let mut table: Table<&str, u32> = Table::default();
+        table.set("old", 1);
+        table.begin();
+        table.replace(&"old", 2);
+        table.set("created", 1);
+        table.replace(&"created", 2);
+        assert_eq!(table.end(), ["old"]);
+        table.begin();
+        table.set("created", 1);
+        table.unmark(&"created");
+        assert_eq!(table.end().len(), 2);
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! A pod requests one family or both. By default each address is the next one of the current subnet
 //! of the network, until that subnet is full. Then the next subnet by name becomes the current one.
-//! Private subnets are used only when named. A pod can also name addresses: the entry of its
+//! Private subnets are used only when named. A pod can also name subnets, in order of preference:
+//! then each address is the next one of the first of them that has a free one. A subnet that is
+//! disabled, or for other namespaces than the pod's, is skipped like a full one, and the error names
+//! each subnet with its reason. A pod can also name addresses: the entry of its
 //! ordinal in `ip-pool`, or its retained addresses. A named address may be a reserved one. It may
 //! also have an IPInstance in the pod's namespace that is retained for any pod: then this
 //! IPInstance is bound to the pod and no new one is created ([`Assigned::rebind`]). hybridnet also
@@ -17,6 +20,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::SubnetRefusal;
 
 use super::holder::Row;
 use super::mac::Mac;
@@ -32,7 +36,7 @@ pub struct AddressRequest<'a> {
     pub network: &'a str,
     /// One address, or one of each family.
     pub family: IpFamily,
-    /// Names of subnets, at most one of each family. Ignored where `addresses` are named.
+    /// Names of subnets, the preferred ones first. Ignored where `addresses` are named.
     pub subnets: &'a [String],
     /// Named addresses, one of each requested family. Empty: any address.
     pub addresses: &'a [IpAddr],
@@ -40,6 +44,8 @@ pub struct AddressRequest<'a> {
     pub own: &'a [IpAddr],
     /// A named MAC address.
     pub mac: Option<Mac>,
+    /// Whether the pod uses the addresses already: then they may be of a disabled subnet.
+    pub recovered: bool,
 }
 
 /// The result of an allocation.
@@ -85,7 +91,22 @@ pub enum AllocateError {
         network: String,
         /// `IPv4` or `IPv6`.
         family: IpFamily,
-        /// Each subnet with its counts, the first few of them.
+        /// The subnets with their reasons.
+        subnets: String,
+        /// The full ones: a released address of one of them helps the pod.
+        full: Vec<Arc<str>>,
+    },
+    /// No subnet gives the pod an address, whether or not one is free.
+    #[error(
+        "network {network} has no {family} subnet for this pod: {subnets}: name another one in \
+         networking.alibaba.com/specified-subnet, or change spec.config of a Subnet"
+    )]
+    Refused {
+        /// The network.
+        network: String,
+        /// `IPv4` or `IPv6`.
+        family: IpFamily,
+        /// The subnets with their reasons.
         subnets: String,
     },
     /// The named Subnet does not exist.
@@ -98,10 +119,11 @@ pub enum AllocateError {
         /// The first few existing Subnets.
         known: String,
     },
-    /// A subnet or address that does not match the requested family.
+    /// A subnet or address that does not match the requested family, or a second address of one
+    /// family.
     #[error(
-        "{named} does not match the pod's family {family}: name at most one for each of its \
-         families"
+        "{named} does not match the pod's family {family}: name only subnets of its families, and at \
+         most one address of each"
     )]
     WrongFamily {
         /// The subnet or address.
@@ -137,6 +159,19 @@ pub enum AllocateError {
         address: IpAddr,
         /// Its subnet.
         subnet: Arc<str>,
+    },
+    /// A free named address of a subnet that gives the pod no new address.
+    #[error(
+        "address {address} is free, but subnet {subnet} {refusal}: name another address, or change spec.config of \
+         the Subnet"
+    )]
+    AddressRefused {
+        /// The named address.
+        address: IpAddr,
+        /// Its subnet.
+        subnet: Arc<str>,
+        /// The reason.
+        refusal: SubnetRefusal,
     },
     /// A named address with a holder.
     #[error(
@@ -230,21 +265,22 @@ impl Ipam {
             if !wants[v6] {
                 continue;
             }
-            match (addresses[v6], subnets[v6]) {
+            match (addresses[v6], subnets[v6].as_slice()) {
                 (Some(address), _) => self.choose_named(request, address, chosen)?,
-                (None, Some(place)) => self.choose_next(request, v6, &[place], chosen)?,
-                (None, None) => self.choose_any(request, v6, chosen)?,
+                (None, []) => self.choose_any(request, v6, chosen)?,
+                (None, named) => self.choose_next(request, v6, named, chosen)?,
             }
         }
         Ok(())
     }
 
+    /// The named subnets of each family, in the request's order.
     fn named_subnets(
         &self,
         request: &AddressRequest<'_>,
         wants: [bool; 2],
-    ) -> Result<[Option<usize>; 2], AllocateError> {
-        let mut named = [None, None];
+    ) -> Result<[Vec<usize>; 2], AllocateError> {
+        let mut named = [Vec::new(), Vec::new()];
         for name in request.subnets {
             let found = self.networks.get(request.network).and_then(|network| {
                 let place = |v6: usize| Some((v6, *network.subnets[v6].get(name.as_str())?));
@@ -257,12 +293,13 @@ impl Ipam {
                     known: self.known(request.network),
                 });
             };
-            if !wants[v6] || named[v6].replace(place).is_some() {
+            if !wants[v6] {
                 return Err(AllocateError::WrongFamily {
                     named: format!("subnet {name}"),
                     family: request.family,
                 });
             }
+            named[v6].push(place);
         }
         Ok(named)
     }
@@ -280,7 +317,7 @@ impl Ipam {
         };
         let current = network.current[v6].as_ref().and_then(|name| network.subnets[v6].get(name));
         if let Some(place) = current.copied().filter(|place| self.is_public(*place))
-            && self.take_next(place, chosen)
+            && self.take_next(request, place, chosen)
         {
             return Ok(());
         }
@@ -308,28 +345,46 @@ impl Ipam {
         places: &[usize],
         chosen: &mut Vec<ReservedAddress>,
     ) -> Result<(), AllocateError> {
-        if places.iter().any(|place| self.take_next(*place, chosen)) {
+        if places.iter().any(|place| self.take_next(request, *place, chosen)) {
             return Ok(());
         }
         let (network, family) = (request.network.to_owned(), family(v6));
         if places.is_empty() {
             return Err(AllocateError::NoSubnet { network, family });
         }
-        let subnets =
-            list(places.iter().filter_map(|place| self.subnets[*place].as_ref()).map(|allocations| {
-                let counts = allocations.pool.counts();
-                format!(
-                    "subnet {} has {} of {} in use",
-                    allocations.name,
-                    counts.open - counts.free,
-                    counts.open
-                )
-            }));
-        Err(AllocateError::Exhausted { network, family, subnets })
+        let mut full = Vec::new();
+        let mut reasons = Vec::new();
+        for allocations in places.iter().filter_map(|place| self.subnets[*place].as_ref()) {
+            let (name, pool) = (&allocations.name, &allocations.pool);
+            reasons.push(match pool.spec().access.check(request.namespace) {
+                Err(refusal) => format!("subnet {name} {refusal}"),
+                Ok(()) => {
+                    full.push(Arc::clone(name));
+                    let counts = pool.counts();
+                    format!("subnet {name} has {} of {} in use", counts.open - counts.free, counts.open)
+                }
+            });
+        }
+        // A pod names few subnets, and its error has all of them.
+        let subnets = if request.subnets.is_empty() { list(reasons.into_iter()) } else { reasons.join(", ") };
+        Err(if full.is_empty() {
+            AllocateError::Refused { network, family, subnets }
+        } else {
+            AllocateError::Exhausted { network, family, subnets, full }
+        })
     }
 
-    fn take_next(&mut self, place: usize, chosen: &mut Vec<ReservedAddress>) -> bool {
+    /// Takes the next address of a subnet, unless it is full or gives the pod none.
+    fn take_next(
+        &mut self,
+        request: &AddressRequest<'_>,
+        place: usize,
+        chosen: &mut Vec<ReservedAddress>,
+    ) -> bool {
         let Some(allocations) = &mut self.subnets[place] else { return false };
+        if allocations.pool.spec().access.check(request.namespace).is_err() {
+            return false;
+        }
         let cursor = allocations.pool.last();
         let Some(address) = allocations.pool.take_next() else { return false };
         chosen.push(ReservedAddress { address, place, before: Row::default(), cursor: Some(cursor) });
@@ -363,6 +418,15 @@ impl Ipam {
         let before =
             allocations.pool.index(address).map(|index| allocations.rows.get(index)).unwrap_or_default();
         if before.state == State::Free {
+            let access = &allocations.pool.spec().access;
+            let checked = if request.recovered {
+                access.check_namespace(request.namespace)
+            } else {
+                access.check(request.namespace)
+            };
+            if let Err(refusal) = checked {
+                return Err(AllocateError::AddressRefused { address, subnet, refusal });
+            }
             // The address is in the range and has no holder.
             if allocations.pool.take(address).is_err() {
                 return Err(AllocateError::Excluded { address, subnet });
@@ -383,6 +447,7 @@ impl Ipam {
                     state: match before.state {
                         State::Free | State::InUse | State::Given | State::Rebinding => "in use",
                         State::Retained => "retained for the next pod of its name",
+                        State::Expiring => "about to be released, because its retention is over",
                         State::Releasing => "being deleted",
                     },
                 });

@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trunkline_api::pool::{Counts, PoolError, PoolSpec};
-use trunkline_api::resources::ValueError;
+use trunkline_api::resources::{SubnetAccess, ValueError};
 
 pub use allocate::{AddressRequest, AllocateError, AllocatedAddresses, Assigned};
 pub use mac::Mac;
@@ -107,7 +107,7 @@ pub struct Usage {
     pub total: u32,
     /// Allocated addresses.
     pub used: u32,
-    /// Free addresses.
+    /// Free addresses; of a network: except those of disabled subnets.
     pub available: u32,
 }
 
@@ -149,6 +149,8 @@ pub struct AddressInfo {
     pub network: String,
     /// The Subnet is private.
     pub private: bool,
+    /// The pods that get new addresses of the Subnet.
+    pub access: SubnetAccess,
     /// The address is among the Subnet's `reservedIPs`.
     pub reserved: bool,
     /// The namespace of the IPInstance that holds the address; otherwise the first contender's.
@@ -347,6 +349,41 @@ impl Ipam {
         self.step(address, namespace, Step::Refuse);
     }
 
+    /// Excludes a retained address from allocation, because its IPInstance is about to be deleted.
+    /// Returns whether the IPInstance may be deleted: it may not if a pod is about to get the
+    /// address.
+    pub fn expire(&mut self, address: IpAddr, namespace: &str) -> bool {
+        let row = self.row(address);
+        if self.namespaces.number(namespace) != Some(row.namespace) || row.state == State::Free {
+            // The address belongs to another IPInstance.
+            return true;
+        }
+        match row.state.after(Step::Expire) {
+            Some(state) => {
+                self.write(address, Row { state, ..row });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Undoes [`Ipam::expire`]. No effect if the deletion has been seen.
+    pub fn resume(&mut self, address: IpAddr, namespace: &str) {
+        if self.row(address).state == State::Expiring {
+            self.step(address, namespace, Step::Refuse);
+        }
+    }
+
+    /// The IPInstances that hold addresses of a subnet: address and namespace.
+    pub fn holders(&self, subnet: &str) -> impl Iterator<Item = (IpAddr, &Arc<str>)> {
+        self.allocations(subnet).into_iter().flat_map(|allocations| {
+            let named = |(index, row): (u32, Row)| {
+                (allocations.pool.address(index), self.namespaces.name(row.namespace))
+            };
+            allocations.rows.iter().map(named)
+        })
+    }
+
     /// Addresses with more than one IPInstance.
     pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
         self.contenders.iter().flat_map(move |(address, rows)| {
@@ -372,6 +409,7 @@ impl Ipam {
             subnet: spec.subnet.clone(),
             network: spec.network.clone(),
             private: spec.private,
+            access: spec.access.clone(),
             reserved: spec.reserved.contains(&address),
             holder: holder.or_else(|| contender().map(|name| &**name)).map(str::to_owned),
         })
@@ -395,7 +433,13 @@ impl Ipam {
         let [v4, v6] = allocations.subnets.each_ref().map(|subnets| {
             let mut usage = Usage::default();
             let allocations = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
-            allocations.for_each(|allocations| usage.add(allocations.pool.counts()));
+            for pool in allocations.map(|allocations| &allocations.pool) {
+                usage.add(pool.counts());
+                if pool.spec().access.disabled {
+                    // No pod gets these, so they must not attract pods to the network's nodes.
+                    usage.available -= pool.counts().free;
+                }
+            }
             usage
         });
         let [last_v4_subnet, last_v6_subnet] = allocations.current.clone();

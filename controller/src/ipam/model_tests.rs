@@ -41,8 +41,14 @@ enum Move {
     Foreign(usize, usize),
     /// An IPInstance is retained.
     Keep(usize),
+    /// The retention of an IPInstance is over: the leader is about to delete it.
+    Expire(usize),
+    /// The leader gives the deletion up.
+    Resume(usize),
     /// An IPInstance is deleted and disappears.
     Delete(usize),
+    /// A pod names the subnets s3 and s2, in this order.
+    Listed(usize),
     /// A subnet is removed and added again.
     Reconfigure(usize),
 }
@@ -56,7 +62,10 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => (0..14usize).prop_map(Move::Refuse),
         1 => (0..3usize, 0..14usize).prop_map(|(namespace, address)| Move::Foreign(namespace, address)),
         2 => (0..14usize).prop_map(Move::Keep),
+        2 => (0..14usize).prop_map(Move::Expire),
+        1 => (0..14usize).prop_map(Move::Resume),
         4 => (0..14usize).prop_map(Move::Delete),
+        2 => (0..3usize).prop_map(Move::Listed),
         1 => (0..4usize).prop_map(Move::Reconfigure),
     ]
 }
@@ -68,6 +77,8 @@ struct Truth {
     instances: BTreeMap<(IpAddr, usize), bool>,
     /// Set aside, and not in the watch yet: whether an existing IPInstance is being bound.
     given: BTreeMap<IpAddr, (usize, bool)>,
+    /// Retained addresses that the leader is about to delete.
+    expiring: BTreeSet<(IpAddr, usize)>,
 }
 
 impl Truth {
@@ -79,6 +90,7 @@ impl Truth {
         for assigned in &granted.addresses {
             let address = assigned.address.addr();
             prop_assert!(!self.given.contains_key(&address), "{} is allocated already", address);
+            prop_assert!(!self.expiring.contains(&(address, namespace)), "{} is being deleted", address);
             let had: Vec<_> = self.instances.iter().filter(|((of, _), _)| *of == address).collect();
             if assigned.rebind {
                 prop_assert_eq!(had, [(&(address, namespace), &true)]);
@@ -154,6 +166,7 @@ proptest! {
                     if truth.given.get(&address).is_none_or(|(given, _)| *given != namespace) {
                         let taken = truth.is_had(address);
                         let own = truth.instances.insert((address, namespace), false).is_some();
+                        truth.expiring.remove(&(address, namespace));
                         let outcome = adopt(&mut ipam, address, namespace, false);
                         prop_assert!(outcome.is_err() == taken || own, "{:?}", outcome);
                     }
@@ -166,6 +179,45 @@ proptest! {
                         let _conflict = adopt(&mut ipam, address, namespace, true);
                     }
                 }
+                Move::Expire(index) => {
+                    let address = universe[index];
+                    let retained = truth.instances.iter().find(|((of, _), kept)| *of == address && **kept);
+                    if let Some(((_, namespace), _)) = retained {
+                        let namespace = *namespace;
+                        let may = ipam.expire(address, NAMESPACES[namespace]);
+                        // A pod that is about to get the address has precedence.
+                        let given = truth.given.get(&address).is_some_and(|(given, _)| *given == namespace);
+                        prop_assert_eq!(may, !given);
+                        if may && ipam.holder(address) == Some((NAMESPACES[namespace], State::Expiring)) {
+                            truth.expiring.insert((address, namespace));
+                        }
+                    }
+                }
+                Move::Resume(index) => {
+                    let address = universe[index];
+                    let expiring = truth.expiring.iter().find(|(of, _)| *of == address).copied();
+                    if let Some((_, namespace)) = expiring {
+                        ipam.resume(address, NAMESPACES[namespace]);
+                        truth.expiring.remove(&(address, namespace));
+                    }
+                }
+                Move::Listed(namespace) => {
+                    let names = ["s3".to_owned(), "s2".to_owned()];
+                    let request = AddressRequest {
+                        namespace: NAMESPACES[namespace], network: "n", subnets: &names, ..AddressRequest::default()
+                    };
+                    let free = |prefix: &str| {
+                        let of = |address: &&IpAddr| address.to_string().starts_with(prefix);
+                        universe.iter().filter(of).any(|address| !truth.is_had(*address))
+                    };
+                    let expected = ["10.0.2.", "10.0.1."].into_iter().find(|prefix| free(prefix));
+                    let outcome = ipam.allocate(&request, 0);
+                    prop_assert_eq!(outcome.is_ok(), expected.is_some(), "{:?}", outcome);
+                    if let (Ok(granted), Some(expected)) = (outcome, expected) {
+                        prop_assert!(granted.addresses[0].address.addr().to_string().starts_with(expected));
+                        truth.granted(&granted, namespace)?;
+                    }
+                }
                 Move::Delete(index) => {
                     let address = universe[index];
                     let found = truth.instances.keys().find(|(of, _)| *of == address).copied();
@@ -173,6 +225,7 @@ proptest! {
                         && truth.given.get(&address).is_none_or(|(given, _)| *given != namespace)
                     {
                         truth.instances.remove(&(address, namespace));
+                        truth.expiring.remove(&(address, namespace));
                         ipam.gone(address, NAMESPACES[namespace]);
                     }
                 }

@@ -2,15 +2,17 @@
 //!
 //! ```text
 //!              Choose             Bound              Kept
-//!      Free ───────────▶ Given ───────────▶ InUse ◀────────▶ Retained
+//!      Free ───────────▶ Given ───────────▶ InUse ◀────────▶ Retained ◀─── Refuse
 //!        ▲                 │                  │     Bound        │
 //!        │     Refuse      │          Choose  └────▶ Rebinding ◀─┘ Choose
 //!        ├─────────────────┘                 Bound ◀───┘ └───▶ Refuse: Retained
+//!        │                                                  Retained ── Expire ──▶ Expiring
 //!        │      Gone                  Deleting (from anywhere)
 //!        └──────────────── Releasing ◀────────────────────────
 //! ```
 //!
-//! Steps come from two sides. [`Step::Choose`] and [`Step::Refuse`] are the leader's own. The
+//! Steps come from two sides. [`Step::Choose`], [`Step::Expire`] and [`Step::Refuse`] are the
+//! leader's own. The
 //! leader sets an address aside before it writes to the API server, and returns it when the API
 //! server has certainly refused. All other steps come from the watch of IPInstances, whichever
 //! client wrote the object. They always have precedence, because the API server's state is
@@ -37,6 +39,8 @@ pub enum State {
     Retained,
     /// Chosen for the next pod; the pod's name and UID are not in its IPInstance yet.
     Rebinding,
+    /// Its retention is over: its IPInstance is being deleted, and no pod gets it.
+    Expiring,
     /// Its IPInstance has a deletion timestamp and waits for a finalizer.
     Releasing,
 }
@@ -47,6 +51,8 @@ pub enum Step {
     /// The leader sets the address aside for a pod. An address that is `InUse` is set aside only
     /// for a pod of the same name.
     Choose,
+    /// The leader is about to delete the IPInstance of a retained address.
+    Expire,
     /// The API server refused the leader's write, or the leader never sent it.
     Refuse,
     /// The watch shows an IPInstance that names a pod by UID.
@@ -61,8 +67,15 @@ pub enum Step {
 
 impl State {
     /// Every state.
-    pub const ALL: [State; 6] =
-        [State::Free, State::Given, State::InUse, State::Retained, State::Rebinding, State::Releasing];
+    pub const ALL: [State; 7] = [
+        State::Free,
+        State::Given,
+        State::InUse,
+        State::Retained,
+        State::Rebinding,
+        State::Expiring,
+        State::Releasing,
+    ];
 
     /// The state after a step; `None` if the step is invalid from this state.
     pub fn after(self, step: Step) -> Option<State> {
@@ -71,11 +84,13 @@ impl State {
             (State::InUse | State::Retained, Step::Choose) => Some(State::Rebinding),
             (_, Step::Choose) => None,
             (State::Given, Step::Refuse) => Some(State::Free),
-            (State::Rebinding, Step::Refuse) => Some(State::Retained),
+            (State::Rebinding | State::Expiring, Step::Refuse) => Some(State::Retained),
             (_, Step::Refuse) => None,
+            (State::Retained | State::Expiring, Step::Expire) => Some(State::Expiring),
+            (_, Step::Expire) => None,
             (_, Step::Bound) => Some(State::InUse),
             // The event is older than the leader's own write, which is still under way.
-            (State::Rebinding, Step::Kept) => Some(State::Rebinding),
+            (State::Rebinding | State::Expiring, Step::Kept) => Some(self),
             (_, Step::Kept) => Some(State::Retained),
             (_, Step::Deleting) => Some(State::Releasing),
             // A list from before the write does not contain the IPInstance. The writer gets the
@@ -95,17 +110,48 @@ mod tests {
     fn every_step_from_every_state() {
         let no = None;
         let table = [
-            //          Choose           Refuse          Bound        Kept             Deleting         Gone
-            (Free, [Some(Given), no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
-            (Given, [no, Some(Free), Some(InUse), Some(Retained), Some(Releasing), Some(Given)]),
-            (InUse, [Some(Rebinding), no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
-            (Retained, [Some(Rebinding), no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
-            (Rebinding, [no, Some(Retained), Some(InUse), Some(Rebinding), Some(Releasing), Some(Given)]),
-            (Releasing, [no, no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
+            //          Choose           Expire          Refuse          Bound        Kept             Deleting         Gone
+            (Free, [Some(Given), no, no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
+            (Given, [no, no, Some(Free), Some(InUse), Some(Retained), Some(Releasing), Some(Given)]),
+            (InUse, [Some(Rebinding), no, no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
+            (
+                Retained,
+                [
+                    Some(Rebinding),
+                    Some(Expiring),
+                    no,
+                    Some(InUse),
+                    Some(Retained),
+                    Some(Releasing),
+                    Some(Free),
+                ],
+            ),
+            (Rebinding, [no, no, Some(Retained), Some(InUse), Some(Rebinding), Some(Releasing), Some(Given)]),
+            (
+                Expiring,
+                [
+                    no,
+                    Some(Expiring),
+                    Some(Retained),
+                    Some(InUse),
+                    Some(Expiring),
+                    Some(Releasing),
+                    Some(Free),
+                ],
+            ),
+            (Releasing, [no, no, no, Some(InUse), Some(Retained), Some(Releasing), Some(Free)]),
         ];
         assert_eq!(table.map(|row| row.0), State::ALL);
         for (from, outcomes) in table {
-            let steps = [Step::Choose, Step::Refuse, Step::Bound, Step::Kept, Step::Deleting, Step::Gone];
+            let steps = [
+                Step::Choose,
+                Step::Expire,
+                Step::Refuse,
+                Step::Bound,
+                Step::Kept,
+                Step::Deleting,
+                Step::Gone,
+            ];
             for (step, outcome) in steps.into_iter().zip(outcomes) {
                 assert_eq!(from.after(step), outcome, "{from:?} {step:?}");
             }

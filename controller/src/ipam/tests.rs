@@ -1,4 +1,5 @@
 use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::SubnetAccess;
 
 use super::*;
 
@@ -17,6 +18,7 @@ pub(super) fn subnet(name: &str, network: &str, cidr: &str, start: &str, end: &s
         reserved: Vec::new(),
         excluded: Vec::new(),
         private: false,
+        access: SubnetAccess::default(),
     }
 }
 
@@ -195,11 +197,7 @@ fn named_addresses_may_be_reserved_or_retained() {
             "the pod needs an address of family IPv6, and 10.0.0.2 names none",
         ),
         (named(&[SIX]), "fd00::2 does not match the pod's family IPv4"),
-        (
-            AddressRequest { addresses: &[SIX, SIX], ..both },
-            "name at most one for each of its \
-            families",
-        ),
+        (AddressRequest { addresses: &[SIX, SIX], ..both }, "at most one address of each"),
         (named(&[GATEWAY]), "gateway"),
         (named(&[NOWHERE]), "a (10.0.0.0/24), b"),
         (AddressRequest { network: "none", ..named(&[RESERVED]) }, "its subnets are none"),
@@ -210,7 +208,7 @@ fn named_addresses_may_be_reserved_or_retained() {
     }
     for (names, family, text) in [
         (vec!["six"], IpFamily::V4, "subnet six does not match the pod's family IPv4"),
-        (vec!["a", "b"], IpFamily::DualStack, "subnet b does not match"),
+        (vec!["a", "z"], IpFamily::V4, "subnet z is not in network n"),
         (vec!["z"], IpFamily::V4, "subnet z is not in network n: write one of a (10.0.0.0/24)"),
     ] {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
@@ -245,6 +243,85 @@ fn named_mac_address_belongs_to_one_pod() {
     let other = subnet("other", "m", "10.3.0.0/24", "10.3.0.1", "10.3.0.9");
     ipam.set_subnet(other, None).unwrap();
     ipam.allocate(&AddressRequest { mac, network: "m", ..request() }, 0).unwrap();
+}
+
+#[test]
+fn first_named_subnet_with_a_free_address_is_used() {
+    let mut ipam = ipam();
+    let range = subnet("six2", "n", "fd01::/120", "fd01::1", "fd01::2");
+    ipam.set_subnet(range, None).unwrap();
+    let names: Vec<String> = ["b", "p", "six2", "six"].map(str::to_owned).into();
+    let both = AddressRequest { subnets: &names, family: IpFamily::DualStack, ..request() };
+    let v4 = AddressRequest { subnets: &names[..2], ..request() };
+    assert_eq!(give(&mut ipam, &both).unwrap(), ["10.0.1.1", "fd01::1"]);
+    assert_eq!(give(&mut ipam, &v4).unwrap(), ["10.0.1.2"]);
+    assert_eq!(give(&mut ipam, &both).unwrap(), ["10.0.2.1", "fd01::2"]);
+    assert_eq!(give(&mut ipam, &both).unwrap(), ["10.0.2.2", "fd00::1"]);
+    let error = ipam.allocate(&both, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no IPv4 address is free in network n: subnet b has 2 of 2 in use, subnet p has 2 of 2 in use; \
+         delete pods or add a Subnet"
+    );
+    assert!(matches!(error, AllocateError::Exhausted { full, .. } if full.len() == 2));
+    // The preferred subnet is used again as soon as it has a free address.
+    adopt(&mut ipam, "10.0.1.2", "web", InstanceState::Bound).unwrap();
+    ipam.gone(ip("10.0.1.2"), "web");
+    assert_eq!(give(&mut ipam, &v4).unwrap(), ["10.0.1.2"]);
+    assert_eq!(ipam.network_usage("n").last_v4_subnet, None, "the round robin did not move");
+    // A family without a named subnet has any.
+    let names = ["six".to_owned()];
+    assert_eq!(
+        give(&mut ipam, &AddressRequest { subnets: &names, ..both }).unwrap(),
+        ["10.0.0.1", "fd00::2"]
+    );
+}
+
+#[test]
+fn disabled_and_restricted_subnets_are_skipped() {
+    let mut ipam = ipam();
+    let access = |disabled, namespaces: &[&str]| SubnetAccess {
+        disabled,
+        namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    give(&mut ipam, &AddressRequest { subnets: &["b".to_owned()], ..request() }).unwrap();
+    adopt(&mut ipam, "10.0.1.1", "web", InstanceState::Kept).unwrap();
+    let b = subnet("b", "n", "10.0.1.0/24", "10.0.1.1", "10.0.1.2");
+    ipam.set_subnet(PoolSpec { access: access(true, &[]), ..b.clone() }, None).unwrap();
+    let p = PoolSpec { private: true, ..subnet("p", "n", "10.0.2.0/24", "10.0.2.1", "10.0.2.2") };
+    ipam.set_subnet(PoolSpec { access: access(false, &["shop", "mall"]), ..p }, None).unwrap();
+
+    let names = ["b".to_owned(), "p".to_owned()];
+    let named = AddressRequest { subnets: &names, ..request() };
+    let error = ipam.allocate(&named, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "network n has no IPv4 subnet for this pod: subnet b is disabled, subnet p is only for Namespaces shop, \
+         mall, and not for web: name another one in networking.alibaba.com/specified-subnet, or change spec.config \
+         of a Subnet"
+    );
+    let shop = AddressRequest { namespace: "shop", ..named };
+    assert_eq!(give(&mut ipam, &shop).unwrap(), ["10.0.2.1"]);
+    assert_eq!(give(&mut ipam, &shop).unwrap(), ["10.0.2.2"]);
+    let error = ipam.allocate(&shop, 1).unwrap_err().to_string();
+    assert!(error.contains("subnet b is disabled, subnet p has 2 of 2 in use"), "{error}");
+
+    // The retained address goes to its next pod, and no other address of the subnet does.
+    let addresses = |last: u8| [IpAddr::from([10, 0, 1, last])];
+    let (kept, free) = (addresses(1), addresses(2));
+    let error = ipam.allocate(&AddressRequest { addresses: &free, ..request() }, 1).unwrap_err();
+    assert!(error.to_string().contains("10.0.1.2 is free, but subnet b is disabled"), "{error}");
+    assert_eq!(give(&mut ipam, &AddressRequest { addresses: &kept, ..request() }).unwrap(), ["10.0.1.1"]);
+    // A pod that uses an address already gets it, unless the subnet is for other namespaces.
+    let recovered = AddressRequest { addresses: &free, recovered: true, ..request() };
+    assert_eq!(give(&mut ipam, &recovered).unwrap(), ["10.0.1.2"]);
+    ipam.refuse(free[0], "web");
+    ipam.set_subnet(PoolSpec { access: access(true, &["shop"]), ..b }, None).unwrap();
+    assert!(ipam.allocate(&recovered, 1).is_err());
+
+    // A free address of a disabled subnet attracts no pod.
+    assert_eq!(ipam.usage("b"), Some(Usage { total: 2, used: 1, available: 1 }));
+    assert_eq!(ipam.network_usage("n").v4, Usage { total: 11, used: 3, available: 7 });
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use trunkline_api::kube::IPInstanceObject;
@@ -64,7 +65,7 @@ pub async fn reconcile(context: Context, address: IpAddr) -> ReconcileResult {
         }
         // Unbind first, because the finalizer of a deleted IPInstance stays while the IPInstance is
         // bound to a living pod.
-        results.push(match reserve(&context, &side.instance).await {
+        results.push(match reserve(&context, &side.instance, Timestamp::now()).await {
             Ok(()) => delete(&context, std::slice::from_ref(&side.instance)).await,
             failed => failed,
         });
@@ -136,7 +137,7 @@ mod tests {
 
     fn side(namespace: &str, created: i64, in_use: bool) -> Side {
         let key = Key { namespace: namespace.into(), name: "10-0-0-1".into() };
-        let created = jiff::Timestamp::from_second(created).map(Time).ok();
+        let created = Timestamp::from_second(created).map(Time).ok();
         Side { instance: Existing { key, uid: namespace.into() }, pod: None, created, in_use }
     }
 

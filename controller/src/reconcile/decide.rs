@@ -10,11 +10,16 @@
 //! | terminating | as when gone, once no container runs | unchanged: the kubelet needs them |
 //! | evicted, completed | likewise | released |
 //! | not scheduled, or with the node's network | nothing | nothing |
+//! | not selected (`--pod-label-selector`), without an address | as when gone | as when gone |
 //! | scheduled | see below | its own, else new ones; an earlier pod's are released |
 //!
 //! A scheduled stateful pod gets the first of these that applies: the entry of its ordinal in
 //! `ip-pool` (its other addresses are released); new addresses if `ip-retain` is false; its
 //! retained addresses; new addresses.
+//!
+//! Each interface of a pod has its own decision. For another interface than `eth0`, the pod's row has
+//! the requests of the interface ([`PodRow::for_interface`]), and its `addresses` count for every
+//! pod, since they are written for this pod.
 //!
 //! A pod's addresses never change during its life, whatever its annotations or its namespace
 //! contain, because the pod has sockets with these addresses. If one of a pair is missing, because
@@ -126,8 +131,8 @@ pub(super) fn joined(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Decides for a pod. `instances` are the IPInstances of its name, including those with a deletion
-/// timestamp.
+/// Decides for an interface of a pod. `instances` are the IPInstances of the interface and of the pod's
+/// name, including those with a deletion timestamp.
 ///
 /// # Errors
 /// The pod's annotations have a fault.
@@ -142,6 +147,9 @@ pub fn decide(
         rows.map(|(key, _)| (*key).clone()).collect()
     };
     let kept = |row: &InstanceRow| policy.is_stateful(row.owner.as_ref());
+    // A pod of another CNI plugin is no pod here, unless it got an address before its labels or the
+    // selector changed.
+    let pod = pod.filter(|pod| pod.selected || instances.iter().any(|(_, row)| row.pod_uid == pod.uid));
     let Some(pod) = pod else {
         let to_release = all(&|row| !kept(row));
         return Ok(match to_release.as_slice() {
@@ -199,7 +207,7 @@ pub fn decide(
     if half && !stateful {
         return Ok(Decision::Assign(decision));
     }
-    if !stateful {
+    if !stateful && pod.interface.is_none() {
         decision.release = all(&|_| true);
         return Ok(Decision::Assign(decision));
     }
@@ -213,7 +221,7 @@ pub fn decide(
         let wanted = pools.addresses(ordinal).ok_or_else(|| entry("ip-pool", pools.addresses.len()))?;
         decision.release = all(&|row| !wanted.contains(&row.address));
         decision.selector = AddressSelector::Named(wanted.to_vec());
-    } else if !retains(&pod.networking.annotations, policy.retain) {
+    } else if !stateful || !retains(&pod.networking.annotations, policy.retain) {
         if !half {
             decision.release = all(&|_| true);
         }
@@ -261,7 +269,7 @@ pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
 #[cfg(test)]
 mod tests {
     use trunkline_api::names::annotation;
-    use trunkline_api::resources::NetworkType;
+    use trunkline_api::resources::{LabelSelector, NetworkType};
 
     use super::*;
     use crate::cluster::{NetworkingMetadata, Owner};
@@ -272,6 +280,7 @@ mod tests {
             network_type: NetworkType::Underlay,
             retain: true,
             stateful_kinds: vec!["StatefulSet".to_owned()],
+            pod_selector: LabelSelector::default(),
         }
     }
 
@@ -286,6 +295,8 @@ mod tests {
             uid: "new".into(),
             node: Some("n1".into()),
             host_network: false,
+            selected: true,
+            interface: None,
             owner: owner(kind),
             networking: NetworkingMetadata {
                 annotations: annotations.collect(),
@@ -313,6 +324,10 @@ mod tests {
             pod_uid: pod_uid.into(),
             owner: owner(kind),
             family: None,
+            outlives_owner: false,
+            retention: None,
+            retained_since: None,
+            interface: None,
             deleting: false,
             finalizer: Some(0),
         };
@@ -440,6 +455,37 @@ mod tests {
             &deleted[0].1,
             Some(&PodRow { life: PodLifecycle::Over, ..pod("ReplicaSet", &[]) })
         ));
+    }
+
+    #[test]
+    fn pod_of_another_plugin_gets_no_address() {
+        let other = |kind: &str| PodRow { selected: false, ..pod(kind, &[]) };
+        for (case, pod, instances, decision) in [
+            ("no address", other("ReplicaSet"), vec![], Decision::Nothing),
+            ("an earlier pod's", other("ReplicaSet"), vec![instance(A, "Pod", "old")], back(&[A])),
+            (
+                "a set's earlier pod's",
+                other("StatefulSet"),
+                vec![instance(A, "StatefulSet", "old")],
+                left(&[A], false),
+            ),
+            ("a retained one", other("StatefulSet"), vec![instance(A, "StatefulSet", "")], Decision::Nothing),
+            ("its own", other("ReplicaSet"), vec![instance(A, "Pod", "new")], Decision::Nothing),
+            (
+                "its own, over",
+                PodRow { life: PodLifecycle::Over, ..other("ReplicaSet") },
+                vec![instance(A, "Pod", "new")],
+                back(&[A]),
+            ),
+            (
+                "reported by the kubelet",
+                PodRow { addresses: vec![A.parse().unwrap()], started: true, ..other("ReplicaSet") },
+                vec![],
+                Decision::Nothing,
+            ),
+        ] {
+            assert_eq!(run(Some(&pod), &instances), Ok(decision), "{case}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod pod;
 pub mod quota;
 pub mod recover;
+pub mod retention;
 pub mod subnet;
 
 use std::future::Future;

@@ -7,21 +7,26 @@
 //! answer the plan is remembered ([`PendingCreate`]) and the same request is sent again: a second
 //! create of the same name cannot allocate a second address.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use trunkline_api::pod::{IpFamily, extra_prefixes};
-use trunkline_api::resources::Network;
+use jiff::Timestamp;
+use trunkline_api::interfaces::{Interface, InterfaceSettings};
+use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
+use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
 
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::recover::{self, NotRecovered, RefusedReport};
+use super::retention::{Amendment, Expired};
 use crate::cluster::{Key, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
+use crate::multus;
 use crate::selection::{PlaceError, Policy, Selection, place, select};
-use crate::state::{ControllerState, PendingCreate};
+use crate::state::{ControllerState, PendingCreate, WaitsFor};
 
 /// Writes for a pod.
 #[derive(Debug)]
@@ -39,6 +44,10 @@ pub enum Plan {
     },
     /// Create or bind these IPInstances.
     Assign(Box<AssignPlan>),
+    /// Delete these IPInstances, whose retention is over.
+    Expire(Vec<Expired>),
+    /// Change these IPInstances as their retention requires.
+    Amend(Vec<Amendment>),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
@@ -70,6 +79,29 @@ pub struct AssignPlan {
     /// The additional prefixes that the pod names. Its node's agent ignores prefixes that the
     /// Network does not allow.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// How long its addresses are retained, by its annotation.
+    pub retention: Option<Retention>,
+    /// The interface of the addresses.
+    pub interface: PlannedInterface,
+}
+
+/// The interface of an [`AssignPlan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlannedInterface {
+    /// `eth0`, with the names of the pod's other interfaces.
+    First(Vec<String>),
+    /// Another one.
+    Other(InterfaceSettings),
+}
+
+impl PlannedInterface {
+    /// The name of another interface than `eth0`.
+    pub fn other(&self) -> Option<Arc<str>> {
+        match self {
+            PlannedInterface::First(_) => None,
+            PlannedInterface::Other(settings) => Some(settings.name.as_str().into()),
+        }
+    }
 }
 
 /// The reason why a pod gets no address. Its text is the text of the pod's event, with the fault
@@ -106,21 +138,88 @@ impl AllocationRefusal {
 }
 
 impl ControllerState {
-    /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
-    /// 24 bits of `random`.
-    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, AllocationRefusal> {
-        let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
+    /// Plans the writes for each interface of a pod of this name, `eth0` first, and sets the addresses
+    /// aside. A MAC address takes 24 bits of `random`; `now` decides about retained addresses.
+    pub fn plan_pod(
+        &mut self,
+        key: &Key,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Vec<Result<Plan, AllocationRefusal>> {
+        self.resume_expired(key);
+        let Some(term) = &mut self.term else { return Vec::new() };
+        let woken = term.woken.remove(key);
         term.waiting.remove(key);
-        let pod = self.cluster.pod(key);
-        if let Some(unanswered) = term.pending_creates.remove(key) {
+        let plans: Vec<_> = self
+            .interfaces_of(key)
+            .into_iter()
+            .zip(0u32..)
+            .map(|(interface, number)| {
+                self.plan_interface(key, interface, policy, random.wrapping_add(number), now)
+            })
+            .collect();
+        // The pod takes no address any more, for example because it was deleted: the next pod gets it.
+        if let (Some((network, subnet)), Some(term)) = (woken, &mut self.term)
+            && !plans.iter().any(|plan| matches!(plan, Ok(Plan::Assign(_))))
+            && !term.is_starving(&network, key)
+        {
+            term.address_is_free(&network, &subnet);
+        }
+        plans
+    }
+
+    /// The interfaces of a pod's name: `None` is `eth0`.
+    fn interfaces_of(&self, key: &Key) -> Vec<Option<Arc<str>>> {
+        let mut all = vec![None];
+        let mut add = |name: Arc<str>| {
+            let name = Some(name);
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        };
+        if let Some(pod) = self.cluster.pod(key) {
+            let listed = self.listed(key, pod).unwrap_or_default();
+            listed.iter().for_each(|listed| add(listed.name.as_str().into()));
+        }
+        let rows = self.cluster.instances_of_pod(key).into_iter();
+        rows.filter_map(|(_, row)| row.interface.clone()).for_each(&mut add);
+        let pending = self.term.iter().filter_map(|term| term.pending_creates.get(key)).flatten();
+        pending.filter_map(|pending| pending.interface.clone()).for_each(&mut add);
+        all
+    }
+
+    fn plan_interface(
+        &mut self,
+        key: &Key,
+        interface: Option<Arc<str>>,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Result<Plan, AllocationRefusal> {
+        let pod = self.cluster.pod(key).map(|pod| match &interface {
+            None => Cow::Borrowed(pod),
+            Some(name) => {
+                let all = self.listed(key, pod).unwrap_or_default();
+                Cow::Owned(pod.for_interface(name, all.iter().find(|listed| *listed.name == **name)))
+            }
+        });
+        let pod = pod.as_deref();
+        let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
+        if let Some(unanswered) = term.take_pending(key, interface.as_ref()) {
             let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == PodLifecycle::Alive);
             let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
             let PendingCreate { network, granted, family, .. } = unanswered;
+            let interface = self.planned_interface(key, &pod).unwrap_or_else(|_| {
+                let name = pod.interface.as_deref().unwrap_or_default().to_owned();
+                PlannedInterface::Other(InterfaceSettings { name, ..InterfaceSettings::default() })
+            });
             let stateful = policy.is_stateful(pod.owner.as_ref());
             let release = Vec::new();
             // An annotation that became unreadable later must not block addresses that were already
             // set aside.
             let extra_prefixes = named(key, &pod).unwrap_or_default();
+            let retention = retention_of(key, &pod).unwrap_or_default();
             return Ok(Plan::Assign(Box::new(AssignPlan {
                 pod,
                 release,
@@ -129,15 +228,20 @@ impl ControllerState {
                 family,
                 stateful,
                 extra_prefixes,
+                retention,
+                interface,
             })));
         }
-        let instances = self.cluster.instances_of_pod(key);
+        let mut instances = self.cluster.instances_of_pod(key);
+        instances.retain(|(_, row)| row.interface == interface);
         let decision = decide(key, pod, &instances, policy)?;
         let existing = |keys: Vec<Key>| -> Vec<Existing> {
             let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
         Ok(match decision {
+            // The retention of all interfaces is planned at once.
+            Decision::Nothing if interface.is_none() => self.plan_retention(key, policy, now),
             Decision::Nothing => Plan::Nothing,
             Decision::Release(keys) => Plan::Release(existing(keys)),
             Decision::Retain { keep, remove_finalizer } => Plan::Retain {
@@ -173,7 +277,8 @@ impl ControllerState {
                 let network_type =
                     self.cluster.network(network).map_or(policy.network_type, |known| known.network_type());
                 let network = Some(network.to_string());
-                Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
+                let subnets = SubnetNames::default();
+                Selection { network, subnets, network_type, family: *family, retained: true }
             }
             AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
                 let metadata = &pod.networking;
@@ -182,6 +287,11 @@ impl ControllerState {
             }
         };
         let extra_prefixes = named(key, &pod)?;
+        let retention = retention_of(key, &pod)?;
+        let interface = match self.planned_interface(key, &pod) {
+            Ok(interface) => interface,
+            Err(faults) => return Err(self.wait(key, AllocationRefusal::Annotations(faults))),
+        };
         let network = match place(&self.cluster, &selection, &decision.node) {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
@@ -194,19 +304,22 @@ impl ControllerState {
             }
             AddressSelector::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
         };
+        let recovered = matches!(decision.selector, AddressSelector::Recover(_));
+        let subnets: Vec<String> = selection.subnets.iter().cloned().collect();
         let request = AddressRequest {
             namespace: &key.namespace,
             network: network.name(),
             family: requested,
-            subnets: &selection.subnets,
+            subnets: &subnets,
             addresses,
             own,
             mac: decision.mac,
+            recovered,
         };
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
-        if matches!(decision.selector, AddressSelector::Recover(_)) {
+        if recovered {
             let known = |address| term.ipam.look_up(address);
-            match recover::check(&pod, &selection, network.name(), known) {
+            match recover::check(&key.namespace, &pod, &selection, network.name(), known) {
                 Ok(()) => {}
                 Err(NotRecovered::Foreign) => {
                     tracing::debug!(pod = %key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
@@ -217,11 +330,16 @@ impl ControllerState {
         }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
-            Err(error @ AllocateError::Exhausted { .. }) => {
-                term.starving.entry(network.name().into()).or_default().push(key);
+            Err(error) => {
+                if let AllocateError::Exhausted { full, .. } = &error {
+                    let waits_for = match requested {
+                        IpFamily::DualStack => WaitsFor::Network,
+                        _ => WaitsFor::Subnets(full.clone()),
+                    };
+                    term.starving.entry(network.name().into()).or_default().push(key, waits_for);
+                }
                 return Err(self.wait(key, error.into()));
             }
-            Err(error) => return Err(self.wait(key, error.into())),
         };
         for assigned in &granted.addresses {
             term.queues.subnets.add(Arc::clone(&assigned.subnet));
@@ -236,7 +354,28 @@ impl ControllerState {
             family,
             stateful,
             extra_prefixes,
+            retention,
+            interface,
         })))
+    }
+
+    /// The further interfaces that a pod lists.
+    fn listed(&self, key: &Key, pod: &PodRow) -> Result<Vec<Interface>, Vec<Fault>> {
+        multus::interfaces(&self.cluster, key, &pod.networking.annotations)
+    }
+
+    /// The interface of an assignment for `row`, the row of the interface.
+    fn planned_interface(&self, key: &Key, row: &PodRow) -> Result<PlannedInterface, Vec<Fault>> {
+        let all = self.cluster.pod(key).map(|pod| self.listed(key, pod)).transpose()?.unwrap_or_default();
+        Ok(match &row.interface {
+            None => PlannedInterface::First(all.into_iter().map(|interface| interface.name).collect()),
+            Some(name) => {
+                let found = all.iter().find(|listed| *listed.name == **name);
+                let unlisted =
+                    || InterfaceSettings { name: name.to_string(), ..InterfaceSettings::default() };
+                PlannedInterface::Other(found.map_or_else(unlisted, Interface::settings))
+            }
+        })
     }
 
     fn wait(&mut self, key: &Key, refused: AllocationRefusal) -> AllocationRefusal {
@@ -250,6 +389,11 @@ impl ControllerState {
 /// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, AllocationRefusal> {
     extra_prefixes(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
+}
+
+/// The retention that a pod names.
+fn retention_of(key: &Key, pod: &PodRow) -> Result<Option<Retention>, AllocationRefusal> {
+    retention(&key.name, &pod.networking.annotations).map_err(AllocationRefusal::Annotations)
 }
 
 /// The families of these addresses.

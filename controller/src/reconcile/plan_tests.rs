@@ -4,13 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::NetworkType;
+use trunkline_api::resources::{LabelSelector, NetworkType};
 
-use super::{AllocationRefusal, AssignPlan, Plan};
-use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
+use super::{AllocationRefusal, AssignPlan, Plan, PlannedInterface};
+use crate::cluster::{Answer, InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
+use crate::reconcile::retention::Ownership;
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
@@ -21,6 +23,7 @@ fn policy() -> Policy {
         network_type: NetworkType::Underlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        pod_selector: LabelSelector::default(),
     }
 }
 
@@ -66,6 +69,8 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         uid: "uid".into(),
         node: Some(node.into()),
         host_network: false,
+        selected: true,
+        interface: None,
         owner: Some(owner),
         networking: NetworkingMetadata {
             annotations: annotations.collect(),
@@ -79,13 +84,31 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
     }
 }
 
+/// The time of all plans.
+fn now() -> Timestamp {
+    Timestamp::from_second(1_767_225_600).unwrap()
+}
+
 fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
+impl ControllerState {
+    /// The plan for a pod's `eth0`.
+    fn plan_eth0(
+        &mut self,
+        key: &Key,
+        policy: &Policy,
+        random: u32,
+        now: Timestamp,
+    ) -> Result<Plan, AllocationRefusal> {
+        self.plan_pod(key, policy, random, now).swap_remove(0)
+    }
+}
+
 fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, AllocationRefusal> {
     state.set_pod(&key(name), pod);
-    state.plan_pod(&key(name), &policy(), 1)
+    state.plan_eth0(&key(name), &policy(), 1, now())
 }
 
 fn assignment(plan: Result<Plan, AllocationRefusal>) -> AssignPlan {
@@ -115,6 +138,10 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             pod_uid: Arc::clone(&assignment.pod.uid),
             owner: assignment.pod.owner.clone(),
             family: Some(assignment.family),
+            outlives_owner: false,
+            retention: None,
+            retained_since: None,
+            interface: assignment.interface.other(),
             deleting: false,
             finalizer: Some(0),
         };
@@ -245,8 +272,84 @@ fn waiting_pod_gets_the_next_free_address() {
         "the pod is queued and \
         no longer waits"
     );
-    let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
+    let given = assignment(state.plan_eth0(&key("both"), &policy(), 1, now()));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
+}
+
+#[test]
+fn free_address_of_a_deleted_pod_wakes_the_next_one() {
+    let mut state = state();
+    for name in ["a", "b", "c"] {
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
+    }
+    for name in ["d", "e", "f"] {
+        assert!(plan(&mut state, name, pod("n1", "ReplicaSet", &[])).is_err());
+    }
+    let waits = |state: &ControllerState, name| state.term.as_ref().unwrap().waiting.contains(&key(name));
+    state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    assert_eq!(["d", "e", "f"].map(|name| waits(&state, name)), [false, true, true]);
+    state.remove_pod(&key("d"));
+    assert!(matches!(state.plan_eth0(&key("d"), &policy(), 1, now()), Ok(Plan::Nothing)));
+    assert_eq!(["e", "f"].map(|name| waits(&state, name)), [false, true]);
+    let given = assignment(state.plan_eth0(&key("e"), &policy(), 1, now()));
+    assert_eq!(addresses(&given), ["10.0.0.2/24"]);
+    // An address that a pod takes wakes nobody else, and neither does one that was taken meanwhile.
+    assert!(waits(&state, "f"));
+    state.remove_instance(&instance("10.0.0.3".parse().unwrap()), 2);
+    assert!(!waits(&state, "f"));
+    let taken = assignment(plan(&mut state, "g", pod("n1", "ReplicaSet", &[])));
+    assert_eq!(addresses(&taken), ["10.0.0.3/24"]);
+    assert!(state.plan_eth0(&key("f"), &policy(), 1, now()).is_err() && waits(&state, "f"));
+}
+
+#[test]
+fn released_address_wakes_a_pod_that_may_use_its_subnet() {
+    let mut state = state();
+    for (name, cidr, namespaces) in
+        [("one", "10.1.0.0/24", json!([])), ("two", "10.2.0.0/24", json!(["shop"]))]
+    {
+        let address = cidr.replace("0/24", "1");
+        let range = json!({"version": "4", "cidr": cidr, "start": address, "end": address});
+        let config = json!({"private": true, "allowedNamespaces": namespaces});
+        let spec = json!({"network": "rack", "range": range, "config": config});
+        state.set_subnet(&name.into(), manifest("Subnet", name, spec));
+    }
+    let named = |subnets| pod("n1", "ReplicaSet", &[(annotation::SPECIFIED_SUBNET, subnets)]);
+    let first = assignment(plan(&mut state, "first", named("two,one")));
+    assert_eq!(addresses(&first), ["10.1.0.1/24"], "subnet two is for another namespace");
+    answered(&mut state, "first", &first);
+    for name in ["a", "b", "c"] {
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut state, name, &given);
+    }
+    for (name, wanted) in
+        [("d", pod("n1", "ReplicaSet", &[])), ("e", named("two,one")), ("f", named("rack-v4,one"))]
+    {
+        assert!(plan(&mut state, name, wanted).is_err(), "{name}");
+    }
+    let error = plan(&mut state, "g", named("two")).unwrap_err();
+    assert_eq!(error.reason(), "address");
+    let waiting = |state: &ControllerState| -> Vec<String> {
+        let waiting = &state.term.as_ref().unwrap().waiting;
+        let mut names: Vec<String> = waiting.iter().map(|key| key.name.to_string()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(waiting(&state), ["d", "e", "f", "g"]);
+    // The first pod in the queue waits for another subnet.
+    state.remove_instance(&instance("10.1.0.1".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["d", "f", "g"]);
+    state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["f", "g"]);
+    state.remove_instance(&instance("10.0.0.3".parse().unwrap()), 2);
+    assert_eq!(waiting(&state), ["g"]);
+    // A change of the subnet helps the pods that it refused.
+    let range = json!({"version": "4", "cidr": "10.2.0.0/24", "start": "10.2.0.1", "end": "10.2.0.1"});
+    let open = json!({"network": "rack", "range": range, "config": {"private": true}});
+    state.set_subnet(&"two".into(), manifest("Subnet", "two", open));
+    assert!(waiting(&state).is_empty());
+    assert_eq!(addresses(&assignment(state.plan_eth0(&key("g"), &policy(), 1, now()))), ["10.2.0.1/24"]);
 }
 
 #[test]
@@ -286,7 +389,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
-    let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
+    let given = assignment(state.plan_eth0(&key("d"), &policy(), 2, now()));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is still in use");
 }
 
@@ -296,7 +399,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
     let first = assignment(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
     answered(&mut state, "web-0", &first);
     state.remove_pod(&key("web-0"));
-    match state.plan_pod(&key("web-0"), &policy(), 2) {
+    match state.plan_eth0(&key("web-0"), &policy(), 2, now()) {
         Ok(Plan::Retain { keep, remove_finalizer: None }) => assert_eq!(keep.len(), 1),
         other => panic!("{other:?}"),
     }
@@ -316,23 +419,24 @@ fn unanswered_write_is_repeated_or_settled() {
     let unanswered = |state: &mut ControllerState, given: &AssignPlan| {
         let unanswered = PendingCreate {
             pod_uid: Arc::clone(&given.pod.uid),
+            interface: None,
             network: Arc::clone(&given.network),
             granted: given.granted.clone(),
             family: given.family,
         };
-        state.term.as_mut().unwrap().pending_creates.insert(key("p"), unanswered);
+        state.term.as_mut().unwrap().add_pending(&key("p"), unanswered);
     };
     let mut state = state();
     let first = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
     unanswered(&mut state, &first);
-    let second = assignment(state.plan_pod(&key("p"), &policy(), 2));
+    let second = assignment(state.plan_eth0(&key("p"), &policy(), 2, now()));
     assert_eq!(
         second.granted, first.granted,
         "the same request again: a create of the same name allocates no second address"
     );
     unanswered(&mut state, &first);
     state.remove_pod(&key("p"));
-    assert!(matches!(state.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
+    assert!(matches!(state.plan_eth0(&key("p"), &policy(), 3, now()), Ok(Plan::Settle(_))));
 }
 
 /// A running pod, with the address that its kubelet reports.
@@ -383,4 +487,252 @@ fn running_pod_keeps_its_address_after_etcd_restore() {
     state.cluster.instances.begin();
     state.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
     assert_eq!(state.cluster.instance(&at).unwrap().node, None);
+}
+
+/// The planned assignments of all interfaces.
+fn assignments(plans: Vec<Result<Plan, AllocationRefusal>>) -> Vec<AssignPlan> {
+    plans.into_iter().map(assignment).collect()
+}
+
+#[test]
+fn each_interface_has_its_own_addresses() {
+    let mut state = state();
+    let list = r#"[{"name": "net1", "network": "over"},
+                   {"name": "net2", "subnet": "rack-v4", "addresses": ["10.0.0.3"], "macs": ["02:00:00:00:00:09"],
+                    "defaultRoute": true, "routes": ["10.80.0.0/12"]}]"#;
+    let annotations = [(annotation::INTERFACES, list)];
+    state.set_pod(&key("p"), pod("n1", "ReplicaSet", &annotations));
+    let given = assignments(state.plan_pod(&key("p"), &policy(), 1, now()));
+    let all: Vec<_> = given.iter().map(addresses).collect();
+    assert_eq!(all, [["10.0.0.1/24"], ["10.9.0.1/16"], ["10.0.0.3/24"]]);
+    assert_eq!(given[0].interface, PlannedInterface::First(vec!["net1".to_owned(), "net2".to_owned()]));
+    let PlannedInterface::Other(settings) = &given[2].interface else { panic!("{:?}", given[2]) };
+    assert!(settings.name == "net2" && settings.default_route && settings.routes.len() == 1);
+    assert_eq!(given[2].granted.mac, [2, 0, 0, 0, 0, 9]);
+    assert_ne!(given[0].granted.mac, given[1].granted.mac);
+
+    // Each interface is complete by itself.
+    answered(&mut state, "p", &given[0]);
+    answered(&mut state, "p", &given[2]);
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(
+        matches!(plans.as_slice(), [Ok(Plan::Nothing), Ok(Plan::Assign(_)), Ok(Plan::Nothing)]),
+        "{plans:?}"
+    );
+    answered(&mut state, "p", &given[1]);
+    // A later change of the annotation changes nothing.
+    state.set_pod(&key("p"), pod("n1", "ReplicaSet", &[]));
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(plans.len() == 3 && plans.iter().all(|plan| matches!(plan, Ok(Plan::Nothing))), "{plans:?}");
+    state.remove_pod(&key("p"));
+    let plans = state.plan_pod(&key("p"), &policy(), 1, now());
+    assert!(plans.iter().all(|plan| matches!(plan, Ok(Plan::Release(all)) if all.len() == 1)), "{plans:?}");
+}
+
+#[test]
+fn interfaces_of_a_stateful_pod_keep_their_addresses() {
+    let mut state = state();
+    let list = r#"[{"name": "net1", "network": "over"}]"#;
+    let web = || pod("n1", "StatefulSet", &[(annotation::INTERFACES, list)]);
+    state.set_pod(&key("web-0"), web());
+    let given = assignments(state.plan_pod(&key("web-0"), &policy(), 1, now()));
+    let first: Vec<_> = given.iter().map(addresses).collect();
+    given.iter().for_each(|given| answered(&mut state, "web-0", given));
+    state.remove_pod(&key("web-0"));
+    let plans = state.plan_pod(&key("web-0"), &policy(), 1, now());
+    assert!(plans.iter().all(|plan| matches!(plan, Ok(Plan::Retain { keep, .. }) if keep.len() == 1)));
+    for given in &given {
+        let at = instance(given.granted.addresses[0].address.addr());
+        let row = state.cluster.instance(&at).unwrap().clone();
+        state.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
+    }
+    state.set_pod(&key("web-0"), PodRow { uid: "next".into(), ..web() });
+    let next = assignments(state.plan_pod(&key("web-0"), &policy(), 1, now()));
+    assert_eq!(next.iter().map(addresses).collect::<Vec<_>>(), first);
+    assert!(next.iter().all(|given| given.granted.addresses[0].rebind));
+}
+
+#[test]
+fn unreadable_list_of_interfaces_leaves_the_pod_without_addresses() {
+    let mut state = state();
+    let error =
+        plan(&mut state, "p", pod("n1", "ReplicaSet", &[(annotation::INTERFACES, "net1")])).unwrap_err();
+    assert!(error.to_string().contains("metadata.annotations[networking.alibaba.com/interfaces]"), "{error}");
+}
+
+#[test]
+fn answer_during_a_list_leaves_no_row_of_a_deleted_instance() {
+    let mut state = state();
+    let given = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    answered(&mut state, "p", &given);
+    let at = instance("10.0.0.1".parse().unwrap());
+    let row = state.cluster.instance(&at).unwrap().clone();
+    let deleted = InstanceRow { version: 2, deleting: true, ..row.clone() };
+    let end = |state: &mut ControllerState| {
+        for key in state.cluster.instances.end() {
+            state.remove_instance(&key, u64::MAX);
+        }
+    };
+    // The object ends after the answer to its DELETE, and before the API server makes the list.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, deleted.clone(), Answer::Changed);
+    assert!(state.cluster.instance(&at).unwrap().deleting);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at), None);
+    // The same if it was also created since the list began.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, InstanceRow { version: 3, ..row.clone() }, Answer::Created);
+    state.learn_instance(&at, InstanceRow { version: 4, ..deleted.clone() }, Answer::Changed);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at), None);
+    // A created one stays if the list is older.
+    state.cluster.instances.begin();
+    state.learn_instance(&at, InstanceRow { version: 5, ..row.clone() }, Answer::Created);
+    end(&mut state);
+    assert_eq!(state.cluster.instance(&at).unwrap().version, 5);
+    // A late answer creates no row, and replaces no later one.
+    state.learn_instance(&at, InstanceRow { version: 4, node: None, ..row.clone() }, Answer::Changed);
+    assert_eq!(state.cluster.instance(&at).unwrap().version, 5);
+    state.remove_instance(&at, 6);
+    state.learn_instance(&at, InstanceRow { version: 6, ..deleted }, Answer::Changed);
+    assert_eq!(state.cluster.instance(&at), None);
+}
+
+/// State with a retained address of `web-0`, and the state of its row.
+fn retained(
+    state: &mut ControllerState,
+    annotations: &[(&str, &str)],
+    change: impl Fn(&mut InstanceRow),
+) -> Key {
+    let given = assignment(plan(state, "web-0", pod("n1", "StatefulSet", annotations)));
+    answered(state, "web-0", &given);
+    state.remove_pod(&key("web-0"));
+    let instance = instance(given.granted.addresses[0].address.addr());
+    let row = state.cluster.instance(&instance).unwrap().clone();
+    let mut row = InstanceRow { node: None, pod_uid: "".into(), version: 2, ..row };
+    row.retained_since = Some(now());
+    change(&mut row);
+    state.set_instance(&instance, row);
+    instance
+}
+
+fn set_retention(state: &mut ControllerState, retention: &str) {
+    let range = json!({"version": "4", "cidr": "10.0.0.0/24", "start": "10.0.0.1", "end": "10.0.0.3"});
+    let spec = json!({"network": "rack", "range": range, "config": {"retention": retention}});
+    state.set_subnet(&"rack-v4".into(), manifest("Subnet", "rack-v4", spec));
+}
+
+fn later(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+#[test]
+fn retained_address_is_released_when_its_time_is_over() {
+    let outlives = |row: &mut InstanceRow| row.outlives_owner = true;
+    for (case, subnet, own, seconds, over) in [
+        ("no retention", "", None, 1 << 36, false),
+        ("the subnet's, not over", "72h", None, 259_199, false),
+        ("the subnet's, over", "72h", None, 259_200, true),
+        ("never", "never", None, 1 << 36, false),
+        ("the pod's before the subnet's: longer", "1h", Some("2h"), 3_600, false),
+        ("the pod's before the subnet's: shorter", "2h", Some("1h"), 3_600, true),
+        ("the pod's before the subnet's: never", "1h", Some("never"), 1 << 36, false),
+        ("only the pod's", "", Some("10s"), 10, true),
+        ("the end of time", "999999d", None, 1 << 35, false),
+    ] {
+        let mut state = state();
+        set_retention(&mut state, subnet);
+        let own = own.map(|own| own.parse().unwrap());
+        let key_of = retained(&mut state, &[], |row| {
+            row.retention = own;
+            row.outlives_owner = !subnet.is_empty() || own.is_some();
+        });
+        match state.plan_eth0(&key("web-0"), &policy(), 1, later(seconds)) {
+            Ok(Plan::Nothing) => assert!(!over, "{case}"),
+            Ok(Plan::Expire(expired)) => {
+                assert!(over, "{case}");
+                assert_eq!((&expired[0].instance.key, expired[0].version), (&key_of, 2), "{case}");
+            }
+            other => panic!("{case}: {other:?}"),
+        }
+    }
+    // A pod of the name gets its address back, even after the time.
+    let mut state = state();
+    set_retention(&mut state, "1h");
+    retained(&mut state, &[], outlives);
+    state.set_pod(&key("web-0"), PodRow { uid: "next".into(), ..pod("n1", "StatefulSet", &[]) });
+    let given = assignment(state.plan_eth0(&key("web-0"), &policy(), 1, later(7_200)));
+    assert!(given.granted.addresses[0].rebind);
+    // A pod that has ended, but still exists, is no pod.
+    let mut state = self::state();
+    set_retention(&mut state, "1h");
+    retained(&mut state, &[], outlives);
+    let over = PodRow { life: PodLifecycle::Over, ..pod("n1", "StatefulSet", &[]) };
+    state.set_pod(&key("web-0"), over);
+    let planned = state.plan_eth0(&key("web-0"), &policy(), 1, later(7_200));
+    assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
+}
+
+#[test]
+fn expiring_address_goes_to_no_pod() {
+    let mut state = state();
+    set_retention(&mut state, "1h");
+    let instance = retained(&mut state, &[], |row| row.outlives_owner = true);
+    let expire = |state: &mut ControllerState| state.plan_eth0(&key("web-0"), &policy(), 1, later(3_600));
+    assert!(matches!(expire(&mut state), Ok(Plan::Expire(_))));
+    let named = pod(
+        "n1",
+        "StatefulSet",
+        &[(annotation::SPECIFIED_SUBNET, "rack-v4"), (annotation::IP_POOL, "10.0.0.9,10.0.0.1")],
+    );
+    let refusal = plan(&mut state, "other-1", named.clone()).unwrap_err().to_string();
+    assert!(refusal.contains("about to be released, because its retention is over"), "{refusal}");
+    // The deletion failed, and the retention was prolonged: the address is available again.
+    set_retention(&mut state, "never");
+    assert!(matches!(expire(&mut state), Ok(Plan::Nothing)));
+    let given = assignment(plan(&mut state, "other-1", named));
+    assert!(given.granted.addresses[0].rebind);
+    // Now a pod is about to get it.
+    set_retention(&mut state, "1h");
+    assert!(matches!(expire(&mut state), Ok(Plan::Nothing)));
+    state.remove_instance(&instance, 3);
+    assert_eq!(state.term.as_ref().unwrap().ipam.holder("10.0.0.1".parse().unwrap()).unwrap().0, "default");
+}
+
+#[test]
+fn instances_follow_a_change_of_the_retention() {
+    let mut state = state();
+    let instance = retained(&mut state, &[], |row| row.retained_since = None);
+    let planned = |state: &mut ControllerState| match state.plan_eth0(&key("web-0"), &policy(), 1, now()) {
+        Ok(Plan::Amend(amendments)) => Some(amendments[0].clone()),
+        Ok(Plan::Nothing) => None,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(planned(&mut state), None);
+    let queued = |state: &mut ControllerState| {
+        let queues = std::mem::replace(&mut state.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
+        queues.pods.depth()
+    };
+    queued(&mut state);
+    set_retention(&mut state, "1h");
+    assert_eq!(queued(&mut state), 1, "the pod's name is queued");
+    let owner = state.cluster.instance(&instance).unwrap().owner.clone().unwrap();
+    let amendment = planned(&mut state).unwrap();
+    assert_eq!(
+        (amendment.starts_clock, amendment.ownership),
+        (true, Some(Ownership::Recorded(owner.clone())))
+    );
+    let row = state.cluster.instance(&instance).unwrap().clone();
+    let row = InstanceRow { retained_since: Some(now()), outlives_owner: true, version: 3, ..row };
+    state.set_instance(&instance, row);
+    assert_eq!(planned(&mut state), None);
+    set_retention(&mut state, "");
+    let amendment = planned(&mut state).unwrap();
+    assert_eq!((amendment.starts_clock, amendment.ownership), (false, Some(Ownership::Owned(owner))));
+    // The next leader finds the clock in the IPInstance.
+    set_retention(&mut state, "1h");
+    state.begin_term(Queues::new(Duration::ZERO));
+    assert_eq!(planned(&mut state), None);
+    let planned = state.plan_eth0(&key("web-0"), &policy(), 1, later(3_600));
+    assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
 }

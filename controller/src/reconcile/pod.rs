@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Api;
@@ -17,16 +18,19 @@ use tokio::time::Instant;
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
-use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful};
+use trunkline_api::resources::{
+    Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful, Subnet,
+};
 use trunkline_daemon::errors::chain;
 
-use super::plan::{AssignPlan, Existing, Plan};
+use super::plan::{AllocationRefusal, AssignPlan, Existing, Plan, PlannedInterface};
+use super::retention::{Amendment, Expired, Ownership, effective};
 use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
 use crate::cluster::pod::Pod;
-use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
+use crate::cluster::{Answer, InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
-use crate::state::PendingCreate;
+use crate::state::{ControllerState, PendingCreate};
 
 /// The version of the layout of IPInstances. It is hybridnet's third layout, which Trunkline also
 /// uses.
@@ -34,37 +38,47 @@ const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
 pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
-    let plan = {
+    let (plans, pod) = {
         let mut state = context.shared.lock();
         let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
-        match state.plan_pod(&key, &context.policy, fastrand::u32(..)) {
-            Ok(plan) => Ok((plan, pod)),
-            Err(refused) => Err((refused, pod)),
-        }
+        (state.plan_pod(&key, &context.policy, fastrand::u32(..), Timestamp::now()), pod)
     };
-    let (plan, pod) = match plan {
-        Ok(planned) => planned,
-        Err((refused, pod)) => {
+    // The interfaces do not depend on each other.
+    let pod = pod.as_deref();
+    first_error(join_all(plans.into_iter().map(|plan| execute(&context, &key, pod, plan))).await)
+}
+
+/// Makes the writes for one interface of a pod.
+async fn execute(
+    context: &Context,
+    key: &Key,
+    pod: Option<&str>,
+    plan: Result<Plan, AllocationRefusal>,
+) -> ReconcileResult {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(refused) => {
             context.shared.metrics().failed(refused.reason());
-            let about = about(&key, pod.as_deref());
-            context.events.warning(about, reason::ALLOCATION_FAILED, refused.to_string());
+            context.events.warning(about(key, pod), reason::ALLOCATION_FAILED, refused.to_string());
             return Err(refused.into());
         }
     };
     match plan {
         Plan::Nothing => Ok(()),
         Plan::Release(instances) => {
-            let outcome = delete(&context, &instances).await;
+            let outcome = delete(context, &instances).await;
             if outcome.is_ok() && !instances.is_empty() {
-                record_release(&context, &key, pod.as_deref(), &instances);
+                record_release(context, key, pod, &instances);
             }
             outcome
         }
-        Plan::Retain { keep, remove_finalizer } => {
-            leave(&context, &key, keep, remove_finalizer, pod.as_deref()).await
+        Plan::Retain { keep, remove_finalizer } => leave(context, key, keep, remove_finalizer, pod).await,
+        Plan::Assign(assignment) => assign(context, key, *assignment).await,
+        Plan::Settle(unanswered) => settle(context, key, unanswered).await,
+        Plan::Expire(expired) => expire(context, key, &expired).await,
+        Plan::Amend(amendments) => {
+            first_error(join_all(amendments.iter().map(|amendment| amend(context, amendment))).await)
         }
-        Plan::Assign(assignment) => assign(&context, &key, *assignment).await,
-        Plan::Settle(unanswered) => settle(&context, &key, unanswered).await,
     }
 }
 
@@ -84,14 +98,96 @@ fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[
 /// Deletes IPInstances.
 pub(super) async fn delete(context: &Context, instances: &[Existing]) -> ReconcileResult {
     let deleted = join_all(instances.iter().map(|instance| async {
-        let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
-        let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
-        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let answer = context.write(api.delete(&instance.key.name, &parameters)).await;
-        written(answer, || format!("IPInstance {} was not deleted", instance.key))
+        written(delete_one(context, instance, None).await, || not_deleted(instance))
     }))
     .await;
     first_error(deleted)
+}
+
+fn not_deleted(instance: &Existing) -> String {
+    format!("IPInstance {} was not deleted", instance.key)
+}
+
+/// Deletes an IPInstance, only in this version if there is one.
+async fn delete_one(context: &Context, instance: &Existing, version: Option<u64>) -> Result<(), WriteError> {
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
+    let preconditions = Preconditions {
+        uid: Some(instance.uid.to_string()),
+        resource_version: version.map(|version| version.to_string()),
+    };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let answer = context.write(api.delete(&instance.key.name, &parameters)).await?;
+    // The object stays until its finalizer is removed. No pod may be bound to it meanwhile.
+    if let Some(object) = answer.left() {
+        learn(context, &instance.key, &object, Answer::Changed);
+    }
+    Ok(())
+}
+
+/// Deletes the IPInstances of retained addresses whose time is over. If the deletion fails, the next
+/// plan for the pod's name makes them available again.
+async fn expire(context: &Context, key: &Key, expired: &[Expired]) -> ReconcileResult {
+    let deleted = join_all(expired.iter().map(|expired| async {
+        let version = Some(expired.version).filter(|version| *version != 0);
+        match delete_one(context, &expired.instance, version).await {
+            Ok(()) => {
+                context.shared.metrics().released(1);
+                let instance = &expired.instance.key;
+                tracing::info!(pod = %key, %instance, "the retention of an address is over: it is released");
+                Ok(())
+            }
+            failed => written(failed, || not_deleted(&expired.instance)),
+        }
+    }))
+    .await;
+    first_error(deleted)
+}
+
+/// Starts the clock of a retained IPInstance, or moves its owner.
+async fn amend(context: &Context, amendment: &Amendment) -> ReconcileResult {
+    let Existing { key, uid } = &amendment.instance;
+    let mut patch = json!({"metadata": {"uid": &**uid, "annotations": {}}});
+    if amendment.starts_clock {
+        patch["metadata"]["annotations"][annotation::RETAINED_SINCE] = seconds(Timestamp::now()).into();
+    }
+    match &amendment.ownership {
+        Some(Ownership::Recorded(owner)) => {
+            patch["metadata"]["ownerReferences"] = Value::Null;
+            patch["metadata"]["annotations"][annotation::WORKLOAD_API_VERSION] = json!(&*owner.api_version);
+            patch["spec"]["binding"]["referredObject"] = json!(referred(owner));
+        }
+        Some(Ownership::Owned(owner)) => {
+            patch["metadata"]["ownerReferences"] = json!([reference_to(owner)]);
+            patch["metadata"]["annotations"][annotation::WORKLOAD_API_VERSION] = Value::Null;
+        }
+        None => {}
+    }
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
+    let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+    if let Ok(object) = &answer {
+        learn(context, key, object, Answer::Changed);
+    }
+    written(answer, || format!("the retention of IPInstance {key} was not written"))
+}
+
+/// RFC 3339, in whole seconds.
+fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn reference_to(owner: &Owner) -> OwnerReference {
+    OwnerReference {
+        api_version: owner.api_version.to_string(),
+        kind: owner.kind.to_string(),
+        name: owner.name.to_string(),
+        uid: owner.uid.to_string(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }
+}
+
+fn referred(owner: &Owner) -> ReferredObject {
+    ReferredObject { kind: owner.kind.to_string(), name: owner.name.to_string(), uid: owner.uid.to_string() }
 }
 
 async fn leave(
@@ -101,7 +197,9 @@ async fn leave(
     remove_finalizer: Option<Arc<str>>,
     pod: Option<&str>,
 ) -> ReconcileResult {
-    first_error(join_all(keep.iter().map(|instance| reserve(context, instance))).await)?;
+    // The clocks of both addresses of a pair are equal.
+    let now = Timestamp::now();
+    first_error(join_all(keep.iter().map(|instance| reserve(context, instance, now))).await)?;
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
         let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
@@ -120,18 +218,23 @@ async fn leave(
     }
 }
 
-/// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name.
-pub(super) async fn reserve(context: &Context, instance: &Existing) -> ReconcileResult {
+/// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name. Its clock
+/// starts `now`.
+pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timestamp) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
     let patch = json!({
-        "metadata": {"uid": &*instance.uid, "labels": {label::NODE: null, label::POD_UID: null}},
+        "metadata": {
+            "uid": &*instance.uid,
+            "labels": {label::NODE: null, label::POD_UID: null},
+            "annotations": {annotation::RETAINED_SINCE: seconds(now)},
+        },
         "spec": {"binding": {"nodeName": "", "podUID": null}},
     });
     let status = json!({
         "metadata": {"uid": &*instance.uid},
         "status": {
             "nodeName": null, "podName": null, "podNamespace": null, "sandboxID": null,
-            "updateTimestamp": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "updateTimestamp": seconds(now),
         },
     });
     // Clear the status first: if the unbinding then fails, the cleared status does no harm.
@@ -143,7 +246,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Reconcile
         Err(error) => Err(error),
     };
     if let Ok(object) = &answer {
-        learn(context, &instance.key, object);
+        learn(context, &instance.key, object, Answer::Changed);
     }
     written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
 }
@@ -175,12 +278,23 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let mut unanswered = Vec::new();
     {
         let mut state = context.shared.lock();
-        let Some(term) = &mut state.term else { return Err(ReconcileError::TermOver) };
+        let ControllerState { term, cluster, .. } = &mut *state;
+        let Some(term) = term else { return Err(ReconcileError::TermOver) };
         for (assigned, written) in assignment.granted.addresses.iter().zip(written) {
             match written {
-                Ok(()) => {}
+                // If the IPInstance was deleted before the answer arrived, the address is free again.
+                Ok(()) => {
+                    let instance =
+                        Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
+                    if cluster.instance(&instance).is_none() {
+                        term.ipam.refuse(assigned.address.addr(), &key.namespace);
+                    }
+                }
                 Err(NotGiven { error, unanswered: false }) => {
                     term.ipam.refuse(assigned.address.addr(), &key.namespace);
+                    // The pod's next plan takes the address, or another pod gets it.
+                    let of = (assignment.network.name().into(), Arc::clone(&assigned.subnet));
+                    term.woken.insert(key.clone(), of);
                     faults.push(("api", error));
                 }
                 Err(NotGiven { error, unanswered: true }) => {
@@ -193,8 +307,8 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
             let granted =
                 crate::ipam::AllocatedAddresses { addresses: unanswered, mac: assignment.granted.mac };
             let (network, family) = (Arc::clone(&assignment.network), assignment.family);
-            let unanswered = PendingCreate { pod_uid: Arc::clone(&pod.uid), network, granted, family };
-            term.pending_creates.insert(key.clone(), unanswered);
+            let (pod_uid, interface) = (Arc::clone(&pod.uid), assignment.interface.other());
+            term.add_pending(key, PendingCreate { pod_uid, interface, network, granted, family });
         }
     }
     for (reason, error) in &faults {
@@ -206,9 +320,11 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let addresses = addresses.collect::<Vec<_>>();
     context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
     tracing::debug!(pod = %key, ?addresses, "addresses are allocated");
-    let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
+    let interface = assignment.interface.other();
+    let of = interface.as_ref().map_or_else(String::new, |name| format!(" for interface {name}"));
+    let text = format!("{} of Network {}{of}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
-    if context.calico {
+    if context.calico && interface.is_none() {
         return annotate(context, key, pod).await;
     }
     Ok(())
@@ -228,9 +344,10 @@ async fn assign_one(
     assigned: &Assigned,
 ) -> Result<(), NotGiven> {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
-    let own = context.shared.lock().cluster.subnet(&assigned.subnet).and_then(|subnet| subnet.spec.net_id);
-    let object = ip_instance(key, assignment, assigned, own.or(assignment.network.spec.net_id));
+    let subnet = context.shared.lock().cluster.subnet(&assigned.subnet).cloned();
+    let object = ip_instance(key, assignment, assigned, subnet.as_deref());
     let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
+    let answer = if assigned.rebind { Answer::Changed } else { Answer::Created };
     let outcome = if assigned.rebind {
         bind(context, &api, &instance, assignment, &object).await
     } else {
@@ -242,14 +359,14 @@ async fn assign_one(
     };
     match outcome {
         Ok(object) => {
-            learn(context, &instance, &object);
+            learn(context, &instance, &object, answer);
             Ok(())
         }
         // The IPInstance comes from an earlier attempt without an answer, or from another client.
         Err(WriteError::Refused(status)) if status.is_already_exists() => {
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
-                    learn(context, &instance, &there);
+                    learn(context, &instance, &there, Answer::Created);
                     let own = there.spec.binding.pod_uid == *assignment.pod.uid
                         && there.metadata.deletion_timestamp.is_none();
                     if own {
@@ -283,10 +400,19 @@ async fn bind(
     };
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
-    if assignment.extra_prefixes.is_empty() {
-        // Remove the prefixes of the previous pod.
-        annotations[annotation::EXTRA_PREFIXES] = Value::Null;
+    // Remove those of the previous pod.
+    for name in [
+        annotation::EXTRA_PREFIXES,
+        annotation::IP_RETENTION,
+        annotation::WORKLOAD_API_VERSION,
+        annotation::INTERFACE,
+        annotation::OTHER_INTERFACES,
+    ] {
+        if annotations.get(name).is_none() {
+            annotations[name] = Value::Null;
+        }
     }
+    annotations[annotation::RETAINED_SINCE] = Value::Null;
     let mut patch = json!({
         "metadata": {
             "uid": uid.as_deref(),
@@ -311,6 +437,7 @@ async fn bind(
         // The pod's StatefulSet was deleted without the pod, and the IPInstance still records it as
         // the owner.
         remove(&mut patch, "metadata", "ownerReferences");
+        remove(&mut patch["metadata"], "annotations", annotation::WORKLOAD_API_VERSION);
         if let Some(spec) = patch.get_mut("spec") {
             remove(spec, "binding", "referredObject");
         }
@@ -325,10 +452,10 @@ fn remove(value: &mut Value, at: &str, field: &str) {
 }
 
 /// Applies the API server's answer before the watch shows it.
-fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
+fn learn(context: &Context, key: &Key, object: &IPInstanceObject, answer: Answer) {
     let mut state = context.shared.lock();
     if let Ok(row) = InstanceRow::of(object, &mut state.cluster.interner) {
-        state.set_instance(key, row);
+        state.learn_instance(key, row, answer);
     }
 }
 
@@ -343,16 +470,17 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
         match context.write(api.get_opt(&instance.name)).await {
             Ok(object) => {
                 let is_written = object.as_ref().is_some_and(|object| {
-                    learn(context, &instance, object);
+                    learn(context, &instance, object, Answer::Created);
                     object.spec.binding.pod_uid == *unanswered.pod_uid
                 });
                 if !is_written && let Some(term) = &mut context.shared.lock().term {
                     term.ipam.refuse(address, &key.namespace);
+                    term.address_is_free(&unanswered.network.name().into(), &assigned.subnet);
                 }
             }
             Err(source) => {
                 if let Some(term) = &mut context.shared.lock().term {
-                    term.pending_creates.insert(key.clone(), unanswered.clone());
+                    term.add_pending(key, unanswered.clone());
                 }
                 let what = format!("IPInstance {instance} was not read, so it may have been written");
                 return Err(ReconcileError::Request { what, source });
@@ -371,7 +499,8 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
 async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult {
     let addresses = {
         let state = context.shared.lock();
-        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
+        let of_eth0 = |row: &InstanceRow| row.pod_uid == pod.uid && row.interface.is_none();
+        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| of_eth0(row));
         rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
     };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -386,7 +515,7 @@ fn ip_instance(
     key: &Key,
     assignment: &AssignPlan,
     assigned: &Assigned,
-    net_id: Option<u32>,
+    subnet: Option<&Subnet>,
 ) -> IPInstanceObject {
     let pod = &assignment.pod;
     let node = pod.node.as_deref().unwrap_or_default();
@@ -410,20 +539,30 @@ fn ip_instance(
         let prefixes: Vec<String> = assignment.extra_prefixes.iter().map(ToString::to_string).collect();
         annotations.insert(annotation::EXTRA_PREFIXES.to_owned(), prefixes.join(","));
     }
+    match &assignment.interface {
+        PlannedInterface::First(others) if others.is_empty() => {}
+        PlannedInterface::First(others) => {
+            annotations.insert(annotation::OTHER_INTERFACES.to_owned(), others.join(","));
+        }
+        PlannedInterface::Other(settings) => {
+            annotations.insert(annotation::INTERFACE.to_owned(), json!(settings).to_string());
+        }
+    }
+    // With a retention the IPInstance outlives the workload, so the workload must not own it.
+    let outlives = assignment.stateful && effective(assignment.retention, subnet).is_some();
+    if outlives {
+        annotations.insert(annotation::WORKLOAD_API_VERSION.to_owned(), owner.api_version.to_string());
+    }
+    if let Some(retention) = assignment.retention.filter(|_| assignment.stateful) {
+        annotations.insert(annotation::IP_RETENTION.to_owned(), retention.to_string());
+    }
     let metadata = ObjectMeta {
         name: Some(instance_name(assigned.address.addr())),
         namespace: Some(key.namespace.to_string()),
         labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         annotations: Some(annotations),
         finalizers: Some(vec![finalizer::IP_ALLOCATED.to_owned()]),
-        owner_references: Some(vec![OwnerReference {
-            api_version: owner.api_version.to_string(),
-            kind: owner.kind.to_string(),
-            name: owner.name.to_string(),
-            uid: owner.uid.to_string(),
-            controller: Some(true),
-            block_owner_deletion: Some(false),
-        }]),
+        owner_references: (!outlives).then(|| vec![reference_to(&owner)]),
         ..ObjectMeta::default()
     };
     let spec = IPInstanceSpec {
@@ -433,15 +572,11 @@ fn ip_instance(
             version: if assigned.address.addr().is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
             ip: assigned.address.to_string(),
             gateway: assigned.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
-            net_id,
+            net_id: subnet.and_then(|subnet| subnet.spec.net_id).or(assignment.network.spec.net_id),
             mac: assignment.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
         },
         binding: Binding {
-            referred_object: ReferredObject {
-                kind: owner.kind.to_string(),
-                name: owner.name.to_string(),
-                uid: owner.uid.to_string(),
-            },
+            referred_object: referred(&owner),
             node_name: node.to_owned(),
             pod_uid: pod.uid.to_string(),
             pod_name: key.name.to_string(),

@@ -5,9 +5,12 @@
 //! addresses that the pod could get on this node without the report. Such an address is a free
 //! address of the pod's own network. [`crate::selection::place`] has checked this network against
 //! the node's labels. Private Subnets and reserved addresses are excluded unless the pod requests
-//! them.
+//! them, and Subnets for other Namespaces always. A disabled Subnet is no reason, because the pod
+//! got its address before.
 
 use std::net::IpAddr;
+
+use trunkline_api::resources::SubnetRefusal;
 
 use crate::cluster::PodRow;
 use crate::ipam::AddressInfo;
@@ -73,6 +76,14 @@ pub enum ReportFault {
         /// The Subnet.
         subnet: String,
     },
+    /// Its Subnet is for other Namespaces.
+    #[error("Subnet {subnet} {refusal}")]
+    Refused {
+        /// The Subnet.
+        subnet: String,
+        /// The reason.
+        refusal: SubnetRefusal,
+    },
     /// The address is reserved, and only a pod that names it gets it.
     #[error("it is one of the reservedIPs of Subnet {subnet}")]
     Reserved {
@@ -81,12 +92,13 @@ pub enum ReportFault {
     },
 }
 
-/// Checks the reported addresses. `network` is the pod's network on its node; `known` looks up an
-/// address.
+/// Checks the reported addresses of a pod in a namespace. `network` is the pod's network on its
+/// node; `known` looks up an address.
 ///
 /// # Errors
 /// The pod does not get these addresses.
 pub fn check(
+    namespace: &str,
     pod: &PodRow,
     selection: &Selection,
     network: &str,
@@ -103,7 +115,7 @@ pub fn check(
         let Some(known) = known else {
             return refuse(address, ReportFault::NoSubnet);
         };
-        let AddressInfo { subnet, network: of, private, reserved, holder } = known;
+        let AddressInfo { subnet, network: of, private, access, reserved, holder } = known;
         let is_named = selection.subnets.contains(&subnet);
         if !pod.started {
             return refuse(address, ReportFault::NotRunning);
@@ -113,6 +125,9 @@ pub fn check(
         }
         if let Some(namespace) = holder {
             return refuse(address, ReportFault::Held { namespace });
+        }
+        if let Err(refusal) = access.check_namespace(namespace) {
+            return refuse(address, ReportFault::Refused { subnet, refusal });
         }
         if private && !is_named {
             return refuse(address, ReportFault::Private { subnet });
@@ -129,8 +144,8 @@ pub fn check(
 
 #[cfg(test)]
 mod tests {
-    use trunkline_api::pod::IpFamily;
-    use trunkline_api::resources::NetworkType;
+    use trunkline_api::pod::{IpFamily, SubnetNames};
+    use trunkline_api::resources::{NetworkType, SubnetAccess};
 
     use super::*;
     use crate::cluster::{NetworkingMetadata, PodLifecycle};
@@ -140,6 +155,7 @@ mod tests {
             subnet: "sub".to_owned(),
             network: network.to_owned(),
             private: false,
+            access: SubnetAccess::default(),
             reserved: false,
             holder: None,
         }
@@ -148,6 +164,12 @@ mod tests {
     #[test]
     fn only_what_the_pod_could_have_got_is_recovered() {
         let (rack, private) = (known("rack"), AddressInfo { private: true, ..known("rack") });
+        let access = |disabled, namespaces: &[&str]| SubnetAccess {
+            disabled,
+            namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let for_others = AddressInfo { access: access(false, &["a"]), ..rack.clone() };
+        let disabled = AddressInfo { access: access(true, &[]), ..rack.clone() };
         for (case, started, subnets, first, second, refused) in [
             ("free, of its network", true, &[][..], Some(rack.clone()), Some(rack.clone()), None),
             ("not started", false, &[], Some(rack.clone()), None, Some("not Running yet")),
@@ -168,6 +190,15 @@ mod tests {
                 Some("an IPInstance of namespace ns has it"),
             ),
             ("private", true, &[], Some(private.clone()), None, Some("private")),
+            (
+                "of other namespaces",
+                true,
+                &["sub"],
+                Some(for_others),
+                None,
+                Some("Subnet sub is only for Namespaces a, and not for b"),
+            ),
+            ("disabled", true, &[], Some(disabled.clone()), Some(disabled), None),
             ("private and named", true, &["sub"], Some(private.clone()), Some(private), None),
             (
                 "of another subnet than named",
@@ -191,6 +222,8 @@ mod tests {
                 uid: "uid".into(),
                 node: Some("n1".into()),
                 host_network: false,
+                selected: true,
+                interface: None,
                 owner: None,
                 networking: NetworkingMetadata::default(),
                 life: PodLifecycle::Alive,
@@ -201,20 +234,23 @@ mod tests {
             };
             let selection = Selection {
                 network: None,
-                subnets: subnets.iter().map(|name| (*name).to_owned()).collect(),
+                subnets: match subnets {
+                    [] => SubnetNames::default(),
+                    names => SubnetNames::read(&names.join(",")).unwrap(),
+                },
                 network_type: NetworkType::Underlay,
                 family: IpFamily::DualStack,
                 retained: false,
             };
             let look = |address: IpAddr| if address.is_ipv4() { first.clone() } else { second.clone() };
-            match (check(&pod, &selection, "rack", look), refused) {
+            match (check("b", &pod, &selection, "rack", look), refused) {
                 (Ok(()), None) => {}
                 (Err(NotRecovered::Refused(report)), Some(words)) => {
                     assert!(report.to_string().contains(words), "{case}: {report}");
                 }
                 (other, _) => panic!("{case}: {other:?}"),
             }
-            assert_eq!(check(&pod, &selection, "rack", |_| None), Err(NotRecovered::Foreign), "{case}");
+            assert_eq!(check("b", &pod, &selection, "rack", |_| None), Err(NotRecovered::Foreign), "{case}");
         }
     }
 }

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::names::annotation::EXTRA_PREFIXES;
+use trunkline_api::names::annotation::{EXTRA_PREFIXES, IP_RETENTION, RETAINED_SINCE, WORKLOAD_API_VERSION};
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{NetworkType, Subnet};
+use trunkline_api::resources::{LabelSelector, NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
@@ -82,6 +82,7 @@ fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 
         network_type: NetworkType::Overlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        pod_selector: LabelSelector::default(),
     };
     let context = Context {
         client: client.clone(),
@@ -230,11 +231,12 @@ fn unanswered(leader: &Leader, rebind: bool) {
         assert!(matches!(granted.addresses.as_slice(), [Assigned { rebind: it, .. }] if *it == rebind));
         let unanswered = PendingCreate {
             pod_uid: "p".into(),
+            interface: None,
             network,
             granted: AllocatedAddresses { addresses: granted.addresses, mac: granted.mac },
             family: IpFamily::V4,
         };
-        term.pending_creates.insert(key("web-0"), unanswered);
+        term.add_pending(&key("web-0"), unanswered);
     });
 }
 
@@ -316,6 +318,8 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 uid: "new".into(),
                 node: Some("n1".into()),
                 host_network: false,
+                selected: true,
+                interface: None,
                 owner: Some(owner),
                 networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
                 life: PodLifecycle::Alive,
@@ -333,5 +337,126 @@ async fn retained_address_gets_the_next_pods_prefixes() {
         let annotations = body["metadata"]["annotations"].as_object().unwrap();
         assert_eq!(annotations.get(EXTRA_PREFIXES), Some(&written), "{body}");
         assert!(!annotations.contains_key("note"), "others' annotations stay: {body}");
+    }
+}
+
+fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
+    let owner = Owner {
+        api_version: "apps/v1".into(),
+        kind: "StatefulSet".into(),
+        name: "web".into(),
+        uid: "s".into(),
+    };
+    let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    PodRow {
+        uid: "new".into(),
+        node: Some("n1".into()),
+        host_network: false,
+        selected: true,
+        interface: None,
+        owner: Some(owner),
+        networking: NetworkingMetadata {
+            annotations: annotations.collect(),
+            ..NetworkingMetadata::default()
+        },
+        life: PodLifecycle::Alive,
+        running: false,
+        started: false,
+        finalizer: false,
+        addresses: Vec::new(),
+    }
+}
+
+/// Shows the retained IPInstance of an earlier pod with a retention of one hour, which is over.
+fn show_expired(leader: &Leader) {
+    let annotations = json!({
+        IP_RETENTION: "1h", RETAINED_SINCE: "2026-01-01T00:00:00Z", WORKLOAD_API_VERSION: "apps/v1",
+    });
+    let metadata = json!({"ownerReferences": [], "annotations": annotations, "finalizers": [IP_ALLOCATED]});
+    let mut object = instance("7", "", metadata);
+    object["spec"]["binding"]["referredObject"] = json!({"kind": "StatefulSet", "name": "web", "uid": "s"});
+    leader.show(&object);
+}
+
+/// An IPInstance with a retention has no owner, so that the garbage collector leaves it alone. The
+/// clock is written with the request that unbinds the pod, and removed when the next pod is bound.
+#[tokio::test]
+async fn retention_is_written_into_the_ipinstance() {
+    let leader = leader(|(method, _, body)| match method.as_str() {
+        "POST" => {
+            let mut object = body.clone();
+            object["metadata"]["uid"] = "i".into();
+            object["metadata"]["resourceVersion"] = "2".into();
+            (201, object)
+        }
+        _ => (200, instance("3", "", json!({"ownerReferences": []}))),
+    });
+    leader.with(|state| {
+        state.set_node(&"n1".into(), NodeRow::default());
+        state.set_pod(&key("web-0"), stateful_pod(&[(IP_RETENTION, "72h")]));
+    });
+    assert!(pod::reconcile(leader.context.clone(), key("web-0")).await.is_ok());
+    let sent = leader.sent();
+    let (method, _, body) = sent.first().unwrap();
+    assert_eq!((method.as_str(), &body["metadata"]["ownerReferences"]), ("POST", &Value::Null), "{body}");
+    let annotations = &body["metadata"]["annotations"];
+    assert_eq!(
+        (&annotations[IP_RETENTION], &annotations[WORKLOAD_API_VERSION]),
+        (&json!("3d"), &json!("apps/v1"))
+    );
+    assert_eq!(body["spec"]["binding"]["referredObject"]["kind"], "StatefulSet");
+
+    leader.with(|state| state.remove_pod(&key("web-0")));
+    assert!(pod::reconcile(leader.context.clone(), key("web-0")).await.is_ok());
+    let sent = leader.sent();
+    let (_, path, body) = sent.last().unwrap();
+    assert!(!path.ends_with("/status"), "{sent:?}");
+    let since = body["metadata"]["annotations"][RETAINED_SINCE].as_str().unwrap();
+    assert!(since.parse::<jiff::Timestamp>().is_ok(), "{since}");
+    assert_eq!(body["spec"]["binding"]["podUID"], Value::Null);
+
+    show_expired(&leader);
+    leader.with(|state| state.set_pod(&key("web-0"), stateful_pod(&[])));
+    assert!(pod::reconcile(leader.context.clone(), key("web-0")).await.is_ok());
+    let sent = leader.sent();
+    let (method, _, body) = sent.first().unwrap();
+    let annotations = body["metadata"]["annotations"].as_object().unwrap();
+    for name in [IP_RETENTION, RETAINED_SINCE, WORKLOAD_API_VERSION] {
+        assert_eq!((method.as_str(), annotations.get(name)), ("PATCH", Some(&Value::Null)), "{name}: {body}");
+    }
+    assert_eq!(body["metadata"]["ownerReferences"][0]["kind"], "StatefulSet", "{body}");
+}
+
+#[tokio::test]
+async fn expired_address_is_deleted_only_in_the_seen_version() {
+    let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "no"});
+    let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [IP_ALLOCATED]});
+    for (code, answer, failed, state) in [
+        (200, instance("8", "", deleted), false, State::Releasing),
+        // Another write came first. Its event plans again.
+        (409, status(409, "Conflict"), false, State::Expiring),
+        (404, status(404, "NotFound"), false, State::Expiring),
+        // The work is repeated.
+        (403, status(403, "Forbidden"), true, State::Expiring),
+        (500, status(500, ""), true, State::Expiring),
+    ] {
+        let leader = leader(move |_| (code, answer.clone()));
+        leader.with(|state| state.set_node(&"n1".into(), NodeRow::default()));
+        show_expired(&leader);
+        let outcome = pod::reconcile(leader.context.clone(), key("web-0")).await;
+        assert_eq!((outcome.is_err(), leader.state()), (failed, Some(state)), "{code}");
+        let sent = leader.sent();
+        let (method, _, body) = sent.first().unwrap();
+        assert_eq!(method, "DELETE");
+        assert_eq!(body["preconditions"], json!({"uid": "i", "resourceVersion": "7"}));
+        // A pod of the name meanwhile: it gets the address only if the deletion was not accepted.
+        leader.with(|state| state.set_pod(&key("web-0"), stateful_pod(&[])));
+        let _answer = pod::reconcile(leader.context.clone(), key("web-0")).await;
+        let sent = leader.sent();
+        let (method, path, _) = sent.first().unwrap();
+        match code {
+            200 => assert_eq!((method.as_str(), path.ends_with("/ipinstances")), ("POST", true), "{sent:?}"),
+            _ => assert_eq!((method.as_str(), path.ends_with("/10-0-0-1")), ("PATCH", true), "{sent:?}"),
+        }
     }
 }

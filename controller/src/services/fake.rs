@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 use trunkline_api::kube::Lenient;
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{NetworkType, ServiceAddressSpec, ServicePoolSpec};
+use trunkline_api::resources::{LabelSelector, NetworkType, ServiceAddressSpec, ServicePoolSpec};
 
 use super::ServiceQueues;
 use super::object::Service;
@@ -294,6 +294,7 @@ impl FakeLeader {
             network_type: NetworkType::Overlay,
             retain: true,
             stateful_kinds: Vec::new(),
+            pod_selector: LabelSelector::default(),
         };
         let context = Context {
             client: client.clone(),

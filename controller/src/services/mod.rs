@@ -266,6 +266,19 @@ impl ServiceState {
         }
     }
 
+    /// Handles a Service in the answer to a write of this process. The watch may have reported its end
+    /// before the answer arrived: then nothing changes. If the current list lacks the Service, it is gone.
+    pub fn learn_service(&mut self, key: &Key, uid: &str, row: Option<ServiceRow>) {
+        if self.rows.services.get(key).is_none_or(|known| *known.uid != *uid) {
+            return;
+        }
+        let is_before_list = self.rows.services.is_before_list(key);
+        self.set_service(key, row);
+        if is_before_list {
+            self.rows.services.unmark(key);
+        }
+    }
+
     /// Handles a deleted Service.
     pub fn remove_service(&mut self, key: &Key) {
         let old = self.rows.services.remove(key);

@@ -283,7 +283,7 @@ async fn write_status(context: &Context, key: &Key, write: StatusWrite) -> Resul
             let mut state = context.shared.lock();
             let state = &mut *state;
             let row = ServiceRow::of(&service, &mut state.cluster.interner);
-            state.services.set_service(key, row);
+            state.services.learn_service(key, &write.uid, row);
             if let Some(addresses) = write.addresses {
                 record(context, key, &write.uid, &addresses, state.services.term.as_ref());
             }

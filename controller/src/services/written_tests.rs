@@ -37,6 +37,21 @@ fn waiting(leader: &FakeLeader) -> usize {
 }
 
 #[tokio::test]
+async fn late_answer_of_a_status_brings_no_service_back() {
+    let leader = leader(&["web"]);
+    assert_eq!(leader.work("web").await, None);
+    let mut state = leader.context.shared.lock();
+    let services = &mut state.services;
+    let row = services.rows.services.get(&key("web")).unwrap().clone();
+    services.rows.services.begin();
+    services.learn_service(&key("web"), "web-0", Some(row.clone()));
+    assert_eq!(services.rows.services.end(), [key("web")], "the list lacks it");
+    services.remove_service(&key("web"));
+    services.learn_service(&key("web"), "web-0", Some(row));
+    assert_eq!(services.rows.services.get(&key("web")), None);
+}
+
+#[tokio::test]
 async fn an_address_is_claimed_and_published() {
     let leader = leader(&["web"]);
     assert_eq!(leader.work("web").await, None);

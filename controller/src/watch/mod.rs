@@ -9,8 +9,8 @@
 //! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
 //! node: the controller handles no others. Services, ServicePools, ServiceAddresses, NodeServices and
-//! EndpointSlices are also watched only during a term, and NetworkPolicies and ClusterNetworkPolicies
-//! for the reports of their faults.
+//! EndpointSlices are also watched only during a term, NetworkPolicies and ClusterNetworkPolicies
+//! for the reports of their faults, and NetworkAttachmentDefinitions for the interfaces that Multus adds.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -22,6 +22,7 @@
 //! not have arrived yet ([`Relist`]).
 
 pub mod delays;
+mod multus;
 mod node_services;
 mod policies;
 mod services;
@@ -393,8 +394,8 @@ impl Watched for Pod {
 
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
-        let row = PodRow::of(&self, &mut state.cluster.interner);
-        if row.owner.as_ref().is_some_and(is_virtual_machine) {
+        let row = PodRow::of(&self, &state.pod_selector, &mut state.cluster.interner);
+        if row.selected && row.owner.as_ref().is_some_and(is_virtual_machine) {
             state.unsupported.set(Feature::VirtualMachine, &key, &row.uid);
         }
         state.set_pod(&key, row);

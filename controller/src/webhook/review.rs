@@ -329,6 +329,9 @@ impl<V: ClusterReader> Reviewer<V> {
         let object: Pod =
             serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
         let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
+        if !pod::is_selected(&new, &self.policy) {
+            return Ok(ReviewResponse::default());
+        }
         self.await_names(&new, client).await?;
         let judged = self.view.with_cluster(|cluster| match kind {
             ReviewKind::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),

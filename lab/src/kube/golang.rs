@@ -20,8 +20,11 @@ use crate::shell::{giving_way, run};
 const MODULE: &str = "lab/kubernetes";
 
 /// Packages of other projects, by their beginning, and the folder of the module that requires them.
-const FOREIGN: [(&str, &str); 2] =
-    [("go.universe.tf/metallb/", "metallb"), ("github.com/projectcalico/calico/", "felix")];
+const FOREIGN: [(&str, &str); 3] = [
+    ("go.universe.tf/metallb/", "metallb"),
+    ("github.com/projectcalico/calico/", "felix"),
+    ("gopkg.in/k8snetworkplumbingwg/", "multus"),
+];
 
 /// The module with the CRD of ClusterNetworkPolicies. Go verifies its checksum with its own checksum
 /// database.

@@ -21,6 +21,7 @@
 //! proxy    the real kube-proxy on a node
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! egress   the other direction: from the API server to Services with pods in such namespaces
+//! multus   Multus, for pods with several interfaces
 //! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
 //! ```
 //!
@@ -57,6 +58,8 @@ pub(crate) mod egress;
 pub(crate) mod hybridnet;
 #[cfg(feature = "suite")]
 pub(crate) mod kubelet;
+#[cfg(feature = "suite")]
+pub(crate) mod multus;
 #[cfg(feature = "suite")]
 pub(crate) mod nodes;
 #[cfg(feature = "suite")]

@@ -274,6 +274,8 @@ mod tests {
                     uid: "u".to_owned(),
                     dual: Some(false),
                     extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
+                    interface: None,
+                    others: Vec::new(),
                     seen: (String::new(), String::new()),
                 },
             )],

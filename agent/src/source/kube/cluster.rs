@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::ClusterStatus;
+use trunkline_api::resources::LabelSelector;
 use trunkline_daemon::errors::chain;
 
 use super::config::Connection;
@@ -55,6 +56,8 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     node: String,
     connection: Connection,
+    /// The pods that get addresses.
+    selector: LabelSelector,
     state: Mutex<State>,
     /// Changes whenever the index, the Node's cordon or the attachments change.
     changed: watch::Sender<u64>,
@@ -69,6 +72,7 @@ impl Cluster {
     pub(super) fn new(
         node: &str,
         connection: Connection,
+        selector: LabelSelector,
         updates: mpsc::UnboundedSender<InstanceUpdate>,
         unwritten: watch::Receiver<usize>,
     ) -> Cluster {
@@ -77,6 +81,7 @@ impl Cluster {
             node: node.to_owned(),
             recorder: Recorder::new(connection.client.clone(), reporter),
             connection,
+            selector,
             state: Mutex::default(),
             changed: watch::Sender::new(0),
             health: Health::default(),
@@ -136,6 +141,7 @@ impl Cluster {
     pub async fn addresses_of(
         &self,
         pod: &PodName,
+        ifname: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<PodAddresses, Failure> {
@@ -148,13 +154,19 @@ impl Cluster {
         let mut abandoned = std::pin::pin!(abandoned);
         let mut changed = self.0.changed.subscribe();
         let mut known_families = None;
+        let mut is_checked = self.0.selector.is_empty();
         loop {
             changed.mark_unchanged();
-            let found = self.state().index.find(pod, known_families);
+            let found = self.state().index.find(pod, ifname, known_families);
             let missing = match found {
                 PodAddressLookup::Complete(given) => return Ok(given),
                 PodAddressLookup::Conflicting(words) => {
                     return Err(Failure::new(Code::InvalidConfiguration, words));
+                }
+                PodAddressLookup::Missing(_) if !is_checked => {
+                    is_checked = true;
+                    self.check_labels(pod).await?;
+                    continue;
                 }
                 PodAddressLookup::Missing(words) => words,
                 PodAddressLookup::MaybeIncomplete(_) => {
@@ -170,6 +182,30 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Fails for a pod that the controller gives no address, because its labels do not match. If the
+    /// API server does not answer, the pod waits like any other.
+    async fn check_labels(&self, pod: &PodName) -> Result<(), Failure> {
+        let pods: Api<Pod> = Api::namespaced(self.0.connection.client.clone(), &pod.namespace);
+        let labels = match within(QUESTION, pods.get_metadata(&pod.name)).await {
+            Ok(found) => found.metadata.labels.unwrap_or_default(),
+            Err(error) => {
+                tracing::debug!(pod = pod.name, error = chain(&error), "the pod was not read");
+                return Ok(());
+            }
+        };
+        if self.0.selector.selects(&labels) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Code::InvalidConfiguration,
+            format!(
+                "pod {}/{} does not match podLabelSelector `{}`, so it gets no address of Trunkline: label the pod, \
+                 or let another CNI plugin attach it",
+                pod.namespace, pod.name, self.0.selector
+            ),
+        ))
     }
 
     /// The families from the pod's own annotation. If the API server does not answer, the known
@@ -275,5 +311,55 @@ impl Cluster {
     pub(super) fn instances(&self) -> Vec<(ObjectName, super::instances::Row)> {
         let state = self.state();
         state.index.rows().iter().map(|(name, row)| (name.clone(), row.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// A cluster whose API server answers every request with this.
+    fn cluster(selector: &str, code: u16, answer: &serde_json::Value) -> Cluster {
+        let text = answer.to_string();
+        let service = service_fn(move |_: Request<Body>| {
+            let body = Body::from(text.clone().into_bytes());
+            async move { Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        let client = kube::Client::new(service, "default");
+        let connection = Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() };
+        super::super::parts("n1", connection, selector.parse().unwrap()).cluster
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_of_another_plugin_is_refused_at_once() {
+        let pod = PodName { namespace: "shop".to_owned(), name: "web".to_owned(), uid: "u".to_owned() };
+        let labelled = |cni: &str| {
+            json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {"name": "web", "namespace": "shop", "labels": {"cni": cni}},
+            })
+        };
+        let away = json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"});
+        let refused = "pod shop/web does not match podLabelSelector `cni=trunkline`";
+        let waited = "has no IPInstance on this node yet";
+        for (case, selector, code, answer, words, seconds) in [
+            ("another plugin's", "cni=trunkline", 200, labelled("other"), refused, 0),
+            ("its own", "cni=trunkline", 200, labelled("trunkline"), waited, 60),
+            ("unknown labels", "cni=trunkline", 503, away, waited, 60),
+            ("no selector", "", 200, labelled("other"), waited, 60),
+        ] {
+            let cluster = cluster(selector, code, &answer);
+            let began = Instant::now();
+            let deadline = began + Duration::from_secs(60);
+            let failure =
+                cluster.addresses_of(&pod, "eth0", deadline, std::future::pending()).await.unwrap_err();
+            assert!(failure.message.contains(words), "{case}: {}", failure.message);
+            assert_eq!(began.elapsed().as_secs(), seconds, "{case}");
+        }
     }
 }

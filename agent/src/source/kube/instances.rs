@@ -16,6 +16,10 @@
 //! 3. otherwise the existing addresses are complete, because nothing indicates that more will
 //!    follow.
 //!
+//! **Interfaces.** An IPInstance without the annotation `trunkline.io/interface` is of the pod's first
+//! interface, and has the names of all others (`trunkline.io/other-interfaces`). So an ADD of the first
+//! interface knows how many more there are.
+//!
 //! **The owner of an IPInstance.** Its `spec.binding` contains the pod's name and UID. The next pod
 //! of a StatefulSet has the same name, and a retained address is bound to it again. If the runtime
 //! passes no UID, the name is enough. An IPInstance during deletion has no owner.
@@ -25,6 +29,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use trunkline_api::interfaces::{self, InterfaceSettings};
 use trunkline_api::names::{annotation, label};
 use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::{IPInstance, IPInstanceStatus, ValueError, parse_address, parse_mac};
@@ -59,6 +64,12 @@ pub struct Row {
     /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     #[serde(default)]
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// The pod's interface; none for its first.
+    #[serde(default)]
+    pub interface: Option<InterfaceSettings>,
+    /// The names of the pod's other interfaces, on an IPInstance of its first.
+    #[serde(default)]
+    pub others: Vec<String>,
     /// The sandbox and the node in its status.
     pub seen: (String, String),
 }
@@ -114,6 +125,20 @@ impl Row {
                 }
                 BTreeSet::new()
             }),
+            interface: match meta.annotations.get(annotation::INTERFACE) {
+                None => None,
+                Some(text) => Some(serde_json::from_str(text).map_err(|_| RowError {
+                    field: "metadata.annotations[trunkline.io/interface]",
+                    source: ValueError {
+                        value: text.clone(),
+                        expected: "the JSON of an interface, such as {\"name\":\"net1\"}",
+                    },
+                })?),
+            },
+            others: match meta.annotations.get(annotation::OTHER_INTERFACES).map(String::as_str) {
+                None | Some("") => Vec::new(),
+                Some(names) => names.split(',').map(str::to_owned).collect(),
+            },
             seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
         }))
     }
@@ -130,6 +155,10 @@ pub struct PodAddresses {
     pub mac: [u8; 6],
     /// Prefixes that the pod may use as source besides its addresses, if its Network allows them.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// The interface; none for the pod's first.
+    pub interface: Option<InterfaceSettings>,
+    /// The names of the pod's other interfaces, for its first.
+    pub others: Vec<String>,
 }
 
 /// Result of a look-up of a pod's addresses.
@@ -201,12 +230,27 @@ impl Index {
         })
     }
 
-    /// A pod's addresses. `dual`: the families from the pod's own annotation, if it was requested.
-    pub fn find(&self, pod: &PodName, dual: Option<bool>) -> PodAddressLookup {
+    /// The addresses of an interface of a pod. `dual`: the families from the pod's own annotation, if it
+    /// was requested.
+    pub fn find(&self, pod: &PodName, ifname: &str, dual: Option<bool>) -> PodAddressLookup {
         let title = format!("pod {}/{}", pod.namespace, pod.name);
+        // A runtime may use another name for the first interface, if the pod has no further ones.
+        let mut first = self.of(pod).filter(|(_, row)| row.interface.is_none());
+        let has_others = first.any(|(_, row)| !row.others.is_empty());
+        let is_listed = self.of(pod).any(|(_, row)| row.others.iter().any(|name| name == ifname));
+        let is_named = |row: &Row| row.interface.as_ref().is_some_and(|interface| interface.name == ifname);
+        let named = is_listed || self.of(pod).any(|(_, row)| is_named(row));
+        if has_others && !named && ifname != interfaces::FIRST {
+            return PodAddressLookup::Conflicting(format!(
+                "{title} does not list interface {ifname}: add it to the pod's annotation {}",
+                annotation::INTERFACES
+            ));
+        }
+        let title = if named { format!("interface {ifname} of {title}") } else { title };
         let mut rows: Vec<&Row> = Vec::new();
         let mut others: Vec<&str> = Vec::new();
-        for (_, row) in self.of(pod) {
+        let of_interface = |row: &Row| if named { is_named(row) } else { row.interface.is_none() };
+        for (_, row) in self.of(pod).filter(|(_, row)| of_interface(row)) {
             if pod.uid.is_empty() && !row.uid.is_empty() || row.uid == pod.uid {
                 rows.push(row);
             } else {
@@ -242,6 +286,12 @@ impl Index {
             addresses: rows.iter().map(|row| row.assigned.clone()).collect(),
             mac: first.mac,
             extra_prefixes: rows.iter().flat_map(|row| row.extra_prefixes.iter().copied()).collect(),
+            interface: first.interface.clone(),
+            others: rows
+                .iter()
+                .max_by_key(|row| row.others.len())
+                .map(|row| row.others.clone())
+                .unwrap_or_default(),
         };
         match rows.iter().find_map(|row| row.dual).or(dual) {
             _ if rows.len() == 2 => PodAddressLookup::Complete(given),
@@ -372,10 +422,10 @@ mod tests {
             ),
         ];
         for (rows, dual, expected) in rows {
-            assert_eq!(summary(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
+            assert_eq!(summary(index(rows).find(&pod("u"), "eth0", *dual)), *expected, "{rows:?}");
         }
         assert_eq!(
-            summary(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
+            summary(index(&[(V4, "u", "IPv4")]).find(&pod(""), "eth0", None)),
             "whole 10.0.0.7",
             "the runtime passes no UID"
         );
@@ -394,7 +444,7 @@ mod tests {
             for (name, row) in [("four", read("10.0.0.7/24", v4)), ("six", read("2001:db8::7/64", v6))] {
                 index.set(("web".to_owned(), name.to_owned()), Some(row));
             }
-            match index.find(&pod("u"), None) {
+            match index.find(&pod("u"), "eth0", None) {
                 PodAddressLookup::Complete(given) => {
                     given.extra_prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>()
                 }
@@ -410,13 +460,50 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_of_a_pod_have_their_own_addresses() {
+        let read = |ip: &str, name: &str, value: &str| {
+            let mut instance = instance(ip, "u", "IPv4");
+            instance.metadata.annotations.insert(name.to_owned(), value.to_owned());
+            (("web".to_owned(), instance.metadata.name.clone()), Row::read(&instance).unwrap())
+        };
+        let mut index = index(&[("10.0.0.7/24", "u", "IPv4")]);
+        let find = |index: &Index, ifname: &str| summary(index.find(&pod("u"), ifname, None));
+        assert_eq!(find(&index, "net0"), "whole 10.0.0.7", "the runtime's name of the first interface");
+        let (name, row) = read("10.0.0.7/24", annotation::OTHER_INTERFACES, "net1,net2");
+        index.set(name, row);
+        let net1 = r#"{"name": "net1", "defaultRoute": true, "routes": ["10.80.0.0/12"]}"#;
+        let (name, row) = read("10.1.0.7/24", annotation::INTERFACE, net1);
+        index.set(name, row);
+        assert_eq!(find(&index, "eth0"), "whole 10.0.0.7");
+        assert_eq!(find(&index, "net1"), "whole 10.1.0.7");
+        assert_eq!(
+            find(&index, "net2"),
+            "missing interface net2 of pod web/p has no IPInstance on this node yet"
+        );
+        assert_eq!(
+            find(&index, "net3"),
+            "wrong pod web/p does not list interface net3: add it to the pod's annotation \
+             networking.alibaba.com/interfaces"
+        );
+        let PodAddressLookup::Complete(eth0) = index.find(&pod("u"), "eth0", None) else { panic!() };
+        assert_eq!((eth0.interface, eth0.others), (None, vec!["net1".to_owned(), "net2".to_owned()]));
+        let PodAddressLookup::Complete(net1) = index.find(&pod("u"), "net1", None) else { panic!() };
+        let settings = net1.interface.unwrap();
+        assert!(settings.default_route && settings.routes.len() == 1 && net1.others.is_empty());
+        let mut unreadable = instance("10.1.0.8/24", "u", "IPv4");
+        unreadable.metadata.annotations.insert(annotation::INTERFACE.to_owned(), "net1".to_owned());
+        let error = Row::read(&unreadable).unwrap_err().to_string();
+        assert!(error.starts_with("metadata.annotations[trunkline.io/interface]: "), "{error}");
+    }
+
+    #[test]
     fn rows_are_added_changed_and_removed() {
         let mut index = index(&[("10.0.0.7/24", "old", "IPv4")]);
         let name = ("web".to_owned(), "10-0-0-7-24".to_owned());
         let bound = Row::read(&instance("10.0.0.7/24", "u", "IPv4")).unwrap();
         assert!(index.set(name.clone(), bound.clone()), "a retained address is bound to the next pod");
         assert!(!index.set(name.clone(), bound), "nothing new");
-        assert_eq!(summary(index.find(&pod("u"), None)), "whole 10.0.0.7");
+        assert_eq!(summary(index.find(&pod("u"), "eth0", None)), "whole 10.0.0.7");
         assert!(index.uses("Network", "rack1") && index.uses("Subnet", "s4") && !index.uses("Subnet", "s6"));
         let before = index.clone();
         assert!(!index.replace(before.rows().clone()), "an equal list changes nothing");

@@ -73,7 +73,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{mpsc, watch as latest};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::label;
-use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
+use trunkline_api::resources::{IPInstanceSpec, LabelSelector, NetworkSpec, SubnetSpec};
 use trunkline_daemon::errors::chain;
 
 use crate::drain::Drain;
@@ -117,11 +117,12 @@ pub struct ClusterDependencies<P> {
     pub l2: Option<l2::L2Parts>,
 }
 
-/// The cluster before the first answer of the API server.
-pub fn parts(node: &str, connection: Connection) -> Parts {
+/// The cluster before the first answer of the API server. The selector selects the pods that get
+/// addresses.
+pub fn parts(node: &str, connection: Connection, selector: LabelSelector) -> Parts {
     let (update, updates) = mpsc::unbounded_channel();
     let (unwritten, count) = latest::channel(0);
-    Parts { cluster: Cluster::new(node, connection, update, count), updates, unwritten }
+    Parts { cluster: Cluster::new(node, connection, selector, update, count), updates, unwritten }
 }
 
 impl Parts {

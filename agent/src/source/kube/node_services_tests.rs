@@ -9,7 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower::service_fn;
 use trunkline_api::control::{ProxyRulesState, WithheldReason};
-use trunkline_api::resources::NodeServiceAddress;
+use trunkline_api::resources::{LabelSelector, NodeServiceAddress};
 
 use super::super::config::Connection;
 use super::super::parts;
@@ -88,7 +88,7 @@ fn summary(known: bool, number: u64) -> Summary {
 #[tokio::test(start_paused = true)]
 async fn changes_are_written_together_and_the_kind_may_come_late() {
     let server = Arc::new(Mutex::new(Server::default()));
-    let cluster = parts("n1", connection(&server)).cluster;
+    let cluster = parts("n1", connection(&server), LabelSelector::default()).cluster;
     let content = watch::Sender::new(status(&["10.9.0.1"]));
     let summaries = watch::Sender::new(summary(false, 0));
     let services = Services::answering(content.subscribe(), summaries.subscribe());
@@ -170,7 +170,7 @@ async fn the_advertising_nodes_are_in_all_pages() {
     let last = [object("n3", json!([address("10.9.0.1"), address("nothing")])), broken];
     let pages = vec![page(json!("more"), json!(first)), page(Value::Null, json!(last))];
     let server = Arc::new(Mutex::new(Server { pages, ..Server::default() }));
-    let cluster = parts("n1", connection(&server)).cluster;
+    let cluster = parts("n1", connection(&server), LabelSelector::default()).cluster;
     let wanted: IpAddr = "10.9.0.1".parse().unwrap();
     let found = advertising(&cluster, &[wanted].into()).await.unwrap();
     let nodes = ["n1", "n3"].map(str::to_owned);

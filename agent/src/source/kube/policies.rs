@@ -207,7 +207,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_the_watches_of_pods_is_an_input() {
-        let cluster = parts("n1", without_objects()).cluster;
+        let cluster = parts("n1", without_objects(), Default::default()).cluster;
         let (sender, mut inputs) = mpsc::channel(8);
         let (wanted, is_wanted) = watch::channel(false);
         let health = cluster.health().clone();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use trunkline_api::pool::{MAX_SPAN, Pool, PoolSpec};
-use trunkline_api::resources::IpVersion;
+use trunkline_api::resources::{IpVersion, SubnetAccess};
 
 use super::span::{Span, version};
 
@@ -214,6 +214,7 @@ fn part(definition: &PoolDefinition, span: Span) -> PoolSpec {
         reserved,
         excluded: Vec::new(),
         private: false,
+        access: SubnetAccess::default(),
     }
 }
 

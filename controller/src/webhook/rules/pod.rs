@@ -18,23 +18,25 @@
 //! ([`missing`]): otherwise users would look for a mistake in their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use serde_json::{Value, json};
+use trunkline_api::interfaces::{self, Interface};
 use trunkline_api::names::{
     ATTACHED, QUOTA_NONEMPTY, annotation,
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
 use trunkline_api::pod::{
-    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, refused_prefix,
+    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, ordinal, refused_prefix, retention,
 };
-use trunkline_api::resources::{Network, NetworkType, Subnet};
+use trunkline_api::resources::{IpVersion, Network, NetworkType, Subnet, instance_name};
 use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
-use crate::cluster::{Cluster, Key};
+use crate::cluster::{Cluster, InstanceRow, Key};
 use crate::selection::{Policy, Selection, select};
 
 /// The taint of a node without a network.
@@ -98,6 +100,19 @@ impl NewPod {
         Fault { kind: "Pod", name: self.name.clone(), field: annotation_field(annotation), message }
     }
 
+    fn is_stateful(&self, policy: &Policy) -> bool {
+        self.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind))
+    }
+
+    /// The pod, as if it requested the addresses of an interface for `eth0`.
+    fn for_interface(&self, interface: &Interface) -> NewPod {
+        NewPod {
+            annotations: Some(interface.annotations(self.annotations())),
+            labels: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
         select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
     }
@@ -112,6 +127,11 @@ pub struct Mutation {
     pub warnings: Vec<String>,
 }
 
+/// Whether a pod gets addresses. All others are admitted as they are.
+pub fn is_selected(pod: &NewPod, policy: &Policy) -> bool {
+    policy.pod_selector.selects(&pod.labels)
+}
+
 /// The annotations and node selector of a pod. A pod with the host's network only gets a toleration
 /// for nodes without a network.
 pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
@@ -120,8 +140,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         mutation.patch.extend(tolerate(pod.tolerations.as_deref()));
         return Ok(mutation);
     }
-    let stateful = pod.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind));
-    let selection = pod.select(cluster, stateful, policy)?;
+    let selection = pod.select(cluster, pod.is_stateful(policy), policy)?;
     let mut stamps = BTreeMap::from([
         (annotation::NETWORK_TYPE.to_owned(), format!("{:?}", selection.network_type)),
         (annotation::IP_FAMILY.to_owned(), selection.family.to_string()),
@@ -131,11 +150,15 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         stamps.insert(annotation::SPECIFIED_NETWORK.to_owned(), network.clone());
     }
     if !selection.subnets.is_empty() {
-        stamps.insert(annotation::SPECIFIED_SUBNET.to_owned(), selection.subnets.join("/"));
+        stamps.insert(annotation::SPECIFIED_SUBNET.to_owned(), selection.subnets.to_string());
     }
     merge("/metadata/annotations", pod.annotations.as_ref(), &stamps, &mut mutation.patch);
 
-    let selector = node_selector(cluster, &selection);
+    let mut selector = node_selector(cluster, &selection);
+    for interface in interfaces::read(&pod.name, pod.annotations())? {
+        let selection = pod.for_interface(&interface).select(cluster, false, policy)?;
+        selector.extend(node_selector(cluster, &selection));
+    }
     for (key, value) in &selector {
         let own = pod.node_selector.as_ref().and_then(|own| own.get(key)).filter(|own| *own != value);
         if let Some(own) = own {
@@ -150,20 +173,52 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
     Ok(mutation)
 }
 
-/// Whether a pod's request can be satisfied.
+/// Whether a pod's request can be satisfied, for each of its interfaces.
 pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult {
     if pod.host_network {
         return Ok(());
     }
+    let interfaces = interfaces::read(&pod.name, pod.annotations())?;
+    let mut found = validate_one(pod, None, cluster, policy).err().unwrap_or_default();
+    let mut selector = BTreeMap::new();
+    for interface in &interfaces {
+        let own = pod.for_interface(interface);
+        let faults = validate_one(&own, Some(&interface.name), cluster, policy).err().unwrap_or_default();
+        found.extend(faults.into_iter().map(|fault| {
+            let message = format!("interface {}: {}", interface.name, fault.message);
+            pod.fault(annotation::INTERFACES, message)
+        }));
+        let network = own.select(cluster, false, policy).ok().and_then(|selection| selection.network);
+        let Some(network) = network.and_then(|name| cluster.network(&name)) else { continue };
+        for (key, value) in &network.spec.node_selector {
+            match selector.insert(key, value) {
+                Some(other) if other != value => found.push(pod.fault(
+                    annotation::INTERFACES,
+                    format!(
+                        "interface {}: Network {} has nodes with {key}={value}, and another interface needs \
+                         {key}={other}: choose Networks that share a node",
+                        interface.name,
+                        network.name()
+                    ),
+                )),
+                _ => {}
+            }
+        }
+    }
+    verdict(found)
+}
+
+/// Whether the request for one interface can be satisfied. `interface` is `None` for `eth0`.
+fn validate_one(pod: &NewPod, interface: Option<&str>, cluster: &Cluster, policy: &Policy) -> RuleResult {
     // Ignore its retained addresses: the check looks for annotations that contradict them.
     let selection = pod.select(cluster, false, policy)?;
     let mut found = Vec::new();
     let held = cluster.instances_of_pod(&pod.key());
-    let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
+    let of_interface = |row: &&InstanceRow| !row.deleting && row.interface.as_deref() == interface;
+    let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(of_interface).collect();
     if !pod.preferences()?.is_empty() {
         for row in &held {
-            let named =
-                |names: &[String], name: &str| names.is_empty() || names.iter().any(|other| other == name);
+            let named = |name: &str| selection.subnets.is_empty() || selection.subnets.contains(name);
             let (field, has, wants) =
                 if selection.network.as_deref().is_some_and(|network| *network != *row.network) {
                     (
@@ -171,8 +226,8 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
                         ("Network", &row.network),
                         selection.network.iter().cloned().collect(),
                     )
-                } else if !named(&selection.subnets, &row.subnet) {
-                    (annotation::SPECIFIED_SUBNET, ("Subnet", &row.subnet), selection.subnets.join("/"))
+                } else if !named(&row.subnet) {
+                    (annotation::SPECIFIED_SUBNET, ("Subnet", &row.subnet), selection.subnets.to_string())
                 } else {
                     continue;
                 };
@@ -186,8 +241,18 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     }
     match Pools::read(&pod.name, pod.annotations()) {
         Err(mut faults) => found.append(&mut faults),
-        Ok(pools) => found.extend(pool_faults(pod, &pools, &selection)),
+        Ok(pools) => {
+            found.extend(pool_faults(pod, &pools, &selection));
+            let is_used = pod.is_stateful(policy) || interface.is_some();
+            let own = is_used.then(|| pools.addresses(ordinal(&pod.name))).flatten();
+            match own {
+                Some(addresses) => found.extend(address_faults(pod, addresses, cluster, &selection)),
+                None if held.is_empty() => found.extend(subnet_faults(pod, cluster, &selection)),
+                None => {}
+            }
+        }
     }
+    found.extend(retention(&pod.name, pod.annotations()).err().unwrap_or_default());
     match extra_prefixes(&pod.name, pod.annotations()) {
         Err(mut faults) => found.append(&mut faults),
         Ok(prefixes) => found.extend(prefix_fault(pod, &prefixes, &selection, cluster)),
@@ -214,13 +279,23 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     if pod.host_network {
         return None;
     }
+    let interfaces = interfaces::read(&pod.name, pod.annotations()).unwrap_or_default();
+    let own = interfaces.iter().filter_map(|interface| pod.for_interface(interface).preferences().ok());
+    if let Some(missing) = own.filter_map(|preferences| unknown(preferences, cluster)).next() {
+        return Some(missing);
+    }
     let mut preferences = pod.preferences().ok()?;
     if preferences.is_empty() {
         let Some(found) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
         preferences =
             AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels).ok()?;
     }
-    let subnets = preferences.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
+    unknown(preferences, cluster)
+}
+
+/// The first Subnet or Network of these that the watches have not shown.
+fn unknown(preferences: AddressPreferences, cluster: &Cluster) -> Option<Missing> {
+    let subnets = preferences.subnets.iter().find(|name| cluster.subnet(name).is_none()).cloned();
     let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
     subnets.map(Missing::Subnet).or_else(network)
 }
@@ -263,7 +338,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
         return vec![pod.fault(annotation::IP_POOL, message)];
     }
     let family = selection.family;
-    let fits = |entry: &[std::net::IpAddr]| {
+    let fits = |entry: &[IpAddr]| {
         entry.iter().any(|address| address.is_ipv4()) == family.has_v4()
             && entry.iter().any(|address| address.is_ipv6()) == family.has_v6()
     };
@@ -281,6 +356,59 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
             )
         })
         .collect()
+}
+
+/// The faults of families for which the pod names Subnets and none of them gives it an address. A
+/// full Subnet is no fault, because an address of it may become free.
+fn subnet_faults(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Vec<Fault> {
+    let mut found = Vec::new();
+    for (family, version, wanted) in [
+        (IpFamily::V4, IpVersion::V4, selection.family.has_v4()),
+        (IpFamily::V6, IpVersion::V6, selection.family.has_v6()),
+    ] {
+        let named = selection.subnets.iter().filter_map(|name| cluster.subnet(name));
+        let named: Vec<_> = named.filter(|subnet| subnet.spec.range.version == version).collect();
+        let refusals: Vec<String> = named
+            .iter()
+            .filter_map(|subnet| {
+                let refusal = subnet.access().check(&pod.namespace).err()?;
+                Some(format!("Subnet {} {refusal}", subnet.name()))
+            })
+            .collect();
+        if wanted && !named.is_empty() && refusals.len() == named.len() {
+            let message = format!(
+                "no named Subnet gives the pod an {family} address: {}: name another Subnet, or change spec.config \
+                 of one of them",
+                refusals.join(", ")
+            );
+            found.push(pod.fault(annotation::SPECIFIED_SUBNET, message));
+        }
+    }
+    found
+}
+
+/// The faults of addresses that the pod names and that their Subnets do not give it. An address with
+/// an IPInstance in the pod's namespace is not new: the controller decides about it.
+fn address_faults(
+    pod: &NewPod,
+    addresses: &[IpAddr],
+    cluster: &Cluster,
+    selection: &Selection,
+) -> Vec<Fault> {
+    let Some(network) = &selection.network else { return Vec::new() };
+    let is_new = |address: &&IpAddr| {
+        cluster.instance(&Key::new(pod.namespace.as_str(), instance_name(**address))).is_none()
+    };
+    let refusal = |address: &IpAddr| {
+        let subnet = cluster.subnet_with(network, *address)?;
+        let refusal = subnet.access().check(&pod.namespace).err()?;
+        let message = format!(
+            "{address}: Subnet {} {refusal}: name another address, or change spec.config of the Subnet",
+            subnet.name()
+        );
+        Some(pod.fault(annotation::IP_POOL, message))
+    };
+    addresses.iter().filter(is_new).filter_map(refusal).collect()
 }
 
 /// The fault if the pod names additional source prefixes that its Network does not allow.
@@ -397,6 +525,7 @@ fn tolerate(own: Option<&[Toleration]>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use trunkline_api::names::annotation as a;
+    use trunkline_api::resources::LabelSelector;
 
     use super::super::tests::{expect, instance, network, subnet};
     use super::*;
@@ -408,6 +537,7 @@ mod tests {
             network_type: NetworkType::Underlay,
             retain: true,
             stateful_kinds: vec!["StatefulSet".to_owned()],
+            pod_selector: LabelSelector::default(),
         }
     }
 
@@ -415,7 +545,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
+    /// rack1 (VLAN, subnets v4 and v6, team for Namespace named, and the disabled off and off6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
     /// `plain` has no annotations, `named` names rack1.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();
@@ -439,8 +569,17 @@ mod tests {
             ("v4", "rack1", "4", "10.1.0.0/24"),
             ("v6", "rack1", "6", "2001:db8:1::/112"),
             ("bgp4", "bgp", "4", "10.2.0.0/24"),
+            ("team", "rack1", "4", "10.4.0.0/24"),
+            ("off", "rack1", "4", "10.5.0.0/24"),
+            ("off6", "rack1", "6", "2001:db8:5::/112"),
         ] {
-            let subnet = subnet(name, json!({"network": of, "range": {"version": version, "cidr": cidr}}));
+            let config = match name {
+                "team" => json!({"private": true, "allowedNamespaces": ["named"]}),
+                "off" | "off6" => json!({"disabled": true}),
+                _ => json!({}),
+            };
+            let range = json!({"version": version, "cidr": cidr});
+            let subnet = subnet(name, json!({"network": of, "range": range, "config": config}));
             cluster.set_subnet(&name.into(), Arc::new(subnet));
         }
         for (name, annotations) in
@@ -652,8 +791,60 @@ mod tests {
             (
                 "three subnets",
                 &[(a::SPECIFIED_SUBNET, "v4/v6/bgp4")],
-                "specified-subnet]: `v4/v6/bgp4` is not",
+                "specified-subnet]: `v4/v6/bgp4` does not name Subnets",
             ),
+            ("subnets in order of preference", &[(a::SPECIFIED_SUBNET, "off,v4")], ""),
+            (
+                "subnets of both families in order",
+                &[(a::SPECIFIED_SUBNET, "team,v4/off6,v6"), (a::IP_FAMILY, "DualStack")],
+                "",
+            ),
+            ("an unknown one in a list", &[(a::SPECIFIED_SUBNET, "v4,v9")], "there is no Subnet v9"),
+            (
+                "only disabled and restricted subnets",
+                &[(a::SPECIFIED_SUBNET, "off,team")],
+                "specified-subnet]: no named Subnet gives the pod an IPv4 address: Subnet off is disabled, Subnet team is \
+                 only for Namespaces named, and not for plain",
+            ),
+            (
+                "a disabled subnet of one family",
+                &[(a::SPECIFIED_SUBNET, "v4/off6"), (a::IP_FAMILY, "DualStack")],
+                "no named Subnet gives the pod an IPv6 address: Subnet off6 is disabled",
+            ),
+            (
+                "further interfaces",
+                &[(
+                    a::INTERFACES,
+                    r#"[{"name": "net1", "network": "overlay"}, {"name": "net2", "subnet": "v6", "ipFamily": "IPv6"}]"#,
+                )],
+                "",
+            ),
+            (
+                "interfaces without a common node",
+                &[(
+                    a::INTERFACES,
+                    r#"[{"name": "net1", "network": "bgp"}, {"name": "net2", "network": "rack1"}]"#,
+                )],
+                "interface net2: Network rack1 has nodes with network=rack1, and another interface needs",
+            ),
+            ("an unreadable list", &[(a::INTERFACES, "net1")], "alibaba.com/interfaces]: expected"),
+            (
+                "an interface in an unknown network",
+                &[(a::INTERFACES, r#"[{"name": "net1", "network": "rack9"}]"#)],
+                "interfaces]: interface net1: there is no Network rack9",
+            ),
+            (
+                "an interface in a disabled subnet",
+                &[(a::INTERFACES, r#"[{"name": "net1", "subnet": "off"}]"#)],
+                "interface net1: no named Subnet gives the pod an IPv4 address: Subnet off is disabled",
+            ),
+            (
+                "an interface with an address of another subnet",
+                &[(a::INTERFACES, r#"[{"name": "net1", "network": "rack1", "addresses": ["10.5.0.7"]}]"#)],
+                "interface net1: 10.5.0.7: Subnet off is disabled",
+            ),
+            ("a retention", &[(a::IP_RETENTION, "72h")], ""),
+            ("no retention", &[(a::IP_RETENTION, "3 days")], "ip-retention]: `3 days` is not a retention"),
             ("no such subnet", &[(a::SPECIFIED_SUBNET, "v9")], "there is no Subnet v9"),
             ("subnets of two networks", &[(a::SPECIFIED_SUBNET, "bgp4/v6")], "name subnets of one network"),
             (
@@ -800,6 +991,46 @@ mod tests {
             subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
         cluster.set_subnet(&"o4".into(), Arc::new(new));
         expect("new subnet", validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()), "");
+    }
+
+    #[test]
+    fn pods_of_another_plugin_are_not_selected() {
+        let policy = Policy { pod_selector: "cni=trunkline".parse().unwrap(), ..policy() };
+        let labelled = |value| NewPod { labels: texts(&[("cni", value)]), ..pod(&[]) };
+        assert!(is_selected(&labelled("trunkline"), &policy));
+        assert!(!is_selected(&labelled("other"), &policy) && !is_selected(&pod(&[]), &policy));
+        assert!(is_selected(&pod(&[]), &Policy { pod_selector: LabelSelector::default(), ..policy }));
+    }
+
+    #[test]
+    fn subnets_are_only_for_their_namespaces() {
+        let mut cluster = cluster();
+        let rack1 = (a::SPECIFIED_NETWORK, "rack1");
+        let in_named = |pod: NewPod| NewPod { namespace: "named".to_owned(), ..pod };
+        let check = |case: &str, cluster: &Cluster, pod: &NewPod, refusal: &str| {
+            expect(case, validate(pod, cluster, &policy()), refusal);
+        };
+        let team = [(a::SPECIFIED_SUBNET, "team")];
+        check("its namespace", &cluster, &in_named(pod(&team)), "");
+        check("another namespace", &cluster, &pod(&team), "and not for plain");
+        let pool = [rack1, (a::IP_POOL, "10.4.0.8")];
+        let refusal = "ip-pool]: 10.4.0.8: Subnet team is only for Namespaces named, and not for plain";
+        check("a named address", &cluster, &stateful(&pool), refusal);
+        check("a named address in its namespace", &cluster, &in_named(stateful(&pool)), "");
+        check("a pool that the controller ignores", &cluster, &pod(&pool), "");
+        let pool = [rack1, (a::IP_POOL, "10.5.0.7,10.5.0.8")];
+        check(
+            "an address of a disabled subnet",
+            &cluster,
+            &stateful(&pool),
+            "10.5.0.7: Subnet off is disabled",
+        );
+        give(&mut cluster, "10.5.0.7/24", "rack1", "off", "web-0");
+        check("its own address", &cluster, &stateful(&pool), "");
+        let off = [(a::SPECIFIED_SUBNET, "off")];
+        check("its retained address", &cluster, &stateful(&off), "");
+        let other = NewPod { name: "web-1".to_owned(), ..stateful(&off) };
+        check("a new address", &cluster, &other, "Subnet off is disabled");
     }
 
     #[test]

@@ -71,6 +71,8 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "pods", true),
     ("controller", "watch", "networkpolicies.networking.k8s.io", true),
     ("controller", "patch", "networkpolicies.networking.k8s.io", false),
+    ("controller", "watch", "network-attachment-definitions.k8s.cni.cncf.io", true),
+    ("controller", "patch", "network-attachment-definitions.k8s.cni.cncf.io", false),
     ("controller", "watch", "services", true),
     ("controller", "patch", "services", false),
     ("controller", "patch", "services/status", true),
@@ -138,6 +140,8 @@ fn chart(context: &Lab) -> Result<Verdict> {
     let usual = render(&[])?;
     for (values, words) in [
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
+        (&["--set", "podLabelSelector=cni=trunkline"], "--pod-label-selector=cni=trunkline"),
+        (&["--set", "podLabelSelector=cni=trunkline"], "podLabelSelector: \"cni=trunkline\""),
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"[::]:9473\""),
         (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),
         (&["--set", "serviceMonitor.enabled=true"], "publishNotReadyAddresses: true"),

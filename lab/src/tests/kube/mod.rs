@@ -13,6 +13,7 @@ mod flows;
 mod hostile;
 mod hybridnet;
 pub(super) mod install;
+mod interfaces;
 mod leader;
 mod migrate;
 mod overlay;
@@ -48,6 +49,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     hostile::TESTS,
     leader::TESTS,
     install::TESTS,
+    interfaces::TESTS,
     migrate::TESTS,
     overlay::TESTS,
     own_node::TESTS,

@@ -48,6 +48,12 @@ const UNSEEN: &[Unseen] = &[
     ("agent", "patch", "events.events.k8s.io", "faults, which the webhook prevents here: kube/agent"),
     ("agent", "list", "nodeservices.trunkline.io", "`trunkline services NAME`: observability/cluster"),
     ("controller", "watch", "clusternetworkpolicies.policy.networking.k8s.io", POLICIES),
+    (
+        "controller",
+        "watch",
+        "network-attachment-definitions.k8s.cni.cncf.io",
+        "there is no CRD of Multus: kube/interfaces",
+    ),
     ("controller", "get", "ipinstances.networking.alibaba.com", "after a lost answer: kube/leader-kill"),
     ("controller", "patch", "services/status", SERVICE_ADDRESSES),
     ("controller", "patch", "servicepools.trunkline.io/status", SERVICE_ADDRESSES),

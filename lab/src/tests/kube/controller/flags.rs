@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::step::Deed::Goes;
 use super::step::Mac::Other;
-use super::step::Step::{Free, Has, Kept, Pod, Shows};
+use super::step::Step::{Change, Free, Has, HasNone, Kept, Pod, Shows, Still};
 use super::step::{has, has_again, pod};
 use super::{Case, case};
 
@@ -14,6 +14,7 @@ pub(super) const FLAGS: &[&str] = &[
     "--default-ip-retain=false",
     "--stateful-workload-kinds=StatefulSet,CloneSet",
     "--patch-calico-pod-ips-annotation",
+    "--pod-label-selector=networking.alibaba.com/pod notin (other)",
 ];
 
 pub(super) const STATEFUL: &[&str] = &["StatefulSet", "CloneSet"];
@@ -78,5 +79,30 @@ pub(super) fn cases() -> Vec<Case> {
                 calico("db-0", "fd00:3::11"),
             ],
         ),
+        case(
+            "--pod-label-selector: a pod of another CNI plugin has no address",
+            vec![
+                pod("a").labelled("pod", "other").made(),
+                HasNone("a"),
+                pod("b")
+                    .labelled("pod", "own")
+                    .with("network-type", "Underlay")
+                    .with("ip-family", "IPv4")
+                    .made(),
+                has("b", &["10.1.0.10"]),
+                // A label that is added later. The barrier's pod has used the overlay's first address.
+                Change("Pod", "a", pod_label("own")),
+                has("a", &["10.3.0.11", "fd00:3::10"]),
+                // The address of a running pod stays, whatever its labels become.
+                Change("Pod", "a", pod_label("other")),
+                Still("a", &["10.3.0.11", "fd00:3::10"]),
+                Pod("a", Goes),
+                Free(&["10.3.0.11", "fd00:3::10"]),
+            ],
+        ),
     ]
+}
+
+fn pod_label(value: &str) -> serde_json::Value {
+    json!({"metadata": {"labels": {"networking.alibaba.com/pod": value}}})
 }

@@ -1,6 +1,7 @@
 //! Requirements that every case checks on its IPInstances.
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -49,13 +50,14 @@ pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInsta
         let said = instance.annotations().get(&format!("{OURS}ip-family")).map(String::as_str);
         ensure!(said == Some(family), "annotation ip-family is {said:?} and not {family:?}: {seen}");
         ensure!(instance.finalizers() == [format!("{OURS}ip-allocated")], "finalizers: {seen}");
-        let [reference] = instance.owner_references() else { anyhow::bail!("one owner: {seen}") };
-        ensure!(
-            (reference.kind.as_str(), reference.name.as_str(), reference.uid.as_str())
-                == (kind, owner_name, owner_uid)
-                && reference.controller == Some(true),
-            "owner {kind} {owner_name}: {seen}"
-        );
+        // With a retention, only the binding has the workload.
+        let references = instance.owner_references();
+        if instance.annotations().contains_key("trunkline.io/workload-api-version") {
+            ensure!(references.is_empty(), "owner and retention: {seen}");
+        } else {
+            let [reference] = references else { anyhow::bail!("one owner: {seen}") };
+            owned(reference, (kind, owner_name, owner_uid)).with_context(|| seen.clone())?;
+        }
         ensure!(subnet.data["spec"]["network"] == spec.network.as_str(), "network: {seen}");
         let length = range["cidr"].as_str().and_then(|cidr| cidr.split('/').nth(1)).context("a length")?;
         ensure!(spec.address.ip == format!("{text}/{length}"), "length {length}: {seen}");
@@ -77,6 +79,12 @@ pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInsta
         let index = binding.stateful.as_ref().map(|stateful| stateful.index);
         ensure!(index == stateful.map(|_| ordinal), "index: {seen}");
     }
+    Ok(())
+}
+
+fn owned(reference: &OwnerReference, (kind, name, uid): (&str, &str, &str)) -> Result<()> {
+    let is = (reference.kind.as_str(), reference.name.as_str(), reference.uid.as_str());
+    ensure!(is == (kind, name, uid) && reference.controller == Some(true), "owner {kind} {name}");
     Ok(())
 }
 

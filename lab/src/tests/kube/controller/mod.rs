@@ -25,6 +25,7 @@ mod release;
 mod selection;
 mod status;
 mod step;
+mod subnets;
 
 use std::path::Path;
 use std::time::Instant;
@@ -38,11 +39,18 @@ use crate::kube::controller::Replicas;
 use crate::progress::{say, seconds, table};
 use crate::tests::{Context as Lab, passed};
 
-pub(super) const TESTS: &[Test] = &[Test {
-    name: "kube/controller",
-    about: "hybridnet's behaviours as cases: allocate, retain, pools, selection, release, statuses, nodes, its documented manifests",
-    run,
-}];
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "kube/controller",
+        about: "hybridnet's behaviours as cases: allocate, retain, pools, selection, release, statuses, nodes, its documented manifests",
+        run,
+    },
+    Test {
+        name: "kube/subnets",
+        about: "several Subnets in order, disabled Subnets, Subnets for some Namespaces, and retained addresses with a time, whose clock survives the kill of the leader",
+        run: subnets::run,
+    },
+];
 
 /// Steps of a case.
 struct Case {

@@ -192,6 +192,9 @@ pub(super) struct Pod {
     owner: Option<&'static str>,
     annotations: Vec<(&'static str, &'static str)>,
     labels: Vec<(&'static str, &'static str)>,
+    /// Annotations with their whole names.
+    others: Vec<(&'static str, &'static str)>,
+    unseen_by_webhook: bool,
     host_network: bool,
     finalizer: bool,
 }
@@ -232,6 +235,18 @@ impl Pod {
         self
     }
 
+    /// Adds any annotation.
+    pub(super) fn annotated(mut self, annotation: &'static str, value: &'static str) -> Self {
+        self.others.push((annotation, value));
+        self
+    }
+
+    /// Exempts the pod from the webhook.
+    pub(super) fn unseen_by_webhook(mut self) -> Self {
+        self.unseen_by_webhook = true;
+        self
+    }
+
     /// Puts the pod into the node's network.
     pub(super) fn in_host_network(mut self) -> Self {
         self.host_network = true;
@@ -265,6 +280,12 @@ impl Pod {
             },
             "spec": {"containers": [{"name": "main", "image": "pretended"}], "hostNetwork": self.host_network},
         });
+        for (name, value) in &self.others {
+            object["metadata"]["annotations"][*name] = json!(value);
+        }
+        if self.unseen_by_webhook {
+            object["metadata"]["labels"]["webhook.hybridnet.io/ignore"] = json!("true");
+        }
         if let Some(node) = self.node {
             object["spec"]["nodeName"] = json!(node);
         }

@@ -427,13 +427,15 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
-            "pod: at most two Subnets, v4/v6, of one Network",
+            "pod: Subnets of one Network, in order of preference, or as v4/v6",
             vec![
                 asking(&[("specified-subnet", "bgp4")]),
                 asking(&[("specified-subnet", "bgp4/bgp6"), ("ip-family", "DualStack")]),
+                asking(&[("specified-subnet", "bgp4,bgp6"), ("ip-family", "DualStack")]),
             ],
             vec![
-                (asking(&[("specified-subnet", "bgp4/bgp6/vlan4")]), "is not the name of a Subnet"),
+                (asking(&[("specified-subnet", "bgp4,nowhere")]), "there is no Subnet nowhere"),
+                (asking(&[("specified-subnet", "bgp4/bgp6/vlan4")]), "does not name Subnets"),
                 (asking(&[("specified-subnet", "bgp6/bgp4")]), "write `v4-subnet/v6-subnet`"),
                 (asking(&[("specified-subnet", "vlan4/bgp6")]), "subnets of one network"),
                 (

@@ -1,0 +1,266 @@
+//! The interfaces that Multus adds to a pod.
+//!
+//! Multus' annotation `k8s.v1.cni.cncf.io/networks` names NetworkAttachmentDefinitions, and those with
+//! the plugin `trunkline-cni` name a Network or Subnet. Such an interface needs addresses like one of
+//! the annotation `networking.alibaba.com/interfaces`, which has precedence. Interfaces of other plugins
+//! are ignored.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::core::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+use trunkline_api::fault::{Fault, annotation_field};
+use trunkline_api::interfaces::{self, Interface};
+use trunkline_api::names::annotation;
+
+use crate::cluster::{Cluster, Key};
+
+/// The type of Trunkline's CNI plugin.
+const PLUGIN: &str = "trunkline-cni";
+
+/// A NetworkAttachmentDefinition of `k8s.cni.cncf.io/v1`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NetworkAttachmentDefinition {
+    /// Name and namespace.
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    #[serde(default)]
+    pub spec: NetworkAttachmentDefinitionSpec,
+}
+
+/// The desired state of a [`NetworkAttachmentDefinition`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NetworkAttachmentDefinitionSpec {
+    /// The CNI configuration, or a list of plugins, in JSON.
+    pub config: String,
+}
+
+/// The addresses that a NetworkAttachmentDefinition stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MultusNetwork {
+    /// The Network; empty if it names only Subnets.
+    pub network: String,
+    /// The Subnets, as in the annotation `specified-subnet`.
+    pub subnet: String,
+}
+
+impl MultusNetwork {
+    /// Reads a configuration; `None` if it is another plugin's.
+    pub fn read(config: &str) -> Option<MultusNetwork> {
+        let config: Value = serde_json::from_str(config).ok()?;
+        let plugins = config.get("plugins").and_then(Value::as_array);
+        let plugin = plugins.and_then(|plugins| plugins.first()).unwrap_or(&config);
+        let text = |name: &str| plugin.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        (text("type") == PLUGIN).then(|| MultusNetwork { network: text("network"), subnet: text("subnet") })
+    }
+}
+
+impl kube::Resource for NetworkAttachmentDefinition {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "NetworkAttachmentDefinition".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "k8s.cni.cncf.io".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "network-attachment-definitions".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// An entry of Multus' annotation. Fields that do not concern addresses are Multus' own.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    interface: String,
+    #[serde(default)]
+    ips: Vec<String>,
+    #[serde(default)]
+    mac: String,
+    #[serde(default)]
+    default_route: Vec<String>,
+}
+
+/// Reads `[NAMESPACE/]NAME[@INTERFACE]`, several with commas, or a JSON list.
+fn entries(text: &str) -> Result<Vec<Entry>, String> {
+    let text = text.trim();
+    if text.starts_with('[') {
+        return serde_json::from_str(text).map_err(|error| error.to_string());
+    }
+    let entry = |text: &str| {
+        let (name, interface) = text.split_once('@').unwrap_or((text, ""));
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+        let owned = |text: &str| text.trim().to_owned();
+        Entry {
+            namespace: owned(namespace),
+            name: owned(name),
+            interface: owned(interface),
+            ..Entry::default()
+        }
+    };
+    Ok(text.split(',').filter(|text| !text.trim().is_empty()).map(entry).collect())
+}
+
+/// The further interfaces of a pod, by its own list or by Multus' annotation.
+///
+/// # Errors
+/// An annotation has a fault, or names a NetworkAttachmentDefinition that does not exist.
+pub fn interfaces(
+    cluster: &Cluster,
+    pod: &Key,
+    annotations: &BTreeMap<String, String>,
+) -> Result<Vec<Interface>, Vec<Fault>> {
+    let own = interfaces::read(&pod.name, annotations)?;
+    let Some(networks) = annotations.get(annotation::MULTUS_NETWORKS).filter(|_| own.is_empty()) else {
+        return Ok(own);
+    };
+    if !cluster.multus.is_listed() {
+        return Ok(own);
+    }
+    let field = annotation_field(annotation::MULTUS_NETWORKS);
+    let fault =
+        |field: String, message: String| Fault { kind: "Pod", name: pod.name.to_string(), field, message };
+    let entries = entries(networks).map_err(|message| vec![fault(field.clone(), message)])?;
+    let (mut found, mut faults) = (Vec::new(), Vec::new());
+    for (index, entry) in entries.into_iter().enumerate() {
+        let namespace = if entry.namespace.is_empty() { &*pod.namespace } else { entry.namespace.as_str() };
+        match cluster.multus.get(&Key::new(namespace, entry.name.as_str())) {
+            None => faults.push(fault(
+                format!("{field}[{index}]"),
+                format!(
+                    "there is no NetworkAttachmentDefinition {namespace}/{}: name an existing one, or create it",
+                    entry.name
+                ),
+            )),
+            Some(None) => {}
+            Some(Some(network)) => found.push(Interface {
+                // Multus numbers the networks from 1 on.
+                name: if entry.interface.is_empty() { format!("net{}", index + 1) } else { entry.interface },
+                network: network.network.clone(),
+                subnet: network.subnet.clone(),
+                addresses: match entry.ips.as_slice() {
+                    [] => Vec::new(),
+                    ips => vec![ips.iter().map(|ip| without_length(ip)).collect::<Vec<_>>().join("/")],
+                },
+                macs: if entry.mac.is_empty() { Vec::new() } else { vec![entry.mac] },
+                default_route: !entry.default_route.is_empty(),
+                ..Interface::default()
+            }),
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    // One check for both sources.
+    let list = serde_json::to_string(&found).unwrap_or_default();
+    let list = BTreeMap::from([(annotation::INTERFACES.to_owned(), list)]);
+    interfaces::read(&pod.name, &list).map_err(|faults| {
+        let of_multus = |at: Fault| Fault {
+            field: at.field.replace(&annotation_field(annotation::INTERFACES), &field),
+            ..at
+        };
+        faults.into_iter().map(of_multus).collect()
+    })
+}
+
+fn without_length(address: &str) -> &str {
+    address.split('/').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let mut cluster = Cluster::default();
+        let network = |network: &str, subnet: &str| {
+            Some(MultusNetwork { network: network.to_owned(), subnet: subnet.to_owned() })
+        };
+        cluster.multus.begin();
+        cluster.multus.set(Key::new("web", "storage"), network("storage", ""));
+        cluster.multus.set(Key::new("infra", "media"), network("", "m4/m6"));
+        cluster.multus.set(Key::new("web", "macvlan"), None);
+        assert!(cluster.multus.end().is_empty());
+        cluster
+    }
+
+    fn read(cluster: &Cluster, pairs: &[(&str, &str)]) -> Result<Vec<Interface>, Vec<Fault>> {
+        let annotations = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        interfaces(cluster, &Key::new("web", "p"), &annotations.collect())
+    }
+
+    #[test]
+    fn configurations_of_trunkline_name_a_network() {
+        let read = MultusNetwork::read;
+        let network = read(r#"{"type": "trunkline-cni", "network": "a"}"#).unwrap();
+        assert_eq!((network.network.as_str(), network.subnet.as_str()), ("a", ""));
+        let list = r#"{"cniVersion": "1.0.0", "plugins": [{"type": "trunkline-cni", "subnet": "s"}, {"type": "tuning"}]}"#;
+        assert_eq!(read(list).unwrap().subnet, "s");
+        for other in ["", "{}", r#"{"type": "macvlan"}"#, r#"{"plugins": []}"#] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn networks_of_multus_are_interfaces() {
+        let cluster = cluster();
+        let names = |text: &str| -> Vec<(String, String)> {
+            let all = read(&cluster, &[(annotation::MULTUS_NETWORKS, text)]).unwrap();
+            all.into_iter().map(|one| (one.name, format!("{}{}", one.network, one.subnet))).collect()
+        };
+        let pair = |name: &str, of: &str| (name.to_owned(), of.to_owned());
+        assert_eq!(names("storage"), [pair("net1", "storage")]);
+        assert_eq!(
+            names("macvlan, storage@data0,infra/media"),
+            [pair("data0", "storage"), pair("net3", "m4/m6")]
+        );
+        assert!(names("").is_empty());
+        let json = r#"[{"name": "media", "namespace": "infra", "ips": ["10.9.0.7/24", "fd00:9::7/64"],
+                        "mac": "02:00:00:00:00:01", "default-route": ["10.9.0.1"], "cni-args": {}}]"#;
+        let all = read(&cluster, &[(annotation::MULTUS_NETWORKS, json)]).unwrap();
+        assert_eq!(all[0].addresses, ["10.9.0.7/fd00:9::7"]);
+        assert!(all[0].default_route && all[0].name == "net1" && all[0].macs == ["02:00:00:00:00:01"]);
+        let own = (annotation::INTERFACES, r#"[{"name": "a", "network": "b"}]"#);
+        let both = read(&cluster, &[own, (annotation::MULTUS_NETWORKS, "storage")]).unwrap();
+        assert_eq!(both.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn faults_name_the_annotation_of_multus() {
+        for (text, fault) in [
+            ("storage,nowhere", "networks][1]: there is no NetworkAttachmentDefinition web/nowhere"),
+            ("[{", "k8s.v1.cni.cncf.io/networks]: EOF"),
+            ("storage@a,infra/media@a", "cncf.io/networks][1].name: `a` is listed twice"),
+        ] {
+            let faults = read(&cluster(), &[(annotation::MULTUS_NETWORKS, text)]).unwrap_err();
+            assert!(faults[0].to_string().contains(fault), "{}", faults[0]);
+        }
+        // Without the kind, or before its list, nothing is known.
+        let unknown = read(&Cluster::default(), &[(annotation::MULTUS_NETWORKS, "nowhere")]);
+        assert_eq!(unknown, Ok(Vec::new()));
+    }
+}
