@@ -15,10 +15,10 @@ use crate::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP, OWN_VERSION};
 use crate::resources::{
     self, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, IPInstanceStatus, Network,
     NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus, NodeServices, NodeServicesSpec,
-    NodeServicesStatus, RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec,
-    ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceAdvertisement, ServiceAdvertisementSpec,
-    ServiceAdvertisementStatus, ServicePool, ServicePoolSpec, ServicePoolStatus, Subnet, SubnetSpec,
-    SubnetStatus,
+    NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus, RemoteStatus, RemoteSubnet, RemoteSubnetSpec,
+    RemoteVtep, RemoteVtepSpec, ServiceAddress, ServiceAddressSpec, ServiceAddressStatus,
+    ServiceAdvertisement, ServiceAdvertisementSpec, ServiceAdvertisementStatus, ServicePool, ServicePoolSpec,
+    ServicePoolStatus, Subnet, SubnetSpec, SubnetStatus,
 };
 
 /// The properties of a kind. The implementor is the spec.
@@ -81,6 +81,14 @@ impl Kind for NodeInfoSpec {
     fn missing() -> Option<Self> {
         Some(NodeInfoSpec::default())
     }
+}
+
+impl Kind for RemoteClusterSpec {
+    type Status = RemoteClusterStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "RemoteCluster";
+    const PLURAL: &'static str = "remoteclusters";
+    const GROUP: &'static str = MULTICLUSTER_GROUP;
 }
 
 impl Kind for RemoteSubnetSpec {

@@ -30,6 +30,7 @@ mod network;
 mod node_services;
 mod nodeinfo;
 mod remote;
+mod remote_cluster;
 mod retention;
 mod selector;
 mod service_address;
@@ -58,6 +59,7 @@ pub use node_services::{
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
 pub use remote::{RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec};
+pub use remote_cluster::{RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus};
 pub use retention::Retention;
 pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};
