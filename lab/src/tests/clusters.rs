@@ -7,7 +7,7 @@ use super::bed::{Bed, PATIENCE, lab};
 use super::matrix::{Party, full_size, matrix};
 use super::{Context, Test, Verdict, passed};
 use crate::pinger::unreachable;
-use crate::shell::{Seen, wait_for};
+use crate::shell::{Seen, cmd, run, wait_for};
 use crate::{client, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
@@ -135,7 +135,8 @@ fn leave(bed: &Bed<'_>, pods: &[Party]) -> Result<()> {
     if let (Some(own), Some(other), Some(near)) = (find("overlay1"), find("overlay3"), find("overlay2")) {
         let without = unreachable(vec![own.flow(near.address(true)?)], PATIENCE)?;
         ensure!(without.is_empty(), "a pod of the own cluster: {without:?}");
-        let said = own.ns.sh(&format!("ping -n -c 2 -W 1 {} || [ $? -lt 3 ]", other.address(true)?))?;
+        let ping = format!("ping -n -c 2 -W 1 {} 2>&1 || [ $? -lt 3 ]", other.address(true)?);
+        let said = run(cmd("ip", ["netns", "exec", own.ns.name()]).args(["sh", "-c", &ping]))?;
         ensure!(said.contains(" 0 received"), "a pod of the cluster that left answers: {said}");
     }
     Ok(())
