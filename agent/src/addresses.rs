@@ -39,6 +39,8 @@ pub struct AddressChoice {
     pub interface: InterfaceSettings,
     /// The names of the interfaces that are attached with this one.
     pub others: Vec<String>,
+    /// Whether the pod has further interfaces.
+    pub several: bool,
 }
 
 impl Addresses {
@@ -68,18 +70,21 @@ impl Addresses {
                     extra_prefixes,
                     interface: InterfaceSettings::default(),
                     others: Vec::new(),
+                    several: false,
                 })
             }
             Addresses::Cluster(cluster) => {
                 let given = cluster.addresses_of(pod, &key.ifname, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others } = given;
+                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others, several } =
+                    given;
                 Ok(AddressChoice {
                     wanted: AddressSource::Assigned { network, addresses },
                     mac,
                     extra_prefixes,
                     interface: interface.unwrap_or_default(),
                     others,
+                    several,
                 })
             }
         }

@@ -49,7 +49,7 @@ use trunkline_datapath::naming::host_ifname;
 
 use crate::addresses::Addresses;
 use crate::change_notifier::ChangeNotifier;
-use crate::config::Config;
+use crate::config::{Config, VlanArpSender};
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Record, Started};
@@ -124,6 +124,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let (kernel, mut kernel_events) = KernelHandle::spawn(KernelConfig {
         hold: IpFamily::ALL.into(),
         addresses: last_anycast.addresses.clone(),
+        reach: config.reached_addresses(),
     })
     .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();
@@ -183,11 +184,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         node: node.clone(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
-        vlan_interfaces: config.vlan_interfaces.clone(),
+        vlan_interfaces: config.vlan_interfaces(),
+        pods_send_arp: config.vlan_arp_sender == VlanArpSender::Pod,
+        pod_mtu: config.pod_mtu,
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),
         remote_limits: config.remote_clusters.limits(),
+        sysctls: config.sysctls(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
@@ -337,6 +341,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 ipam,
                 metrics,
                 node_peers: Arc::clone(&observer),
+                writes_instances: config.update_ip_instance_status,
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
                 services: service_inputs,
                 reported,

@@ -5,13 +5,16 @@
 //! resources of the source, and may change while the agent runs. An unknown field is an error:
 //! otherwise a misspelt setting would silently have no effect.
 
+mod links;
+mod overlay;
 mod probes;
 mod remote;
 pub mod schema;
 mod services;
+mod sysctls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,15 +23,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_api::resources::LabelSelector;
 use trunkline_bgp::bmp::StationConfig;
-use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
+pub use self::links::VlanArpSender;
+pub use self::overlay::UnknownOverlayAddresses;
 pub use self::probes::ProbeConfig;
 pub use self::remote::RemoteClustersConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
+pub use self::sysctls::SysctlsConfig;
 use crate::page::Access;
-use crate::plan::{GuardSettings, KernelLimits, ProbeSettings, Tunnels};
+use crate::plan::{GuardSettings, KernelLimits, LinkChoice, ProbeSettings, RequestedSysctls, Tunnels};
 use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
@@ -78,9 +83,20 @@ pub struct Config {
     /// reflectors of one cluster have the same ID. Default: the BGP identifier.
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<Ipv4Addr>,
-    /// Names of links that may carry the VLANs of VLAN networks: the first existing link is used.
-    /// Empty: the link of the default route.
+    /// Links that may carry the VLANs of VLAN networks: the first existing link is used. An entry is
+    /// a name, a regular expression such as `/^eth[0-9]+$/` (the first matching link by interface
+    /// index), or `can-reach=ADDRESS` (the link of the kernel's route to this address). Empty: the
+    /// link of the default route.
     pub vlan_interfaces: Vec<String>,
+    /// The sender of this node's ARP requests on VLAN devices. Some gateways do not answer a sender
+    /// outside of their subnet: they need `pod`.
+    #[serde(rename = "vlanARPSender")]
+    pub vlan_arp_sender: VlanArpSender,
+    /// The largest MTU of new pods, in octets. It only lowers the MTU that follows from the links.
+    /// Default: the MTU of the links to the peers or of the link with the VLANs, or the tunnel's.
+    #[serde(rename = "podMTU")]
+    #[schemars(range(min = 1280, max = 65535))]
+    pub pod_mtu: Option<u16>,
     /// Maximum time for which the first route selection after a restart of the agent waits for the
     /// peers' End-of-RIB, in seconds (RFC 4724 §4.1).
     #[schemars(range(min = 1, max = 3600))]
@@ -93,8 +109,8 @@ pub struct Config {
     #[serde(rename = "serviceCIDRs")]
     #[schemars(with = "BTreeSet<Prefix>")]
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Links of the tunnels of mode VXLAN: the first existing link is used. Default: the link of
-    /// the default route.
+    /// Links of the tunnels of mode VXLAN: the first existing link is used. The entries are those of
+    /// `vlanInterfaces`. Default: the link of the default route.
     pub vxlan_interfaces: Vec<String>,
     /// Prefixes for this node's VTEP. The VTEP is the first address of the tunnels' link in one of
     /// these prefixes, unless the NodeInfo contains a VTEP.
@@ -104,12 +120,24 @@ pub struct Config {
     /// UDP port of the tunnels, equal on every node.
     #[schemars(range(min = 1))]
     pub vxlan_port: u16,
+    /// Prefixes of this node's addresses on other links than the tunnels'. With `source: kube`, the
+    /// NodeInfo contains the addresses in these prefixes that the Node has too
+    /// (`vtepInfo.localIPs`): overlay pods reach them through the tunnel, with their own addresses
+    /// as source. `0.0.0.0/0` and `::/0` are all addresses of the Node. Default: only addresses of
+    /// the tunnels' link.
+    #[serde(rename = "vtepLocalAddressCIDRs")]
+    #[schemars(with = "Vec<Prefix>")]
+    pub vtep_local_address_cidrs: Vec<IpNet>,
+    /// What happens to packets to an address of an overlay Subnet that no pod has.
+    pub unknown_overlay_addresses: UnknownOverlayAddresses,
     /// The guard against packets that pods and foreign tunnels may not send.
     pub guard: GuardConfig,
     /// Limits of the kernel that many neighbours and IPv6 routes reach.
     pub kernel_limits: KernelLimitsConfig,
     /// Prefixes that remote clusters may use.
     pub remote_clusters: RemoteClustersConfig,
+    /// Settings of the kernel that the agent writes only on request.
+    pub sysctls: SysctlsConfig,
     /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
     pub bmp: Bmp,
     /// Probes of the routers.
@@ -118,6 +146,11 @@ pub struct Config {
     pub services: ServicesConfig,
     /// Enforcement of network policies.
     pub network_policies: NetworkPoliciesConfig,
+    /// With `source: kube`: the agent writes the node, the sandbox and the pod into the status of
+    /// each attached pod's IPInstances. False saves one request for each address. If two IPInstances
+    /// have one address, the controller then knows its user only from the kubelet's report.
+    #[serde(rename = "updateIPInstanceStatus")]
+    pub update_ip_instance_status: bool,
     /// The readiness of pods.
     pub readiness: Readiness,
     /// The drain of this node.
@@ -248,7 +281,7 @@ pub struct VlanCheck {
 
 impl Default for Config {
     fn default() -> Self {
-        let Tunnels { interfaces, vteps, port } = Tunnels::default();
+        let Tunnels { vteps, port, local_addresses, .. } = Tunnels::default();
         Config {
             node_name: None,
             node_labels: BTreeMap::new(),
@@ -267,19 +300,25 @@ impl Default for Config {
             router_id: None,
             cluster_id: None,
             vlan_interfaces: Vec::new(),
+            vlan_arp_sender: VlanArpSender::default(),
+            pod_mtu: None,
             selection_deferral_seconds: 120,
             max_paths: 16,
             service_cidrs: BTreeSet::new(),
-            vxlan_interfaces: interfaces,
+            vxlan_interfaces: Vec::new(),
             vtep_address_cidrs: vteps,
             vxlan_port: port,
+            vtep_local_address_cidrs: local_addresses,
+            unknown_overlay_addresses: UnknownOverlayAddresses::default(),
             guard: GuardConfig::default(),
             kernel_limits: KernelLimitsConfig::default(),
             remote_clusters: RemoteClustersConfig::default(),
+            sysctls: SysctlsConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
             services: ServicesConfig::default(),
             network_policies: NetworkPoliciesConfig::default(),
+            update_ip_instance_status: true,
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
@@ -399,6 +438,7 @@ impl Config {
                 "is empty: write a prefix of the nodes' addresses, or leave the field out".to_owned(),
             ));
         }
+        overlay::check_prefixes("vtepLocalAddressCIDRs", &self.vtep_local_address_cidrs)?;
         within("bmp.statsSeconds", self.bmp.stats_seconds, 0, 3600)?;
         for (index, station) in self.bmp.stations.iter().enumerate() {
             if station.port() == 0 || station.ip().is_unspecified() {
@@ -462,11 +502,10 @@ impl Config {
                     .to_owned(),
             ));
         }
-        for (index, name) in self.vlan_interfaces.iter().enumerate() {
-            name.parse::<InterfaceName>().map_err(|error| ("vlanInterfaces", error.to_string()))?;
-            if self.vlan_interfaces[..index].contains(name) {
-                return Err(("vlanInterfaces", format!("{name} is listed twice: remove one")));
-            }
+        links::check("vlanInterfaces", &self.vlan_interfaces)?;
+        links::check("vxlanInterfaces", &self.vxlan_interfaces)?;
+        if let Some(mtu) = self.pod_mtu {
+            within("podMTU", mtu, 1280, u16::MAX)?;
         }
         if self.source == SourceKind::Kube && !self.node_labels.is_empty() {
             return Err((
@@ -535,6 +574,11 @@ impl Config {
         KernelLimits { neighbours, ipv6_routes }
     }
 
+    /// The planner's sysctls.
+    pub fn sysctls(&self) -> RequestedSysctls {
+        self.sysctls.requested()
+    }
+
     /// The planner's settings of probes.
     pub fn probe_plan(&self) -> ProbeSettings {
         ProbeSettings { enabled: self.probes.enabled, targets: self.probes.targets.clone() }
@@ -566,12 +610,29 @@ impl Config {
         (proxy.kind == ServiceProxyKind::Auto).then_some(proxy.health_address)
     }
 
+    /// The links that may carry VLANs.
+    pub fn vlan_interfaces(&self) -> Vec<LinkChoice> {
+        links::choices(&self.vlan_interfaces)
+    }
+
+    /// The addresses whose links the agent needs to know.
+    pub fn reached_addresses(&self) -> BTreeSet<IpAddr> {
+        let choices = [self.vlan_interfaces(), links::choices(&self.vxlan_interfaces)].concat();
+        let address = |choice: &LinkChoice| match choice {
+            LinkChoice::Reaches(address) => Some(*address),
+            LinkChoice::Name(_) | LinkChoice::Pattern(_) => None,
+        };
+        choices.iter().filter_map(address).collect()
+    }
+
     /// The planner's settings of tunnels.
     pub fn tunnels(&self) -> Tunnels {
         Tunnels {
-            interfaces: self.vxlan_interfaces.clone(),
+            interfaces: links::choices(&self.vxlan_interfaces),
             vteps: self.vtep_address_cidrs.clone(),
             port: self.vxlan_port,
+            rejects_unknown: self.unknown_overlay_addresses == UnknownOverlayAddresses::Reject,
+            local_addresses: self.vtep_local_address_cidrs.clone(),
         }
     }
 
@@ -742,6 +803,18 @@ mod tests {
                 "telemetry.otlp.headers",
                 "name of a variable",
             ),
+            ("vtepLocalAddressCIDRs: [10.9.0.1/16]", "vtepLocalAddressCIDRs", "write 10.9.0.0/16"),
+            ("vtepLocalAddressCIDRs: [10.9.0.0/16, 10.9.0.0/16]", "vtepLocalAddressCIDRs", "remove one"),
+            ("vlanARPSender: gateway", "gateway", "agent.yaml"),
+            ("podMTU: 1279", "podMTU", "write 1280 to 65535"),
+            ("vlanInterfaces: ['/eth[/']", "vlanInterfaces", "unclosed character class: write one such as"),
+            ("vlanInterfaces: [/eth0]", "vlanInterfaces", "between two slashes"),
+            ("vxlanInterfaces: ['//']", "vxlanInterfaces", "between two slashes"),
+            ("vxlanInterfaces: [a-name-that-is-too-long]", "vxlanInterfaces", "can-reach=ADDRESS"),
+            ("vxlanInterfaces: [eth0, eth0]", "vxlanInterfaces", "remove one"),
+            ("vxlanInterfaces: [can-reach=tor1]", "vxlanInterfaces", "can-reach=10.0.0.1"),
+            ("unknownOverlayAddresses: refuse", "refuse", "agent.yaml"),
+            ("sysctls: {arpFilter: true}", "arpFilter", "agent.yaml"),
             ("log: {level: 'trunkline=loud'}", "log.level", "write error"),
             ("log: {format: xml}", "xml", "agent.yaml"),
         ] {

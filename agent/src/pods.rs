@@ -235,7 +235,7 @@ impl Pods {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", started, took, wanted.as_ref().err());
-        let AddressChoice { wanted, mac, extra_prefixes, interface, others } = wanted?;
+        let AddressChoice { wanted, mac, extra_prefixes, interface, others, several } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name.clone(),
@@ -248,6 +248,7 @@ impl Pods {
             pod,
             attached_with: attached_with.map(str::to_owned),
             interface,
+            several,
         };
         let outcome = match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
@@ -723,6 +724,7 @@ pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
         bandwidth: record.bandwidth,
         attachment: parameters.attachment,
         destinations: parameters.destinations.into_iter().chain(record.routes.iter().copied()).collect(),
+        several: record.several,
     }
 }
 

@@ -147,6 +147,7 @@ mod tests {
             netns: String::new(),
             pod: PodName::default(),
             attached_with: None,
+            several: false,
             default_route: false,
             routes: Default::default(),
         }

@@ -122,6 +122,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 bandwidth: Bandwidth::default(),
                 attachment: Attachment::Veth,
                 destinations: Vec::new(),
+                several: false,
             };
             let made = workers.attach(netns.try_clone().unwrap(), spec, |_| ());
             let device = runtime.block_on(made).unwrap();
@@ -258,6 +259,53 @@ fn a_router_pod_sends_from_its_extra_prefixes_only() {
             eventually("the changes by others are reverted", || pod.reverse_path() == back);
         }
         assert!(scene.arrives(&scene.router, "10.9.1.1"));
+    });
+}
+
+#[test]
+fn only_translated_packets_reach_the_loopback_addresses() {
+    isolated("only_translated_packets_reach_the_loopback_addresses", |runtime| {
+        let scene = scene(runtime);
+        let pod = &scene.plain;
+        let socket = UdpSocket::bind(("127.0.0.1", 4_445)).unwrap();
+        nft(&["add table ip test; add chain ip test pre { type nat hook prerouting priority -100; }; \
+             add rule ip test pre ip daddr 192.0.2.99 udp dport 53 dnat to 127.0.0.1:4445"]);
+        // A privileged pod can send to a loopback address of the node.
+        inside(&pod.netns, || {
+            ip("route del local 127.0.0.0/8 dev lo table local");
+            ip("route del local 127.0.0.1 dev lo table local");
+            ip("route add 127.0.0.1 via 169.254.1.1 dev eth0 onlink");
+        });
+        let arrives = |to: (&str, u16)| {
+            inside(&pod.netns, || {
+                let socket = UdpSocket::bind((pod.own[0], 0)).unwrap();
+                socket.send_to(b"x", to).unwrap();
+            });
+            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            socket.recv(&mut [0; 8]).is_ok()
+        };
+        let (translated, direct) = (("192.0.2.99", 53), ("127.0.0.1", 4_445));
+        let localnet = || {
+            let path = format!("/proc/sys/net/ipv4/conf/{}/route_localnet", pod.pod.host_ifname);
+            std::fs::read_to_string(path).unwrap().trim().to_owned()
+        };
+        let set = |route_localnet: bool, closes_loopback: bool| {
+            let plan = kernel_plan();
+            let guard = GuardPlan { closes_loopback, ..plan.guard.clone() };
+            let plan = KernelPlan { route_localnet, guard, ..plan };
+            assert_eq!(runtime.block_on(scene.kernel.set_plan(plan)).unwrap().faults, [""; 0]);
+        };
+        assert_eq!((localnet().as_str(), arrives(translated), arrives(direct)), ("0", false, false));
+        set(true, true);
+        assert_eq!((localnet().as_str(), arrives(translated), arrives(direct)), ("1", true, false));
+        set(true, false);
+        assert!(arrives(direct), "the rule of the guard drops the packets of the pod");
+        // A pod that is added later has the setting too.
+        std::fs::write(format!("/proc/sys/net/ipv4/conf/{}/route_localnet", pod.pod.host_ifname), "0")
+            .unwrap();
+        runtime.block_on(scene.kernel.remove_pod(&pod.pod.host_ifname)).unwrap();
+        scene.add(runtime, pod.plan(&[], &[]));
+        assert_eq!(localnet(), "1");
     });
 }
 

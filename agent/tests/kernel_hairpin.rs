@@ -10,7 +10,7 @@ use std::process::Command;
 
 use namespace::{inside, ip, isolated, namespace, ping};
 use serde_json::json;
-use trunkline_agent::plan::{Host, Intent, NodeIdentity, Plan, Pod, plan, plan_pod};
+use trunkline_agent::plan::{Host, Intent, LinkChoice, NodeIdentity, Plan, Pod, plan, plan_pod};
 use trunkline_api::bandwidth::Bandwidth;
 use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_datapath::attach::device::DeviceSpec;
@@ -35,7 +35,7 @@ fn intent(hairpin: bool) -> Intent {
         node: NodeIdentity { name: "node1".to_owned(), labels: [("rack".to_owned(), "1".to_owned())].into() },
         networks: vec![network],
         subnets: vec![subnet("4", "10.10.0.0/24", "10.10.0.1"), subnet("6", "fd10::/112", "fd10::1")],
-        vlan_interfaces: vec!["up0".to_owned()],
+        vlan_interfaces: vec![LinkChoice::Name("up0".to_owned())],
         ..Intent::default()
     }
 }
@@ -54,6 +54,7 @@ fn attach(
         mtu: None,
         bandwidth: Bandwidth::default(),
         destinations: Vec::new(),
+        several: false,
         attachment: Attachment::Veth,
     };
     runtime.block_on(async {

@@ -5,7 +5,8 @@
 #[path = "../../datapath/tests/namespace/mod.rs"]
 mod namespace;
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -22,7 +23,9 @@ use trunkline_datapath::attach::workers::DeviceWorkers;
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_datapath::naming::host_ifname;
-use trunkline_datapath::plan::{Attachment, KernelPlan, NatRules, PodPlan, Rule, Sysctl};
+use trunkline_datapath::plan::{
+    Attachment, KernelPlan, NatRules, PodPlan, RouteKey, RouteTarget, Rule, Sysctl,
+};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
     DeviceSpec {
@@ -34,6 +37,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
         bandwidth: Bandwidth::default(),
         attachment: Attachment::Veth,
         destinations: Vec::new(),
+        several: false,
     }
 }
 
@@ -148,6 +152,38 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
 /// A translated Service's backend would reply directly to a slave, so the request uses an address
 /// of the host as source. The backend here has no route to the pod's subnet, so it can reply only
 /// to the host.
+#[test]
+fn packets_to_an_unreachable_route_are_rejected() {
+    isolated("packets_to_an_unreachable_route_are_rejected", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        attach(runtime, &node, &netns, &spec("pod", &["10.1.0.4", "2001:db8::4"]));
+        // The error for the first SYN can arrive while connect() still has the socket: the error for
+        // the second one, a second later, ends the attempt.
+        let connect = |address: &str, limit: Duration| {
+            let address = SocketAddr::new(address.parse().unwrap(), 80);
+            inside(&netns, || TcpStream::connect_timeout(&address, limit).unwrap_err())
+        };
+        for (target, is_rejected) in [(RouteTarget::Blackhole, false), (RouteTarget::Unreachable, true)] {
+            let mut plan = base();
+            for (family, prefix) in [(IpFamily::V4, "10.200.0.0/16"), (IpFamily::V6, "2001:db8:200::/64")] {
+                plan.rules.insert(Rule::always(family, 1010, 40_000));
+                let key = RouteKey { table: 40_000, prefix: prefix.parse().unwrap() };
+                plan.routes.insert(key, target.clone());
+            }
+            assert_eq!(runtime.block_on(node.kernel.set_plan(plan)).unwrap().faults, [""; 0]);
+            assert_eq!(runtime.block_on(node.kernel.resync()).unwrap(), 0, "the kernel has {target:?}");
+            for address in ["10.200.9.9", "2001:db8:200::9"] {
+                let limit = Duration::from_millis(if is_rejected { 5_000 } else { 300 });
+                let error = connect(address, limit);
+                let unreachable = [ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+                assert_eq!(unreachable.contains(&error.kind()), is_rejected, "{address}: {error}");
+                assert_eq!(error.kind() == ErrorKind::TimedOut, !is_rejected, "{address}: {error}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_translated_service_is_reached_from_the_host() {
     isolated("a_translated_service_is_reached_from_the_host", |runtime| {
@@ -420,6 +456,34 @@ fn bandwidth_limits_are_set_checked_and_removed_with_the_pair() {
 }
 
 #[test]
+fn the_first_of_several_interfaces_sends_from_its_own_address() {
+    isolated("the_first_of_several_interfaces_sends_from_its_own_address", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let first = DeviceSpec { several: true, ..spec("c", &["10.1.0.4"]) };
+        let second = DeviceSpec {
+            ifname: "net1".to_owned(),
+            addresses: vec!["10.2.0.4".parse().unwrap()],
+            destinations: vec!["10.2.0.0/16".parse().unwrap()],
+            ..first.clone()
+        };
+        let way = |to: &str| inside(&netns, || ip(&format!("route get {to}")));
+        for _ in 0..2 {
+            attach(runtime, &node, &netns, &first);
+            attach(runtime, &node, &netns, &second);
+            // A new connection to the second network uses the second interface, and an answer from the
+            // first address the first one.
+            assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
+            assert!(way("10.2.0.9 from 10.1.0.4").contains("dev eth0"), "{}", way("10.2.0.9 from 10.1.0.4"));
+            assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
+            assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"));
+            check(runtime, &node, &netns, &first).unwrap();
+            check(runtime, &node, &netns, &second).unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_second_interface_does_not_change_the_first() {
     isolated("a_second_interface_does_not_change_the_first", |runtime| {
         let node = node(runtime);
@@ -429,6 +493,7 @@ fn a_second_interface_does_not_change_the_first() {
             ifname: "net1".to_owned(),
             addresses: vec!["10.2.0.4".parse().unwrap(), "2001:db8:2::4".parse().unwrap()],
             destinations: vec!["10.2.0.0/16".parse().unwrap(), "2001:db8:2::/64".parse().unwrap()],
+            several: false,
             ..first.clone()
         };
         attach(runtime, &node, &netns, &first);

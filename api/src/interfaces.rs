@@ -58,6 +58,40 @@ pub struct Interface {
     /// Destinations that the pod reaches through this interface, besides the Subnets of its Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<String>,
+    /// Whether Multus attaches it, and not the ADD of `eth0`.
+    #[serde(skip)]
+    pub by_multus: bool,
+}
+
+/// Follows the name of an interface that Multus attaches, in the list of [`InterfaceName`]s.
+const BY_MULTUS: &str = "/multus";
+
+/// An entry of the annotation `trunkline.io/other-interfaces`: `net1`, or `net1/multus` if Multus
+/// attaches the interface. Multus refuses an interface that exists already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceName {
+    /// The name.
+    pub name: String,
+    /// Whether Multus attaches it.
+    pub by_multus: bool,
+}
+
+impl InterfaceName {
+    /// Reads a list.
+    pub fn read_list(text: &str) -> Vec<InterfaceName> {
+        let entry = |text: &str| match text.strip_suffix(BY_MULTUS) {
+            Some(name) => InterfaceName { name: name.to_owned(), by_multus: true },
+            None => InterfaceName { name: text.to_owned(), by_multus: false },
+        };
+        text.split(',').filter(|text| !text.is_empty()).map(entry).collect()
+    }
+
+    /// Writes a list.
+    pub fn write_list(names: &[InterfaceName]) -> String {
+        let entry =
+            |name: &InterfaceName| format!("{}{}", name.name, if name.by_multus { BY_MULTUS } else { "" });
+        names.iter().map(entry).collect::<Vec<_>>().join(",")
+    }
 }
 
 /// The settings of an interface that its IPInstances record.
@@ -82,6 +116,11 @@ impl Interface {
             default_route: self.default_route,
             routes: self.routes.iter().filter_map(|route| route.parse().ok()).collect(),
         }
+    }
+
+    /// Its entry in the list of interfaces.
+    pub fn listed_name(&self) -> InterfaceName {
+        InterfaceName { name: self.name.clone(), by_multus: self.by_multus }
     }
 
     /// The annotations of a pod that requests the same addresses for its first interface, based on
@@ -254,6 +293,17 @@ mod tests {
         assert_eq!(annotations, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
         assert_eq!(parse("").unwrap(), []);
         assert_eq!(read("p", &BTreeMap::new()).unwrap(), []);
+    }
+
+    #[test]
+    fn names_say_who_attaches_them() {
+        let names = InterfaceName::read_list("net1,data0/multus");
+        assert_eq!(
+            names.iter().map(|one| (one.name.as_str(), one.by_multus)).collect::<Vec<_>>(),
+            [("net1", false), ("data0", true)]
+        );
+        assert_eq!(InterfaceName::write_list(&names), "net1,data0/multus");
+        assert!(InterfaceName::read_list("").is_empty());
     }
 
     #[test]

@@ -7,6 +7,10 @@
 //! Removal uses the opposite order. Both commands can be repeated: a correct file is not changed,
 //! so a restart of the pod does not make the runtime read its configuration again.
 //!
+//! The reference plugins [`LOOPBACK`] and [`PORTMAP`] are copied if the node has none. An existing
+//! file with one of these names is never changed or removed: it belongs to the node, and other
+//! networks may use it.
+//!
 //! Other files in the folder are not changed, including the configuration of another network. The
 //! runtime uses the first name in alphabetical order. If another name precedes Trunkline's, the
 //! command reports it, because nothing else would show why the plugin is not run.
@@ -24,6 +28,13 @@ pub(crate) const PLUGIN: &str = "trunkline-cni";
 
 /// The reference plugin for hostPorts.
 pub(crate) const PORTMAP: &str = "portmap";
+
+/// The reference plugin that sets the link `lo` of a pod up. Runtimes such as containerd run it for
+/// each pod, without a configuration.
+pub(crate) const LOOPBACK: &str = "loopback";
+
+/// The folder of the reference plugins in the image, and in Debian's package.
+const REFERENCE_PLUGINS: &str = "/usr/lib/cni";
 
 /// The default configuration list.
 const CONFLIST: &str = r#"{
@@ -62,6 +73,10 @@ pub struct Install {
     /// The plugin's program; by default the one in this program's folder.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
+    /// Folder of the reference plugins `loopback` and `portmap`: they are copied if the runtime's
+    /// folder has no file of this name.
+    #[arg(long, value_name = "FOLDER", default_value = REFERENCE_PLUGINS)]
+    pub reference_plugins: PathBuf,
     /// Configuration list instead of the default one; docs/cni.md describes its keys.
     #[arg(long, value_name = "FILE")]
     pub conflist: Option<PathBuf>,
@@ -89,6 +104,9 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
     let program =
         fs::read(&plugin).with_context(|| format!("{}: name the plugin with --plugin", plugin.display()))?;
     ensure!(program.starts_with(b"\x7fELF"), "{} is not a program for Linux", plugin.display());
+    for name in [LOOPBACK, PORTMAP] {
+        copy_if_missing(&install.reference_plugins, &place.bin_dir, name)?;
+    }
     let text = match &install.conflist {
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
         None => usual(place),
@@ -116,6 +134,30 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Copies a reference plugin into the runtime's folder, if that folder has no file of this name.
+fn copy_if_missing(source: &Path, bin_dir: &Path, name: &str) -> anyhow::Result<()> {
+    let (source, path) = (source.join(name), bin_dir.join(name));
+    if path.symlink_metadata().is_ok() {
+        println!("{} exists: unchanged", path.display());
+        return Ok(());
+    }
+    let program = match fs::read(&source) {
+        Ok(program) => program,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!(
+                "{} does not exist, and {} neither: install the reference plugins (containernetworking-plugins) and run this again",
+                path.display(),
+                source.display()
+            );
+            return Ok(());
+        }
+        Err(error) => return Err(error).with_context(|| source.display().to_string()),
+    };
+    put(&path, &program, 0o755).with_context(|| path.display().to_string())?;
+    println!("{} written", path.display());
+    Ok(())
+}
+
 /// The default configuration: with `portmap` if the node has that plugin.
 fn usual(place: &InstallPaths) -> String {
     const END: &str = "\n    }\n  ]";
@@ -126,7 +168,7 @@ fn usual(place: &InstallPaths) -> String {
         return CONFLIST.replace(END, WITH_PORTMAP);
     }
     println!(
-        "{} does not exist: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
+        "{} cannot be run: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
         portmap.display()
     );
     CONFLIST.to_owned()
@@ -249,7 +291,8 @@ mod tests {
             conf_dir: folder.path().join("net.d"),
             conf_name: "05-trunkline.conflist".to_owned(),
         };
-        let it = Install { place, plugin: Some(plugin), conflist: None };
+        let reference_plugins = folder.path().join("reference");
+        let it = Install { place, plugin: Some(plugin), reference_plugins, conflist: None };
         (folder, it)
     }
 
@@ -309,6 +352,33 @@ mod tests {
         assert_eq!(types(), [PLUGIN, PORTMAP]);
         fs::remove_file(&portmap).unwrap();
         assert_eq!(types(), [PLUGIN]);
+    }
+
+    #[test]
+    fn missing_reference_plugins_are_copied_and_others_stay() {
+        let (_folder, it) = node();
+        let (bin, reference) = (&it.place.bin_dir, &it.reference_plugins);
+        for folder in [bin, reference] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        for name in [LOOPBACK, PORTMAP, "bridge"] {
+            fs::write(reference.join(name), "of the image").unwrap();
+        }
+        fs::write(bin.join(LOOPBACK), "of the node").unwrap();
+        install(&it).unwrap();
+        assert_eq!(fs::read_to_string(bin.join(LOOPBACK)).unwrap(), "of the node");
+        assert_eq!(fs::read_to_string(bin.join(PORTMAP)).unwrap(), "of the image");
+        assert_eq!(fs::metadata(bin.join(PORTMAP)).unwrap().mode() & 0o777, 0o755);
+        assert_eq!(names(bin), [LOOPBACK, PORTMAP, PLUGIN]);
+        let list = || fs::read_to_string(it.place.conf_dir.join(&it.place.conf_name)).unwrap();
+        assert!(list().contains(PORTMAP), "the copied plugin is in the list");
+
+        // Another version in the image replaces nothing, and a removal leaves both.
+        fs::write(reference.join(PORTMAP), "of the next image").unwrap();
+        install(&it).unwrap();
+        assert_eq!(fs::read_to_string(bin.join(PORTMAP)).unwrap(), "of the image");
+        uninstall(&it.place).unwrap();
+        assert_eq!(names(bin), [LOOPBACK, PORTMAP]);
     }
 
     #[test]

@@ -40,6 +40,10 @@ fn attaching(container_id: &str, address: &str) -> Record {
         labels: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
+        attached_with: None,
+        several: false,
+        default_route: false,
+        routes: Default::default(),
     }
 }
 

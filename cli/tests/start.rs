@@ -370,10 +370,13 @@ async fn reconcile_with(
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
         vlan_interfaces: Vec::new(),
+        pods_send_arp: false,
+        pod_mtu: None,
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),
         remote_limits: RemoteLimits::default(),
+        sysctls: config.sysctls(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {

@@ -178,13 +178,16 @@ pub fn interfaces(
     // One check for both sources.
     let list = serde_json::to_string(&found).unwrap_or_default();
     let list = BTreeMap::from([(annotation::INTERFACES.to_owned(), list)]);
-    interfaces::read(&pod.name, &list).map_err(|faults| {
+    let checked = interfaces::read(&pod.name, &list);
+    let mut found = checked.map_err(|faults| {
         let of_multus = |at: Fault| Fault {
             field: at.field.replace(&annotation_field(annotation::INTERFACES), &field),
             ..at
         };
-        faults.into_iter().map(of_multus).collect()
-    })
+        faults.into_iter().map(of_multus).collect::<Vec<_>>()
+    })?;
+    found.iter_mut().for_each(|interface| interface.by_multus = true);
+    Ok(found)
 }
 
 fn without_length(address: &str) -> &str {
@@ -243,10 +246,16 @@ mod tests {
                         "mac": "02:00:00:00:00:01", "default-route": ["10.9.0.1"], "cni-args": {}}]"#;
         let all = read(&cluster, &[(annotation::MULTUS_NETWORKS, json)]).unwrap();
         assert_eq!(all[0].addresses, ["10.9.0.7/fd00:9::7"]);
-        assert!(all[0].default_route && all[0].name == "net1" && all[0].macs == ["02:00:00:00:00:01"]);
+        assert!(
+            all[0].by_multus
+                && all[0].default_route
+                && all[0].name == "net1"
+                && all[0].macs == ["02:00:00:00:00:01"]
+        );
         let own = (annotation::INTERFACES, r#"[{"name": "a", "network": "b"}]"#);
         let both = read(&cluster, &[own, (annotation::MULTUS_NETWORKS, "storage")]).unwrap();
         assert_eq!(both.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["a"]);
+        assert!(!both[0].by_multus);
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl Node {
                 by_host: by_host.map(|prefix| prefix.parse().unwrap()).into(),
             }),
             destinations: Vec::new(),
+            several: false,
         }
     }
 

@@ -219,6 +219,38 @@ fn default_link_is_kept_until_another_link_has_the_route() {
     });
 }
 
+#[test]
+fn the_link_of_an_address_follows_its_route() {
+    isolated("the_link_of_an_address_follows_its_route", |runtime| {
+        let eth0 = parent();
+        ip("link add eth1 type veth peer name far1");
+        ip("link set eth1 up");
+        let [near, far]: [IpAddr; 2] = ["198.51.100.7", "203.0.113.7"].map(|text| text.parse().unwrap());
+        let reach = [near, far].into();
+        let (kernel, mut events) =
+            KernelHandle::spawn(KernelConfig { reach, ..KernelConfig::default() }).unwrap();
+        let reached = || host(runtime, &kernel).reached;
+        assert!(reached().is_empty());
+        ip("route add 198.51.100.0/24 dev eth0");
+        eventually("the route", || reached() == [(near, eth0)].into());
+        while runtime
+            .block_on(async {
+                tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
+            })
+            .is_ok()
+        {}
+        ip("route add 198.51.100.7 dev eth1");
+        assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
+        let now = reached();
+        assert!(now.len() == 1 && now[&near] != eth0, "{now:?}");
+        ip("route del 198.51.100.7 dev eth1");
+        assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
+        assert_eq!(reached(), [(near, eth0)].into());
+        ip("route del 198.51.100.0/24 dev eth0");
+        assert_eq!(reached(), [(near, eth0)].into(), "the last link stays");
+    });
+}
+
 /// Such a device is like the device of an overlay: the reply to a received packet may leave by
 /// another link.
 #[test]

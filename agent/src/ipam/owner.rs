@@ -103,6 +103,8 @@ pub struct Reservation {
     pub attached_with: Option<String>,
     /// Settings of another interface than the pod's first.
     pub interface: InterfaceSettings,
+    /// Whether the pod has further interfaces.
+    pub several: bool,
 }
 
 /// The counts of one subnet.
@@ -413,6 +415,7 @@ impl Owner {
             pod,
             attached_with,
             interface,
+            several,
         } = reservation;
         let record = Record {
             key: key.clone(),
@@ -429,6 +432,7 @@ impl Owner {
             mtu: None,
             pod,
             attached_with,
+            several,
             default_route: interface.default_route,
             routes: interface.routes,
         };

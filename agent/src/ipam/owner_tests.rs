@@ -41,6 +41,7 @@ fn reservation(container_id: &str) -> Reservation {
         pod: PodName::default(),
         attached_with: None,
         interface: Default::default(),
+        several: false,
     }
 }
 

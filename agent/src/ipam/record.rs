@@ -104,6 +104,9 @@ pub struct Record {
     /// The interface whose ADD attached this one, and whose DEL detaches it. None: its own ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached_with: Option<String>,
+    /// Whether the pod has further interfaces of Trunkline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub several: bool,
     /// Whether the pod's default route uses this interface, although it is not the pod's first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,

@@ -33,6 +33,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         netns: String::new(),
         pod: PodName::default(),
         attached_with: None,
+        several: false,
         default_route: false,
         routes: Default::default(),
     }

@@ -21,6 +21,7 @@ pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16) -> GuardPlan {
         bgp_ports: settings.bgp_ports.iter().copied().chain([BGP_PORT]).collect(),
         vxlan_ports: VXLAN_PORTS.into_iter().chain([vxlan_port]).collect(),
         tunnel: None,
+        closes_loopback: false,
     }
 }
 

@@ -11,7 +11,7 @@ use trunkline_api::resources::{
     AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 
-use super::ServiceTags;
+use super::{LinkChoice, ServiceTags};
 use super::remote::{RemoteLimits, RemoteObjects};
 
 /// A consistent wanted state.
@@ -98,6 +98,8 @@ pub struct Intent {
     pub guard: GuardSettings,
     /// Limits of the kernel.
     pub kernel_limits: KernelLimits,
+    /// Requested sysctls.
+    pub sysctls: RequestedSysctls,
     /// Settings of probes from the node's configuration.
     pub probes: ProbeSettings,
     /// The BGP identifier, if it is configured.
@@ -106,9 +108,13 @@ pub struct Intent {
     pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs: the first existing link is used. Empty: the link of the
-    /// default route.
-    pub vlan_interfaces: Vec<String>,
+    /// Links that may carry VLANs: the first existing link is used. Empty: the link of the default
+    /// route.
+    pub vlan_interfaces: Vec<LinkChoice>,
+    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
+    pub pods_send_arp: bool,
+    /// The largest MTU of pods, in octets; none: the links' MTU.
+    pub pod_mtu: Option<u16>,
 }
 
 impl Intent {
@@ -132,18 +138,28 @@ pub struct NodeIdentity {
 pub struct Tunnels {
     /// Links for tunnels: the first existing link is used. If none is named, the link of the
     /// default route.
-    pub interfaces: Vec<String>,
+    pub interfaces: Vec<LinkChoice>,
     /// Prefixes of the node's VTEP address, unless its NodeInfo contains one.
     pub vteps: Vec<IpNet>,
     /// The UDP port, equal on every node.
     pub port: u16,
+    /// Whether packets to overlay addresses that no pod has are rejected, instead of dropped.
+    pub rejects_unknown: bool,
+    /// Prefixes of the node's addresses on other links that overlay pods reach through the tunnel.
+    pub local_addresses: Vec<IpNet>,
 }
 
 impl Default for Tunnels {
     /// The defaults of hybridnet: the default route's link, any address, port 8472.
     fn default() -> Self {
         let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
+        Tunnels {
+            interfaces: Vec::new(),
+            vteps: any.to_vec(),
+            port: 8472,
+            rejects_unknown: false,
+            local_addresses: Vec::new(),
+        }
     }
 }
 
@@ -154,6 +170,15 @@ pub struct KernelLimits {
     pub neighbours: u32,
     /// IPv6 routes and exceptions. 0: as it is.
     pub ipv6_routes: u32,
+}
+
+/// Sysctls that the node's configuration requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestedSysctls {
+    /// Packets of pods that this node translates to 127.0.0.0/8 are accepted.
+    pub route_localnet: bool,
+    /// ARP requests are answered on each link.
+    pub disable_arp_filter: bool,
 }
 
 /// Settings of the guard from the node's configuration.

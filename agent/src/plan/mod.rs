@@ -50,10 +50,13 @@ mod hairpin;
 pub mod intent;
 mod join;
 mod limits;
+mod link_choice;
 mod peers;
+mod pod_mtu;
 mod policy;
 mod probes;
 pub mod remote;
+mod requested;
 pub mod selection;
 pub mod services;
 mod tables;
@@ -65,8 +68,11 @@ mod unassigned;
 mod vlan;
 mod vxlan;
 
-pub use intent::{GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, Tunnels};
+pub use intent::{
+    GuardSettings, Intent, KernelLimits, NodeIdentity, OverlayPods, ProbeSettings, RequestedSysctls, Tunnels,
+};
 pub use join::{AttachTarget, JoinError, LinkParameters, join};
+pub use link_choice::{LinkChoice, LinkChoiceError};
 pub use selection::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use services::ServiceTags;
 pub use types::*;
@@ -106,12 +112,14 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     plan_subnets(&mut plan);
     limits::plan(intent.kernel_limits, &mut plan.kernel);
+    requested::plan(intent.sysctls, &mut plan.kernel);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
     plan.kernel.translated.pods.extend(remote.prefixes());
     unassigned::plan(&mut plan, host);
     services::plan(intent, host, &mut plan);
+    pod_mtu::plan(intent.pod_mtu, &mut plan);
     Ok(plan)
 }
 

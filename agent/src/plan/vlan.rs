@@ -25,11 +25,11 @@ use trunkline_api::resources::{Network, Subnet, ValueError};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::naming::ALIAS_PREFIX;
 use trunkline_datapath::plan::{
-    DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
+    ArpSubnet, DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
 };
 
 use super::tables::Tables;
-use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan};
+use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan, link_choice};
 
 /// The longest name of an interface (IFNAMSIZ, without the zero).
 const MAX_NAME: usize = 15;
@@ -86,6 +86,9 @@ pub(super) fn plan(
             }
             if let Some(ifindex) = device.ifindex {
                 plan_device(plan, host, subnet, &device.name, ifindex);
+                if intent.pods_send_arp {
+                    plan_arp_sender(plan, host, subnet, &device.name, ifindex);
+                }
             }
         }
     }
@@ -120,14 +123,13 @@ fn alias(network: &str) -> String {
 enum ParentError {
     #[error("no link for VLANs: the host has no default route: write vlanInterfaces into agent.yaml")]
     NoDefaultRoute,
-    #[error("no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host", .0.join(", "))]
-    NoInterface(Vec<String>),
+    #[error("no link for VLANs: none of vlanInterfaces ({0}) in agent.yaml is on this host")]
+    NoInterface(String),
 }
 
 /// The link that carries the VLANs, or the reason for its absence.
 fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> {
-    let named = |name: &String| host.kernel.links.iter().find(|link| link.name == *name);
-    if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
+    if let Some(link) = link_choice::first(&intent.vlan_interfaces, host) {
         return Ok(link);
     }
     let at = |index: u32| host.kernel.links.iter().find(|link| link.index == index);
@@ -141,7 +143,7 @@ fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, ParentError> 
     if intent.vlan_interfaces.is_empty() {
         host.kernel.default_link.and_then(at).ok_or(ParentError::NoDefaultRoute)
     } else {
-        Err(ParentError::NoInterface(intent.vlan_interfaces.clone()))
+        Err(ParentError::NoInterface(link_choice::joined(&intent.vlan_interfaces)))
     }
 }
 
@@ -173,6 +175,16 @@ fn device(vlan: u16, parent: &Result<&Link, ParentError>, host: &Host) -> Subnet
         (None, Some(link)) => down(parent).or_else(|| down(link)),
     };
     SubnetDevice { name, parent: parent.name.clone(), ifindex: there.map(|link| link.index), fault }
+}
+
+/// Lets a pod be the sender of ARP requests to the subnet, unless the device has an address of it.
+fn plan_arp_sender(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, ifindex: u32) {
+    let IpNet::V4(prefix) = subnet.prefix else { return };
+    let device = host.kernel.links.iter().find(|link| link.index == ifindex);
+    let mut addresses = device.into_iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    if !addresses.any(|address| subnet.prefix.contains(&address)) {
+        plan.kernel.arp_senders.insert(ArpSubnet { device: name.to_owned(), ifindex, prefix });
+    }
 }
 
 /// `<parent>.<id>`, if this is a valid interface name.

@@ -10,7 +10,7 @@
 //!
 //! | table | for packets from | content |
 //! |---|---|---|
-//! | 40000 | all | overlay blocks of other nodes, into the tunnel; a blackhole for the rest of an overlay subnet |
+//! | 40000 | all | overlay blocks of other nodes, into the tunnel; a blackhole, or an unreachable route, for the rest of an overlay subnet |
 //! | 40001 | overlay pods | other nodes' own addresses, into the tunnel |
 //! | T | overlay pods | blocks of underlay subnets on other nodes, into the tunnel; other underlay pods, by the routes of this node's underlay pods |
 //!
@@ -41,7 +41,7 @@ use trunkline_datapath::plan::{
 
 use super::remote::{Accepted, RemoteArea};
 use super::tables::Tables;
-use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard};
+use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard, link_choice};
 
 /// Longest name of an interface, in octets (IFNAMSIZ less the terminating zero).
 const MAX_NAME: usize = 15;
@@ -120,7 +120,7 @@ pub(super) fn plan(
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
     let Some(index) = index else { return };
     let tunnel = Tunnel { index, own };
-    route_areas(plan, &areas, table);
+    route_areas(plan, &areas, table, intent.tunnels.rejects_unknown);
     for remote in &remotes {
         tunnel.lead_to(remote, &areas, table, plan);
     }
@@ -176,8 +176,8 @@ enum EndError {
          configuration, or spec.vtepInfo into this node's NodeInfo"
     )]
     DefaultRoute,
-    #[error("vxlanInterfaces: no link of {} exists", .0.join(", "))]
-    Interfaces(Vec<String>),
+    #[error("vxlanInterfaces: no link of {0} exists")]
+    Interfaces(String),
     #[error(
         "{link} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {node}"
     )]
@@ -199,14 +199,14 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     }
     let link = preferred.ok_or_else(|| {
         let named = &intent.tunnels.interfaces;
-        if named.is_empty() { EndError::DefaultRoute } else { EndError::Interfaces(named.clone()) }
+        if named.is_empty() {
+            EndError::DefaultRoute
+        } else {
+            EndError::Interfaces(link_choice::joined(named))
+        }
     })?;
     let may = |address: &IpAddr| {
-        let is_global = match address {
-            IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
-            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
-        };
-        is_global && intent.tunnels.vteps.iter().any(|prefix| prefix.contains(address))
+        is_global(address) && intent.tunnels.vteps.iter().any(|prefix| prefix.contains(address))
     };
     // IPv4 before IPv6, as in hybridnet.
     let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
@@ -214,12 +214,32 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     // Without the API server as the source, an operator writes the NodeInfos. With the API server,
     // each node writes its own NodeInfo, so the node must add its address of the other family
     // itself.
-    let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
-    let local = match intent.overlay_pods {
-        Some(_) => std::iter::once(ip).chain(others).collect(),
-        None => vec![ip],
-    };
+    let mut local = vec![ip];
+    if intent.overlay_pods.is_some() {
+        let others = link.addresses.iter().map(IpNet::addr).filter(may);
+        for address in others.chain(extra_local_addresses(intent, host)) {
+            if !local.contains(&address) {
+                local.push(address);
+            }
+        }
+    }
     Ok((Vtep { ip, mac: Vtep::default_mac(ip), local }, link))
+}
+
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+    }
+}
+
+/// The node's addresses in the prefixes of `vtepLocalAddressCIDRs`, on each link that is up. Links
+/// that are down are skipped, such as `kube-ipvs0` with its addresses of Services.
+fn extra_local_addresses(intent: &Intent, host: &Host) -> impl Iterator<Item = IpAddr> {
+    let links = host.kernel.links.iter().filter(|link| link.up && !link.own);
+    let extra = &intent.tunnels.local_addresses;
+    let addresses = links.flat_map(|link| &link.addresses).map(IpNet::addr).filter(is_global);
+    addresses.filter(|address| extra.iter().any(|prefix| prefix.contains(address)))
 }
 
 fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
@@ -227,7 +247,7 @@ fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
     if named.is_empty() {
         return host.kernel.links.iter().find(|link| Some(link.index) == host.kernel.default_link);
     }
-    named.iter().find_map(|name| host.kernel.links.iter().find(|link| link.name == *name))
+    link_choice::first(named, host)
 }
 
 /// The name and the plan of the device. An existing device with this VNI keeps its name, even if
@@ -403,14 +423,15 @@ fn carve<'a>(plan: &mut Plan, areas: &[Area], vteps: impl Iterator<Item = &'a Vt
 }
 
 /// Routes that do not depend on the other nodes.
-fn route_areas(plan: &mut Plan, areas: &[Area], table: u32) {
+fn route_areas(plan: &mut Plan, areas: &[Area], table: u32, rejects_unknown: bool) {
+    let unknown = if rejects_unknown { RouteTarget::Unreachable } else { RouteTarget::Blackhole };
     // The table of pods in this node's BGP networks, if there are any.
     let fabric = plan.served().find(|(network, _)| matches!(network.mode, Mode::Bgp | Mode::GlobalBgp));
     let fabric = fabric.and_then(|(_, subnet)| subnet.table);
     for area in areas {
         let own_table = if area.overlay { OVERLAY_TABLE } else { table };
         let rest = match (area.overlay, fabric) {
-            (true, _) => Some(RouteTarget::Blackhole),
+            (true, _) => Some(unknown.clone()),
             (false, Some(fabric)) => {
                 let way_out = RouteKey::default_route(fabric, IpFamily::of(&area.prefix));
                 plan.kernel.routes.get(&way_out).cloned()

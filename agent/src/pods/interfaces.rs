@@ -2,7 +2,8 @@
 //!
 //! Runtimes run one ADD for a pod's first interface, and know no other. So this ADD attaches all
 //! interfaces that the pod's IPInstances name, and its DEL detaches them. Multus runs another ADD for
-//! each interface; such an ADD finds the record, completes the attachment and returns the same answer.
+//! each of its interfaces, and refuses one that exists; the IPInstances name those too, so that the ADD
+//! of the first interface leaves them alone.
 //!
 //! The records of all interfaces are on disk before the first device exists. The interface with the
 //! default route is completed first, because the first device gets the default route

@@ -37,8 +37,9 @@ use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::remote::RemoteLimits;
 use crate::plan::{
-    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkParameters, Mode, NodeIdentity,
-    PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkChoice, LinkParameters, Mode,
+    NodeIdentity, PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session,
+    Tunnels, join, plan, plan_pod,
 };
 
 mod services;
@@ -61,8 +62,12 @@ pub struct ReconcileDependencies {
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
-    /// Names of links that may carry VLANs, the preferred one first.
-    pub vlan_interfaces: Vec<String>,
+    /// Links that may carry VLANs, the preferred one first.
+    pub vlan_interfaces: Vec<LinkChoice>,
+    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
+    pub pods_send_arp: bool,
+    /// The largest MTU of pods, in octets.
+    pub pod_mtu: Option<u16>,
     /// Settings of tunnels from the configuration.
     pub tunnels: Tunnels,
     /// Settings of the guard from the configuration.
@@ -71,6 +76,8 @@ pub struct ReconcileDependencies {
     pub kernel_limits: KernelLimits,
     /// Prefixes that remote clusters may use, from the configuration.
     pub remote_limits: RemoteLimits,
+    /// Sysctls that the configuration requests.
+    pub sysctls: RequestedSysctls,
     /// Settings of probes from the configuration.
     pub probes: ProbeSettings,
     /// Listen settings of BGP.
@@ -157,11 +164,14 @@ struct Task {
     node: String,
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
-    vlan_interfaces: Vec<String>,
+    vlan_interfaces: Vec<LinkChoice>,
+    pods_send_arp: bool,
+    pod_mtu: Option<u16>,
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
     remote_limits: RemoteLimits,
+    sysctls: RequestedSysctls,
     probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
@@ -232,10 +242,13 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
         remote_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -273,10 +286,13 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        pods_send_arp,
+        pod_mtu,
         tunnels,
         guard,
         kernel_limits,
         remote_limits,
+        sysctls,
         probes,
         shell,
         speaker,
@@ -551,12 +567,15 @@ impl Task {
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             kernel_limits: self.kernel_limits,
+            sysctls: self.sysctls,
             probes: self.probes.clone(),
             // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
+            pods_send_arp: self.pods_send_arp,
+            pod_mtu: self.pod_mtu,
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;

@@ -12,6 +12,10 @@ use super::Finding;
 use crate::hybridnet;
 use crate::install::{self, InstallPaths};
 
+/// The fix for a missing reference plugin.
+const REFERENCE_PLUGINS: &str = "run `trunkline install-cni` again, which copies it from the image; on a host without the image, install the \
+                                 reference plugins (containernetworking-plugins) before";
+
 /// Links of other networks, by the prefix of their names.
 const OTHERS: &[(&str, &str)] = &[
     ("cali", "Calico"),
@@ -98,8 +102,21 @@ fn runtime(place: &InstallPaths, cluster: bool) -> Vec<Finding> {
         let text = format!("{} {fault}: the runtime fails every pod", plugin.display());
         findings.push(Finding::error("cni-plugin", text, install));
     }
+    findings.extend(loopback(place, cluster));
     findings.extend(port_mappings(place, &ours, cluster));
     findings
+}
+
+/// Runtimes such as containerd run `loopback` for each pod, whatever the configuration is. Some,
+/// such as CRI-O, do not need it.
+fn loopback(place: &InstallPaths, cluster: bool) -> Option<Finding> {
+    let program = place.bin_dir.join(install::LOOPBACK);
+    let fault = not_runnable(&program).filter(|_| cluster)?;
+    Some(Finding::warning(
+        "loopback-plugin",
+        format!("{} {fault}: runtimes that run it, such as containerd, start no pod", program.display()),
+        REFERENCE_PLUGINS,
+    ))
 }
 
 /// Without `portmap`, the kubelet reports no error, and a hostPort has no effect.
@@ -116,12 +133,12 @@ fn port_mappings(place: &InstallPaths, ours: &Path, cluster: bool) -> Option<Fin
                 program.display(),
                 ours.display()
             ),
-            "install the reference plugins (containernetworking-plugins), or run `trunkline install-cni` again",
+            REFERENCE_PLUGINS,
         )),
         (false, _) if cluster => Some(Finding::warning(
             "host-ports",
             format!("{} does not name `portmap`: hostPort has no effect on this node", ours.display()),
-            "install the reference plugins (containernetworking-plugins) and run `trunkline install-cni` again",
+            REFERENCE_PLUGINS,
         )),
         _ => None,
     }
@@ -155,11 +172,17 @@ mod tests {
         fs::create_dir_all(&place.conf_dir).unwrap();
         fs::create_dir_all(&place.bin_dir).unwrap();
         fs::write(place.conf_dir.join("05-trunkline.conflist"), "{}").unwrap();
-        assert_eq!(names(&runtime(&place, true)), ["cni-plugin"]);
+        assert_eq!(names(&runtime(&place, true)), ["cni-plugin", "loopback-plugin"]);
         let plugin = place.bin_dir.join(install::PLUGIN);
         fs::write(&plugin, "").unwrap();
-        assert_eq!(names(&runtime(&place, true)), ["cni-plugin"], "the program has no execute bit");
+        assert_eq!(names(&runtime(&place, false)), ["cni-plugin"], "the program has no execute bit");
         fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(names(&runtime(&place, true)), ["loopback-plugin"]);
+        assert_eq!(names(&runtime(&place, false)), [""; 0], "this host may have no runtime that runs it");
+        let loopback = place.bin_dir.join(install::LOOPBACK);
+        fs::write(&loopback, "").unwrap();
+        assert_eq!(names(&runtime(&place, true)), ["loopback-plugin"], "no execute bit");
+        fs::set_permissions(&loopback, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(names(&runtime(&place, true)), [""; 0]);
         fs::write(place.conf_dir.join("10-later.conflist"), "{}").unwrap();
         assert_eq!(names(&runtime(&place, true)), [""; 0]);

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::Finding;
 
-const OWN_TABLES: [&str; 4] = ["trunkline", "trunkline-guard", "trunkline-policy", "trunkline-probes"];
+const OWN_TABLES: [&str; 5] =
+    ["trunkline", "trunkline-guard", "trunkline-policy", "trunkline-probes", "trunkline-sender"];
 /// The tables that legacy iptables has used, and the program that lists them.
 const LEGACY: [(&str, &str); 2] =
     [("/proc/net/ip_tables_names", "iptables-legacy"), ("/proc/net/ip6_tables_names", "ip6tables-legacy")];

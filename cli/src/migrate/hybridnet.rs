@@ -23,13 +23,11 @@ enum Fate {
     Mapped,
     /// Reported if it is set.
     Reported(&'static str),
-    /// Reported if it is `false`.
-    ReportedIfOff(&'static str),
     /// The text depends on the value.
     Special(fn(&Values, &Value) -> Option<&'static str>),
 }
 
-use Fate::{Mapped, Reported, ReportedIfOff, Special};
+use Fate::{Mapped, Reported, Special};
 
 const RESOURCES: &str =
     "the figures are those of another program: set controller.resources if the chart's defaults do not fit";
@@ -65,7 +63,7 @@ const VALUES: &[(&str, Fate)] = &[
     ("manager.kubeClientBurst", Reported(CLIENT)),
     ("manager.metricsPort", Mapped),
     ("manager.nodeSelector", Mapped),
-    ("webhook.additionalPodMatchExpressions", Special(match_expressions)),
+    ("webhook.additionalPodMatchExpressions", Mapped),
     ("webhook.replicas", Mapped),
     ("webhook.resources", Reported(RESOURCES)),
     ("webhook.nodeSelector", Special(webhook_nodes)),
@@ -82,12 +80,7 @@ const VALUES: &[(&str, Fate)] = &[
             "the kernel's route to each peer selects the interface of its session: check `ip route get PEER` on a node; set sourceAddress of the peer if another address must be used",
         ),
     ),
-    (
-        "daemon.enableVlanARPEnhancement",
-        Reported(
-            "VLAN devices get no address of a pod: if a gateway only answers ARP requests from its subnet, put an address of the Subnet on the device (docs/hybridnet-differences.md#vlan-gateways-that-check-the-sender-of-an-arp-request)",
-        ),
-    ),
+    ("daemon.enableVlanARPEnhancement", Mapped),
     ("daemon.vtepAddressCIDRs", Mapped),
     ("daemon.neededCommunityCNIPlugins", Special(plugins)),
     (
@@ -102,12 +95,7 @@ const VALUES: &[(&str, Fate)] = &[
             "Trunkline does not ping a new pod: its ADD ends when the addresses are advertised, or the VLAN's gateway answers: nothing to do",
         ),
     ),
-    (
-        "daemon.updateIPInstanceStatus",
-        ReportedIfOff(
-            "the agent always writes the status of a new pod's IPInstances, one request for each: nothing to do",
-        ),
-    ),
+    ("daemon.updateIPInstanceStatus", Mapped),
     (
         "daemon.resources",
         Reported(
@@ -165,7 +153,6 @@ pub(super) fn convert(text: &str) -> anyhow::Result<Converted> {
         let why = match fate {
             Mapped => None,
             Reported(why) => is_set(value).then_some(*why),
-            ReportedIfOff(why) => (values.switch(path)? == Some(false)).then_some(*why),
             Special(why) => why(&values, value),
         };
         notes.extend(why.map(|why| format!("no counterpart: {path}: {why}")));
@@ -228,6 +215,14 @@ fn settings(values: &Values) -> anyhow::Result<Vec<Setting>> {
 
     controller(values, &mut set, &origin)?;
 
+    let path = "webhook.additionalPodMatchExpressions";
+    let expressions = match values.get(path) {
+        None => json!([{"key": "app", "operator": "NotIn", "values": ["kube-proxy"]}]),
+        Some(list) if list.is_array() => list.clone(),
+        Some(other) => anyhow::bail!("{path}: {other} is no list: write a list of expressions"),
+    };
+    set(&["webhook", "additionalPodMatchExpressions"], expressions, origin(path));
+
     let path = "daemon.enableFelixPolicy";
     let policies = values.switch(path)?.unwrap_or(true);
     let comment = if policies {
@@ -270,6 +265,12 @@ fn settings(values: &Values) -> anyhow::Result<Vec<Setting>> {
         prefixes.extend(["0.0.0.0/0", "::/0"].map(str::to_owned));
     }
     set(&["agent", "config", "vtepAddressCIDRs"], json!(prefixes), origin(path));
+    let path = "daemon.enableVlanARPEnhancement";
+    let sender = if values.switch(path)?.unwrap_or(true) { "pod" } else { "node" };
+    set(&["agent", "config", "vlanARPSender"], json!(sender), origin(path));
+    let path = "daemon.updateIPInstanceStatus";
+    let updates = values.switch(path)?.unwrap_or(true);
+    set(&["agent", "config", "updateIPInstanceStatus"], json!(updates), origin(path));
     Ok(settings)
 }
 
@@ -319,19 +320,6 @@ fn controller(
     Ok(())
 }
 
-fn match_expressions(_: &Values, value: &Value) -> Option<&'static str> {
-    // hybridnet's default.
-    if *value == json!([{"key": "app", "operator": "NotIn", "values": ["kube-proxy"]}]) {
-        Some(
-            "the chart's webhook has no further selector: nothing to do, because pods of kube-proxy use the network of their node",
-        )
-    } else {
-        is_set(value).then_some(
-            "the chart's webhook has no further selector: label the exempted pods, or their Namespace, with webhook.hybridnet.io/ignore: \"true\"",
-        )
-    }
-}
-
 fn webhook_nodes(values: &Values, value: &Value) -> Option<&'static str> {
     let differs = Some(value) != values.get("manager.nodeSelector");
     (is_set(value) && differs).then_some(
@@ -341,15 +329,15 @@ fn webhook_nodes(values: &Values, value: &Value) -> Option<&'static str> {
 
 fn plugins(_: &Values, value: &Value) -> Option<&'static str> {
     let others = value.as_str().is_some_and(|text| {
-        text.split(',').any(|name| !["", "loopback", "bandwidth"].contains(&name.trim()))
+        text.split(',').any(|name| !["", "loopback", "bandwidth", "portmap"].contains(&name.trim()))
     });
     if others {
         Some(
-            "Trunkline installs its own plugin only: install the others on each node, and name the ones that pods need in cni.conflist",
+            "Trunkline installs loopback and portmap where they are missing: install the others on each node, and name the ones that pods need in cni.conflist",
         )
     } else {
         is_set(value).then_some(
-            "Trunkline installs its own plugin only: new nodes need `loopback` from a package such as containernetworking-plugins, if their runtime runs it; limits of bandwidth are part of Trunkline's plugin",
+            "Trunkline installs loopback and portmap where they are missing, and limits of bandwidth are part of its plugin: nothing to do",
         )
     }
 }

@@ -32,9 +32,11 @@ fn defaults_that_differ_are_carried_over() {
             "httpPort": 9899,
             "extraArgs": ["--default-ip-retain=true", "--patch-calico-pod-ips-annotation"],
         },
+        "webhook": {"additionalPodMatchExpressions": [{"key": "app", "operator": "NotIn", "values": ["kube-proxy"]}]},
         "networkPolicies": {"enabled": true},
         "agent": {"config": {
             "vlanInterfaces": [], "vxlanInterfaces": [], "vxlanPort": 8472, "vtepAddressCIDRs": ["0.0.0.0/0", "::/0"],
+            "vlanARPSender": "pod", "updateIPInstanceStatus": true,
         }},
     });
     assert_eq!(values, wanted, "{}", converted.values);
@@ -64,10 +66,11 @@ fn each_changed_value_is_mapped_or_reported() {
             "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
             "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
         },
+        "webhook": {"additionalPodMatchExpressions": [{"key": "tenant", "operator": "Exists"}]},
         "networkPolicies": {"enabled": false},
         "agent": {"config": {
             "vlanInterfaces": ["bond0", "eth0"], "vxlanInterfaces": ["bond2"], "vxlanPort": 8472,
-            "vtepAddressCIDRs": ["192.168.10.0/24", "2001:db8::/64"],
+            "vtepAddressCIDRs": ["192.168.10.0/24", "2001:db8::/64"], "vlanARPSender": "node", "updateIPInstanceStatus": false,
         }},
     });
     assert_eq!(values, wanted, "{}", converted.values);
@@ -134,6 +137,10 @@ fn errors_name_the_place_and_the_fix() {
         (
             "daemon: {preferVlanInterfaces: [bond0]}\n",
             "daemon.preferVlanInterfaces: [\"bond0\"] is not a text",
+        ),
+        (
+            "webhook: {additionalPodMatchExpressions: app}\n",
+            "webhook.additionalPodMatchExpressions: \"app\" is no list",
         ),
         (
             "images: {hybridnet: {imagePullPolicy: Often}}\n",

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use trunkline_api::interfaces::{Interface, InterfaceSettings};
+use trunkline_api::interfaces::{Interface, InterfaceName, InterfaceSettings};
 use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
 use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
@@ -89,7 +89,7 @@ pub struct AssignPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedInterface {
     /// `eth0`, with the names of the pod's other interfaces.
-    First(Vec<String>),
+    First(Vec<InterfaceName>),
     /// Another one.
     Other(InterfaceSettings),
 }
@@ -368,7 +368,7 @@ impl ControllerState {
     fn planned_interface(&self, key: &Key, row: &PodRow) -> Result<PlannedInterface, Vec<Fault>> {
         let all = self.cluster.pod(key).map(|pod| self.listed(key, pod)).transpose()?.unwrap_or_default();
         Ok(match &row.interface {
-            None => PlannedInterface::First(all.into_iter().map(|interface| interface.name).collect()),
+            None => PlannedInterface::First(all.iter().map(Interface::listed_name).collect()),
             Some(name) => {
                 let found = all.iter().find(|listed| *listed.name == **name);
                 let unlisted =

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use trunkline_api::interfaces::InterfaceName;
 use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, NetworkType};
@@ -505,7 +506,7 @@ fn each_interface_has_its_own_addresses() {
     let given = assignments(state.plan_pod(&key("p"), &policy(), 1, now()));
     let all: Vec<_> = given.iter().map(addresses).collect();
     assert_eq!(all, [["10.0.0.1/24"], ["10.9.0.1/16"], ["10.0.0.3/24"]]);
-    assert_eq!(given[0].interface, PlannedInterface::First(vec!["net1".to_owned(), "net2".to_owned()]));
+    assert_eq!(given[0].interface, PlannedInterface::First(InterfaceName::read_list("net1,net2")));
     let PlannedInterface::Other(settings) = &given[2].interface else { panic!("{:?}", given[2]) };
     assert!(settings.name == "net2" && settings.default_route && settings.routes.len() == 1);
     assert_eq!(given[2].granted.mac, [2, 0, 0, 0, 0, 9]);

@@ -15,6 +15,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use trunkline_api::interfaces::InterfaceName;
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
@@ -542,7 +543,7 @@ fn ip_instance(
     match &assignment.interface {
         PlannedInterface::First(others) if others.is_empty() => {}
         PlannedInterface::First(others) => {
-            annotations.insert(annotation::OTHER_INTERFACES.to_owned(), others.join(","));
+            annotations.insert(annotation::OTHER_INTERFACES.to_owned(), InterfaceName::write_list(others));
         }
         PlannedInterface::Other(settings) => {
             annotations.insert(annotation::INTERFACE.to_owned(), json!(settings).to_string());

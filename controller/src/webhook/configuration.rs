@@ -160,8 +160,24 @@ pub fn chart_template() -> Result<String, serde_json::Error> {
     // JSON is valid YAML, so no other serializer is needed.
     let both = [serde_json::to_string_pretty(&validating)?, serde_json::to_string_pretty(&mutating)?];
     let both = both.join("\n---\n").replace(NAMESPACE, "{{ .Release.Namespace }}");
+    let both = with_expressions_of_values(&both);
     let about = "{{- /* Generated from controller/src/webhook/configuration.rs: change it there. */}}";
     Ok(format!("{about}\n{{{{- if .Values.webhook.enabled }}}}\n{both}\n{{{{- end }}}}\n"))
+}
+
+/// Adds the chart's value `webhook.additionalPodMatchExpressions` to each selector of pods.
+fn with_expressions_of_values(text: &str) -> String {
+    const SELECTOR: &str = "\"objectSelector\": {";
+    const END: &str = "\n        ]";
+    const MORE: &str =
+        "{{- range .Values.webhook.additionalPodMatchExpressions }},\n          {{ toJson . }}{{- end }}";
+    let mut parts = text.split(SELECTOR);
+    let mut done = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        done += SELECTOR;
+        done += &part.replacen(END, &format!("{MORE}{END}"), 1);
+    }
+    done
 }
 
 fn unless_ignored() -> LabelSelector {
@@ -195,6 +211,15 @@ fn rule(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_selectors_of_pods_have_expressions_of_the_values() {
+        let template = chart_template().unwrap();
+        let more = template.matches("range .Values.webhook.additionalPodMatchExpressions").count();
+        assert_eq!((more, template.matches("objectSelector").count()), (2, 2));
+        let (resources, _) = template.split_once("pods.networking.alibaba.com").unwrap();
+        assert!(!resources.contains("additionalPodMatchExpressions"), "labels must not exempt resources");
+    }
 
     #[test]
     fn chart_template_is_current() {

@@ -36,8 +36,14 @@ pub(super) fn check_device(
             (NamespaceConfig::ipvlan(ipvlan, slave.index, pair.index), slave)
         }
     };
-    let inside = second::settle(pod, inside, Pair { index: pair.index, new: false }, &spec.destinations)?;
-    check_pair(&link, &pair, spec, inside.is_second(), &mut faults);
+    let inside = second::settle(
+        pod,
+        inside,
+        Pair { index: pair.index, new: false },
+        &spec.destinations,
+        spec.several,
+    )?;
+    check_pair(&link, &pair, spec, inside.has_rules(), &mut faults);
     check_inside(pod, &spec.ifname, &inside, &mut faults)?;
     check_host(host, &link, pair.mac, spec, &mut faults)?;
     bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;

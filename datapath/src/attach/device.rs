@@ -38,6 +38,9 @@ pub struct DeviceSpec {
     pub attachment: Attachment,
     /// The subnets of its Network: the destinations of a second interface.
     pub destinations: Vec<IpNet>,
+    /// Whether the pod has further interfaces of Trunkline. Then the first one has rules too, because
+    /// other interfaces have routes to the subnets of their Networks.
+    pub several: bool,
 }
 
 impl DeviceSpec {

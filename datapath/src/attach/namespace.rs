@@ -24,7 +24,7 @@ pub(super) struct NamespaceConfig {
     pub(super) neighbours: Vec<Neighbour>,
     /// Routes in the main table, and in the table of a second interface.
     pub(super) routes: Vec<OnlinkRoute>,
-    /// Rules of a second interface: packets from its addresses use its table.
+    /// Rules of one of several interfaces: packets from its addresses use its table.
     pub(super) rules: Vec<Rule>,
 }
 
@@ -89,8 +89,8 @@ impl NamespaceConfig {
         main.map(|route| (route.destination, route.gateway)).collect()
     }
 
-    /// Whether this is the configuration of a second interface.
-    pub(super) fn is_second(&self) -> bool {
+    /// Whether this configuration has rules, which the kernel does not delete with the interface.
+    pub(super) fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
 
@@ -123,6 +123,25 @@ impl NamespaceConfig {
         for (_, address) in &self.addresses {
             let family = IpFamily::of(address);
             if families.contains(&family) {
+                self.rules.push(Rule::from_prefix(PREFERENCE, address.addr().into(), table));
+            }
+        }
+        self
+    }
+
+    /// The configuration of the first of several interfaces, for these families: its routes are in its
+    /// own table too, for packets from its addresses.
+    pub(super) fn first(mut self, families: &[IpFamily], table: u32) -> NamespaceConfig {
+        let own: Vec<OnlinkRoute> = self
+            .routes
+            .iter()
+            .filter(|route| route.table == MAIN_TABLE && route.metric == 0)
+            .filter(|route| families.contains(&IpFamily::of(&route.destination)))
+            .map(|route| OnlinkRoute { table, ..*route })
+            .collect();
+        self.routes.extend(own);
+        for (_, address) in &self.addresses {
+            if families.contains(&IpFamily::of(address)) {
                 self.rules.push(Rule::from_prefix(PREFERENCE, address.addr().into(), table));
             }
         }

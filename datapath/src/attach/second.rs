@@ -16,6 +16,10 @@
 //! deleted too. No other interface gets a default route then, because connections would change
 //! their source.
 //!
+//! A pod with several interfaces of Trunkline ([`super::device::DeviceSpec::several`]) has a table and a
+//! rule for its first interface too. Otherwise a packet from the first address to a subnet of another
+//! interface would leave by that one, and the host drops packets with the address of another interface.
+//!
 //! **The kernel is the only record.** An interface is a second one if another interface has the
 //! default route, and as long as its rule exists. ADD and CHECK test the same condition. A new pair
 //! cannot have a rule or a route yet. So its ADD lists only the main table of the pod's namespace,
@@ -55,19 +59,22 @@ pub(super) fn settle(
     inside: NamespaceConfig,
     pair: Pair,
     destinations: &[IpNet],
+    several: bool,
 ) -> Result<NamespaceConfig, DeviceError> {
     let table = FIRST_TABLE + pair.index;
-    let mut second = Vec::new();
+    let (mut second, mut first) = (Vec::new(), Vec::new());
     for family in inside.families() {
         let other = |hop: &Hop| hop.ifindex.is_none_or(|index| !inside.has(index));
         let elsewhere =
             |target: &RouteTarget| matches!(target, RouteTarget::Via(hops) if hops.iter().all(other));
-        if default_routes(pod, family)?.iter().any(elsewhere)
-            || !pair.new && !rules(pod, family, table)?.is_empty()
-        {
+        let is_elsewhere = default_routes(pod, family)?.iter().any(elsewhere);
+        if is_elsewhere || !several && !pair.new && !rules(pod, family, table)?.is_empty() {
             second.push(family);
+        } else if several {
+            first.push(family);
         }
     }
+    let inside = if first.is_empty() { inside } else { inside.first(&first, table) };
     Ok(if second.is_empty() { inside } else { inside.second(&second, table, destinations) })
 }
 

@@ -222,8 +222,8 @@ fn attach_device(
         }
     };
     batch.set_up(pair);
-    let inside = second::settle(pod, inside, Pair { index: pair, new }, &spec.destinations)?;
-    if inside.is_second() && !was_second {
+    let inside = second::settle(pod, inside, Pair { index: pair, new }, &spec.destinations, spec.several)?;
+    if inside.has_rules() && !was_second {
         mark_second(host, link.index, spec)?;
     }
     let rules = inside.put(&mut batch);

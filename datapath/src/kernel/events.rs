@@ -10,7 +10,7 @@
 //!   notifications;
 //! - routes of other programs (a routing daemon's full table), except replacements, which may
 //!   replace a Trunkline route, and default routes, because the default route's link carries the
-//!   VLANs;
+//!   VLANs. If the configuration selects a link by the route to an address, all routes pass;
 //! - neighbour entries of other programs, except deletions, which may be of a Trunkline entry, and
 //!   FDB entries;
 //! - nftables' rules and elements of other programs: kube-proxy in mode iptables rewrites a rule for
@@ -45,10 +45,10 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 
 impl Events {
     /// Listens in the calling thread's network namespace. Notifications caused by `own_port` are
-    /// dropped.
-    pub(super) fn open(own_port: u32) -> io::Result<Events> {
+    /// dropped. `all_routes`: notifications about routes of other programs pass.
+    pub(super) fn open(own_port: u32, all_routes: bool) -> io::Result<Events> {
         let socket = Socket::new(NETLINK_ROUTE)?;
-        SockRef::from(&socket).attach_filter(&filter(own_port))?;
+        SockRef::from(&socket).attach_filter(&filter(own_port, all_routes))?;
         Events::listen(socket, &GROUPS, RECEIVE_BUFFER)
     }
 
@@ -64,7 +64,7 @@ impl Events {
 /// The socket filter, in classic BPF. Offsets are in `nlmsghdr` (type 4, flags 6, port 12), in
 /// `rtmsg` (destination length 16 + 1, protocol 16 + 5), and in `ndmsg` (family 16). BPF loads in
 /// network byte order, so constants in host byte order are swapped here.
-fn filter(own_port: u32) -> [SockFilter; 16] {
+fn filter(own_port: u32, all_routes: bool) -> [SockFilter; 16] {
     let half = |value: u16| u32::from(value.to_be());
     [
         bpf::load_word(12),
@@ -77,7 +77,7 @@ fn filter(own_port: u32) -> [SockFilter; 16] {
         bpf::load_octet(17),
         bpf::equal(0, 5, 0), // a default route: keep
         bpf::load_octet(21),
-        bpf::equal(u32::from(PROTOCOL), 3, 4),
+        bpf::equal(u32::from(PROTOCOL), 3, if all_routes { 3 } else { 4 }),
         bpf::equal(half(libc::RTM_NEWNEIGH), 0, 2), // not a new or changed neighbour: keep
         bpf::load_octet(16),
         bpf::equal(libc::AF_BRIDGE as u32, 0, 1),

@@ -48,6 +48,8 @@ pub struct KernelConfig {
     /// The addresses of the last plan of the last run. Kernels before 5.18 do not record the
     /// program that added an address.
     pub addresses: BTreeSet<IpAddr>,
+    /// Addresses whose links are reported ([`KernelHost::reached`]).
+    pub reach: BTreeSet<IpAddr>,
 }
 
 /// The reason why a change of the kernel failed.

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -41,12 +41,13 @@ use crate::netlink::{Batch, Connection, NetlinkError, Refusal};
 use crate::nft::guard::Guard;
 use crate::nft::{self, OwnTable, nat, probes};
 use crate::plan::{
-    DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget,
-    Rule, SUBNET_RULE,
+    ArpSubnet, DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey,
+    RouteTarget, Rule, SUBNET_RULE,
 };
 use crate::sysctl::{self, PodSettings};
 
 mod addresses;
+mod arp_sender;
 mod filter;
 mod learned;
 mod links;
@@ -94,6 +95,9 @@ pub(super) struct Owner {
     pod_settings: PodSettings,
     nat: nft::Table,
     probes: nft::Table,
+    arp_table: nft::Table,
+    /// The chosen senders of ARP requests.
+    arp_senders: BTreeMap<ArpSubnet, Ipv4Addr>,
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
@@ -130,6 +134,8 @@ pub(super) struct Owner {
     /// Faults of the plan's links, as text, by name.
     link_faults: BTreeMap<String, String>,
     default_link: Option<u32>,
+    reach: BTreeSet<IpAddr>,
+    reached: BTreeMap<IpAddr, u32>,
     /// Next hops of the default routes in the main table, with their links.
     gateways: BTreeSet<(IpFamily, Hop)>,
     /// Wanted routes that others changed, until all pending notifications are read.
@@ -154,7 +160,7 @@ impl Owner {
     pub(super) fn open(config: KernelConfig, channels: OwnerChannels) -> Result<Owner, KernelError> {
         let mut connection = Connection::open()?;
         // The listener is opened before the scan, so no change between the two is missed.
-        let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
+        let events = Events::open(connection.port(), !config.reach.is_empty()).map_err(NetlinkError::Io)?;
         let Scan { mut topology, routes, rules, neighbours, used_tables, gateways } =
             scan::scan(&mut connection, true)?;
         topology.claim(&config.addresses);
@@ -166,6 +172,8 @@ impl Owner {
             pod_settings: PodSettings::default(),
             nat: nat::TABLE,
             probes: probes::TABLE,
+            arp_table: nft::arp_sender::TABLE,
+            arp_senders: BTreeMap::new(),
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
@@ -191,6 +199,8 @@ impl Owner {
             found_neighbours: neighbours,
             link_faults: BTreeMap::new(),
             default_link: None,
+            reach: config.reach,
+            reached: BTreeMap::new(),
             gateways,
             broken: BTreeSet::new(),
             farther: HashMap::new(),
@@ -408,12 +418,14 @@ impl Owner {
 
     fn host(&mut self) -> KernelHost {
         let default_link = self.default_link();
+        self.look_up_reached();
         let own_rules = self.found_rules.iter().chain(&self.rules);
         let subnet_rules = own_rules.filter(|rule| rule.priority == SUBNET_RULE);
         KernelHost {
             links: self.topology.links(),
             link_faults: self.link_faults.clone(),
             default_link,
+            reached: self.reached.clone(),
             link_numbers: self.link_numbers(),
             gateways: self.gateways.clone(),
             tables: subnet_rules
@@ -441,6 +453,12 @@ impl Owner {
 
         let relearn = plan.learned != self.plan.learned;
         let old = std::mem::replace(&mut self.plan, plan);
+        if self.plan.route_localnet && !old.route_localnet {
+            self.open_route_localnet_of_all();
+        }
+        if !self.planned || self.plan.arp_senders != old.arp_senders {
+            self.settle_arp_senders();
+        }
         self.planned = true;
         self.settle_links()?;
         self.settle_addresses();
@@ -489,6 +507,9 @@ impl Owner {
             }
         }
         self.populated = true;
+        if !self.plan.arp_senders.is_empty() {
+            self.settle_arp_senders();
+        }
         let applied = self.guard.apply(&self.plan.guard, self.pods.values(), true);
         self.note_guard(applied, false);
         self.sweep_neighbours();
@@ -533,6 +554,7 @@ impl Owner {
         self.guard_pod(&pod);
         let keys: Vec<RouteKey> = pod.routes.keys().copied().collect();
         self.pods.insert(name.clone(), pod);
+        self.add_arp_sender(&name);
         for key in &keys {
             if let Some(target) = self.pods.get(&name).and_then(|pod| pod.routes.get(key)).cloned() {
                 let target = self.intern(target);
@@ -549,6 +571,7 @@ impl Owner {
         let Some(pod) = self.pods.remove(host_ifname) else { return Ok(()) };
         self.pod_names.remove(&pod.host_ifindex);
         self.unguard_pod(&pod);
+        self.remove_arp_sender(&pod);
         for key in pod.routes.keys() {
             // Another pod may already have the address.
             let own = pod.routes.get(key);
@@ -626,7 +649,7 @@ impl Owner {
 
     fn resolve(&mut self, wanted: &Arc<RouteTarget>) -> Option<Arc<RouteTarget>> {
         let complete = match &**wanted {
-            RouteTarget::Blackhole | RouteTarget::Throw => true,
+            RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => true,
             RouteTarget::Via(hops) => hops.iter().all(|hop| {
                 hop.gateway.is_none() && hop.ifindex.is_some_and(|index| self.topology.may_carry(index))
             }),
@@ -839,6 +862,6 @@ fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
             let hop = *hops.first()?;
             Some(Hop { gateway: hop.gateway.or(Some(gateway)), ..hop })
         }
-        RouteTarget::Blackhole | RouteTarget::Throw => None,
+        RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => None,
     }
 }

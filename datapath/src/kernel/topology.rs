@@ -179,7 +179,7 @@ mod tests {
             topology.resolve(&RouteTarget::via(gateways.iter().map(hop).collect()), |_| None).map(|target| {
                 match target {
                     RouteTarget::Via(hops) => hops.iter().map(|hop| hop.ifindex.unwrap()).collect(),
-                    RouteTarget::Blackhole | RouteTarget::Throw => Vec::new(),
+                    RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => Vec::new(),
                 }
             })
         };

@@ -390,6 +390,7 @@ impl Batch {
         let header = &mut message.header;
         match target {
             RouteTarget::Blackhole => header.kind = RouteType::BlackHole,
+            RouteTarget::Unreachable => header.kind = RouteType::Unreachable,
             RouteTarget::Throw => header.kind = RouteType::Throw,
             RouteTarget::Via(hops) => {
                 header.kind = RouteType::Unicast;
@@ -805,6 +806,7 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
     }
     let target = match header.kind {
         RouteType::BlackHole => Some(RouteTarget::Blackhole),
+        RouteType::Unreachable => Some(RouteTarget::Unreachable),
         RouteType::Throw => Some(RouteTarget::Throw),
         RouteType::Unicast => Some(RouteTarget::via(hops)),
         _ => None,

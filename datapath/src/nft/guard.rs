@@ -350,11 +350,14 @@ fn render_inet(plan: &GuardPlan) -> String {
         let _ = write!(text, "\tcounter {reason} {{\n\t}}\n\n");
     }
     text.push_str(SETS_OF_INET);
+    // Before the translation of destinations: a packet that is translated to 127.0.0.1 passes.
+    let loopback = if plan.closes_loopback { "\t\tip daddr 127.0.0.0/8 drop\n" } else { "" };
     let _ = write!(
         text,
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority raw; policy accept;\n\
          \t\tiifgroup != {GROUP} accept\n\
+         {loopback}\
          \t\tmeta l4proto {TCP} iif . ip saddr @own4 accept\n\
          \t\tmeta l4proto {TCP} iif . ip6 saddr @own6 accept\n\
          \t\tjump messages\n\

@@ -14,6 +14,7 @@
 //! difference.
 
 pub mod alternate;
+pub(crate) mod arp_sender;
 pub(crate) mod elements;
 pub mod guard;
 pub(crate) mod nat;
@@ -48,7 +49,8 @@ pub(crate) enum NftError {
 }
 
 /// Tables that follow the plan, by family and name.
-const TABLES: [(i32, &str); 4] = [
+const TABLES: [(i32, &str); 5] = [
+    (libc::NFPROTO_ARP, arp_sender::NAME),
     (libc::NFPROTO_INET, nat::NAME),
     (libc::NFPROTO_NETDEV, probes::NAME),
     (libc::NFPROTO_INET, guard::NAME),
@@ -193,7 +195,7 @@ pub(crate) fn has_nat() -> bool {
 pub(crate) enum OwnTable {
     /// The table of network policies.
     Policies,
-    /// A table that follows the plan: NAT, probes, guard.
+    /// A table that follows the plan: NAT, probes, guard, senders of ARP requests.
     Planned,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 /// Name of the device that counts and drops packets from the fabric without a local pod.
 pub const SINK_NAME: &str = "trunkline-drop";
@@ -108,6 +108,17 @@ pub struct Proxy {
     pub ifindex: u32,
     /// The address.
     pub address: IpAddr,
+}
+
+/// A Subnet in a VLAN whose ARP requests have the address of a local pod as sender.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ArpSubnet {
+    /// Name of the VLAN's device.
+    pub device: String,
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The Subnet's prefix.
+    pub prefix: Ipv4Net,
 }
 
 /// The kind of a pod's attachment.

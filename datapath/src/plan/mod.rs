@@ -27,6 +27,10 @@ use crate::family::IpFamily;
 pub struct KernelPlan {
     /// Sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
+    /// Whether pods' host interfaces get `route_localnet` 1. False changes nothing.
+    pub route_localnet: bool,
+    /// Subnets whose ARP requests have the address of a local pod as sender.
+    pub arp_senders: BTreeSet<ArpSubnet>,
     /// Links by name. A link of the previous plan that is not in this plan is deleted.
     pub links: BTreeMap<String, LinkPlan>,
     /// Addresses of the host on its loopback interface. None: they are not known yet, and those of
@@ -150,6 +154,9 @@ pub struct KernelHost {
     /// The link of the default route. While there is no default route, this is the last such link,
     /// if it still exists.
     pub default_link: Option<u32>,
+    /// The link of the kernel's route to each address of `KernelConfig::reach`. While there is no
+    /// route, this is the last such link, if it still exists.
+    pub reached: BTreeMap<IpAddr, u32>,
     /// The table of each subnet's own rule (`from <subnet> lookup T`). By this rule, a network gets
     /// the same table again after a restart.
     pub tables: BTreeMap<IpNet, u32>,

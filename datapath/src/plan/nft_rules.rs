@@ -38,6 +38,9 @@ pub struct GuardPlan {
     pub vxlan_ports: BTreeSet<u16>,
     /// The overlay's tunnels, if the node has an overlay.
     pub tunnel: Option<GuardedTunnel>,
+    /// Whether packets that pods send to 127.0.0.0/8 are dropped. The kernel itself drops them,
+    /// unless `route_localnet` is on.
+    pub closes_loopback: bool,
 }
 
 /// The accepted tunnels of an overlay.

@@ -94,6 +94,8 @@ pub fn default_prefix(family: IpFamily) -> IpNet {
 pub enum RouteTarget {
     /// Drops packets without an error message.
     Blackhole,
+    /// Rejects packets: the sender receives an ICMP message that the host is unreachable.
+    Unreachable,
     /// Ends the look-up in this table; the kernel continues with the next rule.
     Throw,
     /// Next hops (ECMP), sorted, at least one.
@@ -108,10 +110,10 @@ impl RouteTarget {
         RouteTarget::Via(hops)
     }
 
-    /// The next hops; empty for a blackhole and a throw route.
+    /// The next hops; empty for a route without any.
     pub fn hops(&self) -> &[Hop] {
         match self {
-            RouteTarget::Blackhole | RouteTarget::Throw => &[],
+            RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => &[],
             RouteTarget::Via(hops) => hops,
         }
     }

@@ -117,6 +117,7 @@ fn gateways(plan: &Plan, prefix: &str) -> Vec<String> {
     match plan.kernel.routes.get(&key(10_000, prefix)) {
         Some(RouteTarget::Via(hops)) => hops.iter().map(|hop| hop.gateway.unwrap().to_string()).collect(),
         Some(RouteTarget::Blackhole) => vec!["blackhole".to_owned()],
+        Some(RouteTarget::Unreachable) => vec!["unreachable".to_owned()],
         Some(RouteTarget::Throw) => vec!["throw".to_owned()],
         None => Vec::new(),
     }

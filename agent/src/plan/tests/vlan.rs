@@ -199,7 +199,7 @@ fn vlans_use_the_first_named_link_or_their_existing_link() {
     for (case, named, default_link, devices_there, expected) in rows {
         let mut intent = three_subnets();
         intent.subnets.truncate(1);
-        intent.vlan_interfaces = named.iter().map(|name| (*name).to_owned()).collect();
+        intent.vlan_interfaces = named.iter().map(|name| name.parse().unwrap()).collect();
         let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = *default_link);
         host.kernel.links.extend(devices_there.iter().cloned());
         let found = devices(&plan(&intent, &host).unwrap());
@@ -281,4 +281,30 @@ fn a_long_parent_name_is_shortened_for_the_vlan_id() {
     host.kernel.links[1].name = "enp129s0f0np0".to_owned();
     let planned = plan(&three_subnets(), &host).unwrap();
     assert_eq!(planned.kernel.links.keys().collect::<Vec<_>>(), ["vlan2.10", "vlan2.20"]);
+}
+
+#[test]
+fn pods_send_arp_only_on_request_and_without_an_address_on_the_device() {
+    let with = |intent: &Intent, addresses: &[&str]| {
+        let mut host = with_default();
+        host.kernel.links.push(Link {
+            own: true,
+            kind: Some(LinkKind::Vlan { parent: 2, id: 10 }),
+            ..link(9, "up1.10", addresses)
+        });
+        let senders = plan(intent, &host).unwrap().kernel.arp_senders;
+        senders.into_iter().map(|s| format!("{} {} {}", s.device, s.ifindex, s.prefix)).collect::<Vec<_>>()
+    };
+    let mut intent = intent(
+        vec![vlan(Some(10))],
+        vec![
+            subnet_in("a4", "10.10.0.0/24", "10.10.0.1", None),
+            subnet_in("a6", "2001:db8:10::/64", "2001:db8:10::1", None),
+        ],
+    );
+    assert_eq!(with(&intent, &[]), [""; 0]);
+    intent.pods_send_arp = true;
+    assert_eq!(with(&intent, &[]), ["up1.10 9 10.10.0.0/24"]);
+    assert_eq!(with(&intent, &["192.0.2.77/24"]), ["up1.10 9 10.10.0.0/24"]);
+    assert_eq!(with(&intent, &["10.10.0.250/24"]), [""; 0], "the kernel takes this address");
 }

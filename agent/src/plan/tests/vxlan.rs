@@ -269,9 +269,9 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
         }
     };
     let by = |interfaces: &[&str], vteps: &[&str]| Tunnels {
-        interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+        interfaces: interfaces.iter().map(|name| name.parse().unwrap()).collect(),
         vteps: vteps.iter().map(|prefix| prefix.parse().unwrap()).collect(),
-        port: 8472,
+        ..Tunnels::default()
     };
     let routed = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(2));
     let any = ["0.0.0.0/0", "::/0"];
@@ -330,4 +330,63 @@ fn with_cluster_allocation_a_pod_is_a_block_of_one() {
         ["10.255.0.9", "2001:db8:9::9"],
         "the addresses that the node writes into its NodeInfo"
     );
+}
+
+#[test]
+fn unknown_overlay_addresses_are_rejected_on_request() {
+    let mut intent = hybrid();
+    let host = with_device(&intent, host(Vec::new()));
+    let rest = |intent: &Intent, prefix: &str| {
+        plan(intent, &host).unwrap().kernel.routes.get(&key(40_000, prefix)).cloned()
+    };
+    for (rejects, target) in [(false, RouteTarget::Blackhole), (true, RouteTarget::Unreachable)] {
+        intent.tunnels.rejects_unknown = rejects;
+        for prefix in ["10.200.0.0/16", "2001:db8:200::/112"] {
+            assert_eq!(rest(&intent, prefix).as_ref(), Some(&target), "{prefix}");
+        }
+        assert_eq!(rest(&intent, "10.200.2.1/32"), Some(RouteTarget::Throw), "no pod can have a gateway");
+    }
+}
+
+#[test]
+fn addresses_of_other_links_are_local_addresses_on_request() {
+    let mut intent = hybrid();
+    intent.nodes.remove(0);
+    intent.overlay_pods = Some(Arc::default());
+    let local = |intent: &Intent| {
+        let mut host = with_kernel(host(Vec::new()), |kernel| kernel.default_link = Some(4));
+        host.kernel.links.push(link(20, "storage0", &["198.51.100.7/24", "fe80::7/64", "2001:db8:7::7/64"]));
+        host.kernel.links.push(Link { up: false, ..link(21, "kube-ipvs0", &["198.51.100.99/32"]) });
+        host.kernel.links.push(Link { own: true, ..link(22, "own0", &["198.51.100.98/32"]) });
+        let vtep = plan(intent, &host).unwrap().vtep.unwrap();
+        vtep.local.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let only_of_the_link = local(&intent);
+    assert_eq!(only_of_the_link, ["10.255.0.9"]);
+    intent.tunnels.local_addresses = vec!["198.51.100.0/24".parse().unwrap()];
+    assert_eq!(local(&intent), ["10.255.0.9", "198.51.100.7"]);
+    intent.tunnels.local_addresses.push("2001:db8:7::/64".parse().unwrap());
+    assert_eq!(local(&intent), ["10.255.0.9", "198.51.100.7", "2001:db8:7::7"]);
+    // Without the API server, an operator writes the NodeInfos.
+    intent.overlay_pods = None;
+    assert_eq!(local(&intent), ["10.255.0.9"]);
+}
+
+#[test]
+fn a_configured_mtu_only_lowers_the_mtu_of_pods() {
+    let mut intent = hybrid();
+    let host = with_device(&intent, host(vec![session("192.0.2.1", true, None)]));
+    let mtus = |intent: &Intent| {
+        let plan = plan(intent, &host).unwrap();
+        let device = plan.kernel.links.iter().find(|(_, link)| link.kind != LinkKind::Sink).unwrap().1.mtu;
+        (plan.networks["rack"].mtu, plan.networks["overlay"].mtu, device, plan.probes.mtu)
+    };
+    let usual = mtus(&intent);
+    assert_eq!((usual.0, usual.1, usual.2), (Some(1502), Some(1454), 1454));
+    intent.pod_mtu = Some(9000);
+    assert_eq!(mtus(&intent), usual);
+    intent.pod_mtu = Some(1480);
+    assert_eq!(mtus(&intent), (Some(1480), Some(1454), 1454, usual.3.min(1480)));
+    intent.pod_mtu = Some(1300);
+    assert_eq!(mtus(&intent), (Some(1300), Some(1300), 1454, usual.3.min(1300)));
 }

@@ -29,7 +29,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use trunkline_api::interfaces::{self, InterfaceSettings};
+use trunkline_api::interfaces::{self, InterfaceName, InterfaceSettings};
 use trunkline_api::names::{annotation, label};
 use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::{IPInstance, IPInstanceStatus, ValueError, parse_address, parse_mac};
@@ -67,9 +67,9 @@ pub struct Row {
     /// The pod's interface; none for its first.
     #[serde(default)]
     pub interface: Option<InterfaceSettings>,
-    /// The names of the pod's other interfaces, on an IPInstance of its first.
+    /// The pod's other interfaces, on an IPInstance of its first.
     #[serde(default)]
-    pub others: Vec<String>,
+    pub others: Vec<InterfaceName>,
     /// The sandbox and the node in its status.
     pub seen: (String, String),
 }
@@ -135,10 +135,9 @@ impl Row {
                     },
                 })?),
             },
-            others: match meta.annotations.get(annotation::OTHER_INTERFACES).map(String::as_str) {
-                None | Some("") => Vec::new(),
-                Some(names) => names.split(',').map(str::to_owned).collect(),
-            },
+            others: InterfaceName::read_list(
+                meta.annotations.get(annotation::OTHER_INTERFACES).map(String::as_str).unwrap_or_default(),
+            ),
             seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
         }))
     }
@@ -157,7 +156,9 @@ pub struct PodAddresses {
     pub extra_prefixes: BTreeSet<IpNet>,
     /// The interface; none for the pod's first.
     pub interface: Option<InterfaceSettings>,
-    /// The names of the pod's other interfaces, for its first.
+    /// Whether the pod has further interfaces.
+    pub several: bool,
+    /// The names of the interfaces that the ADD of the pod's first attaches too.
     pub others: Vec<String>,
 }
 
@@ -237,7 +238,7 @@ impl Index {
         // A runtime may use another name for the first interface, if the pod has no further ones.
         let mut first = self.of(pod).filter(|(_, row)| row.interface.is_none());
         let has_others = first.any(|(_, row)| !row.others.is_empty());
-        let is_listed = self.of(pod).any(|(_, row)| row.others.iter().any(|name| name == ifname));
+        let is_listed = self.of(pod).any(|(_, row)| row.others.iter().any(|other| other.name == ifname));
         let is_named = |row: &Row| row.interface.as_ref().is_some_and(|interface| interface.name == ifname);
         let named = is_listed || self.of(pod).any(|(_, row)| is_named(row));
         if has_others && !named && ifname != interfaces::FIRST {
@@ -287,11 +288,14 @@ impl Index {
             mac: first.mac,
             extra_prefixes: rows.iter().flat_map(|row| row.extra_prefixes.iter().copied()).collect(),
             interface: first.interface.clone(),
+            several: first.interface.is_some() || rows.iter().any(|row| !row.others.is_empty()),
             others: rows
                 .iter()
                 .max_by_key(|row| row.others.len())
-                .map(|row| row.others.clone())
-                .unwrap_or_default(),
+                .into_iter()
+                .flat_map(|row| row.others.iter().filter(|other| !other.by_multus))
+                .map(|other| other.name.clone())
+                .collect(),
         };
         match rows.iter().find_map(|row| row.dual).or(dual) {
             _ if rows.len() == 2 => PodAddressLookup::Complete(given),
@@ -469,7 +473,7 @@ mod tests {
         let mut index = index(&[("10.0.0.7/24", "u", "IPv4")]);
         let find = |index: &Index, ifname: &str| summary(index.find(&pod("u"), ifname, None));
         assert_eq!(find(&index, "net0"), "whole 10.0.0.7", "the runtime's name of the first interface");
-        let (name, row) = read("10.0.0.7/24", annotation::OTHER_INTERFACES, "net1,net2");
+        let (name, row) = read("10.0.0.7/24", annotation::OTHER_INTERFACES, "net1,net2/multus");
         index.set(name, row);
         let net1 = r#"{"name": "net1", "defaultRoute": true, "routes": ["10.80.0.0/12"]}"#;
         let (name, row) = read("10.1.0.7/24", annotation::INTERFACE, net1);
@@ -486,7 +490,7 @@ mod tests {
              networking.alibaba.com/interfaces"
         );
         let PodAddressLookup::Complete(eth0) = index.find(&pod("u"), "eth0", None) else { panic!() };
-        assert_eq!((eth0.interface, eth0.others), (None, vec!["net1".to_owned(), "net2".to_owned()]));
+        assert_eq!((eth0.interface, eth0.others), (None, vec!["net1".to_owned()]));
         let PodAddressLookup::Complete(net1) = index.find(&pod("u"), "net1", None) else { panic!() };
         let settings = net1.interface.unwrap();
         assert!(settings.default_route && settings.routes.len() == 1 && net1.others.is_empty());

@@ -107,6 +107,8 @@ pub struct ClusterDependencies<P> {
     pub metrics: Metrics,
     /// This node's peers, for its NodeInfo.
     pub node_peers: P,
+    /// Whether the agent writes the statuses of its pods' IPInstances.
+    pub writes_instances: bool,
     /// The drain, if the agent follows the Node's cordon.
     pub drain: Option<Drain>,
     /// The services task; none if this node advertises no service addresses.
@@ -136,6 +138,7 @@ impl Parts {
             ipam,
             metrics,
             node_peers,
+            writes_instances,
             drain,
             services,
             reported,
@@ -145,6 +148,7 @@ impl Parts {
         let (addresses, known_addresses) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
             updates,
+            writes_instances,
             unwritten,
             plan: reconcile.plan(),
             sessions: reconcile.sessions(),

@@ -8,7 +8,7 @@
 //!
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
 //!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
-//!   the status.
+//!   the status. With `updateIPInstanceStatus: false` the agent writes none.
 //! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. It
 //!   contains only the host's addresses that its Node has, because the webhook denies other
 //!   addresses. A denial delays no other write: the agent retries it separately, and when the Node
@@ -88,6 +88,8 @@ impl InstanceUpdate {
 pub struct WriterDependencies {
     /// Updates of pods.
     pub updates: mpsc::UnboundedReceiver<InstanceUpdate>,
+    /// Whether IPInstances' statuses are written.
+    pub writes_instances: bool,
     /// Number of pending writes.
     pub unwritten: watch::Sender<usize>,
     /// The current plan, which contains this node's VTEP.
@@ -176,8 +178,8 @@ pub async fn run(
         tokio::select! {
             biased;
             update = dependencies.updates.recv() => match update {
-                Some(InstanceUpdate::Attached(name, holder)) => writer.instances.put(name, holder),
-                Some(InstanceUpdate::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
+                Some(update) if dependencies.writes_instances => queue(&mut writer.instances, update),
+                Some(_) => {}
                 None => return,
             },
             // Networks may have been added or removed.
@@ -206,6 +208,13 @@ pub async fn run(
                 writer.after(outcome);
             }
         }
+    }
+}
+
+fn queue(instances: &mut Coalesce<ObjectName, Holder>, update: InstanceUpdate) {
+    match update {
+        InstanceUpdate::Attached(name, holder) => instances.put(name, holder),
+        InstanceUpdate::Detached(sandbox) => instances.cancel(|_, holder| holder.sandbox == sandbox),
     }
 }
 
@@ -505,6 +514,23 @@ mod tests {
             Some(Some(vtep(&["10.0.0.1"]))),
             "the webhook's reason is in the error"
         );
+    }
+
+    #[test]
+    fn updates_of_a_detached_sandbox_are_dropped() {
+        let holder = |sandbox: &str| Holder {
+            sandbox: sandbox.to_owned(),
+            pod: "p".to_owned(),
+            namespace: "n".to_owned(),
+        };
+        let name = |name: &str| ("n".to_owned(), name.to_owned());
+        let mut instances = Coalesce::default();
+        for (address, sandbox) in [("a", "one"), ("b", "one"), ("c", "two")] {
+            queue(&mut instances, InstanceUpdate::Attached(name(address), holder(sandbox)));
+        }
+        queue(&mut instances, InstanceUpdate::Detached("one".to_owned()));
+        assert_eq!(instances.next(), Some((name("c"), holder("two"))));
+        assert_eq!(instances.len(), 1);
     }
 
     #[test]

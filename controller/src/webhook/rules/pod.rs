@@ -113,6 +113,12 @@ impl NewPod {
         }
     }
 
+    /// The faults of [`NewPod::for_interface`], as faults of the pod's list.
+    fn of_interface(&self, interface: &Interface, faults: Vec<Fault>) -> Vec<Fault> {
+        let text = |fault: Fault| format!("interface {}: {}", interface.name, fault.message);
+        faults.into_iter().map(|fault| self.fault(annotation::INTERFACES, text(fault))).collect()
+    }
+
     fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
         select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
     }
@@ -156,7 +162,9 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
 
     let mut selector = node_selector(cluster, &selection);
     for interface in interfaces::read(&pod.name, pod.annotations())? {
-        let selection = pod.for_interface(&interface).select(cluster, false, policy)?;
+        let own = pod.for_interface(&interface);
+        let selection =
+            own.select(cluster, false, policy).map_err(|faults| pod.of_interface(&interface, faults))?;
         selector.extend(node_selector(cluster, &selection));
     }
     for (key, value) in &selector {
@@ -184,10 +192,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     for interface in &interfaces {
         let own = pod.for_interface(interface);
         let faults = validate_one(&own, Some(&interface.name), cluster, policy).err().unwrap_or_default();
-        found.extend(faults.into_iter().map(|fault| {
-            let message = format!("interface {}: {}", interface.name, fault.message);
-            pod.fault(annotation::INTERFACES, message)
-        }));
+        found.extend(pod.of_interface(interface, faults));
         let network = own.select(cluster, false, policy).ok().and_then(|selection| selection.network);
         let Some(network) = network.and_then(|name| cluster.network(&name)) else { continue };
         for (key, value) in &network.spec.node_selector {

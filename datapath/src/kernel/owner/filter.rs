@@ -99,6 +99,9 @@ impl Owner {
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
+        if !self.arp_senders.is_empty() {
+            self.write_arp_senders(true);
+        }
         let repaired = self.guard.repair(&self.plan.guard, self.pods.values(), self.populated);
         self.note_guard(repaired, true);
     }
@@ -142,6 +145,7 @@ impl Owner {
             self.set_group(pod.host_ifindex);
         }
         self.open_reverse_path(None, pod);
+        self.open_route_localnet(pod);
         if has_prefixes(pod) {
             let added = self.guard.add_pod(pod);
             self.note_pod_guarded(added);
@@ -171,6 +175,23 @@ impl Owner {
         self.open_reverse_path(Some(old), new);
         let changed = self.guard.change_pod(old, new);
         self.note_pod_guarded(changed);
+    }
+
+    /// Lets packets of a pod reach 127.0.0.0/8 after a translation on this node, if the plan has that.
+    fn open_route_localnet(&mut self, pod: &PodPlan) {
+        if !self.plan.route_localnet {
+            return;
+        }
+        let path = format!("net/ipv4/conf/{}/route_localnet", pod.host_ifname);
+        if let Err(error) = sysctl::apply(&path, &Sysctl::IfThere("1")) {
+            self.fault(Reason::Sysctl, error);
+        }
+    }
+
+    /// Does the same for all pods that were added before the plan.
+    pub(super) fn open_route_localnet_of_all(&mut self) {
+        let pods: Vec<PodPlan> = self.pods.values().cloned().collect();
+        pods.iter().for_each(|pod| self.open_route_localnet(pod));
     }
 
     /// The kernel's check of IPv4 sources has no exceptions. So it is off for a pod with extra
@@ -251,7 +272,10 @@ impl Owner {
 
 /// Whether a plan needs a table.
 fn wants_tables(plan: &KernelPlan) -> bool {
-    plan.guard.enabled || nat::render(plan, true).is_some() || !plan.probed.is_empty()
+    plan.guard.enabled
+        || nat::render(plan, true).is_some()
+        || !plan.probed.is_empty()
+        || !plan.arp_senders.is_empty()
 }
 
 /// Whether a pod may send from extra IPv4 prefixes.

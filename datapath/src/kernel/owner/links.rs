@@ -15,6 +15,9 @@
 //! changed.
 
 use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
@@ -348,6 +351,35 @@ impl Owner {
         let link = defaults.find_map(|route| route.target?.hops().first()?.ifindex);
         self.default_link = link.or(self.default_link).filter(|link| self.topology.links.contains_key(link));
         self.default_link
+    }
+
+    /// Looks up the links of the configured addresses.
+    pub(super) fn look_up_reached(&mut self) {
+        let found: Vec<(IpAddr, u32)> = self
+            .reach
+            .iter()
+            .filter_map(|address| {
+                let mut batch = Batch::new();
+                batch.get_route(*address);
+                let outcome = self.connection.run(&mut batch).ok()?;
+                let route = outcome.replies.iter().find_map(|(_, _, body)| objects::read_route(body))?;
+                Some((*address, route.target?.hops().first()?.ifindex?))
+            })
+            .collect();
+        self.reached.extend(found);
+        let links = &self.topology.links;
+        self.reached.retain(|_, link| links.contains_key(link));
+    }
+
+    /// Reports a route of another program that moved a configured address to another link.
+    pub(super) fn handle_reaching_route(&mut self, prefix: &IpNet) {
+        if self.reach.iter().any(|address| prefix.contains(address)) {
+            let before = self.reached.clone();
+            self.look_up_reached();
+            if self.reached != before {
+                self.host_changed();
+            }
+        }
     }
 }
 

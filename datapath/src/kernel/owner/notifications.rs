@@ -211,6 +211,9 @@ impl Owner {
     /// the same key.
     fn handle_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
+        if route.protocol != PROTOCOL {
+            self.handle_reaching_route(&key.prefix);
+        }
         if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
             let before = self.default_link;
             if self.default_link() != before {
@@ -407,7 +410,7 @@ impl Owner {
     fn forget_installed(&mut self, index: u32) {
         self.routes.forget_installed(|target| match target {
             RouteTarget::Via(hops) => hops.iter().any(|hop| hop.ifindex == Some(index)),
-            RouteTarget::Blackhole | RouteTarget::Throw => false,
+            RouteTarget::Blackhole | RouteTarget::Unreachable | RouteTarget::Throw => false,
         });
     }
 

@@ -20,6 +20,8 @@ fn route_is_parsed_as_encoded() {
     for (prefix, target) in [
         ("10.0.0.0/8", RouteTarget::Blackhole),
         ("10.0.0.0/8", RouteTarget::Throw),
+        ("10.0.0.0/8", RouteTarget::Unreachable),
+        ("2001:db8::/64", RouteTarget::Unreachable),
         ("2001:db8::/64", RouteTarget::Throw),
         (
             "10.2.0.0/24",

@@ -163,6 +163,8 @@ fn chart(context: &Lab) -> Result<Verdict> {
     }
     controller(&usual)?;
     client_ca(&render)?;
+    let first_network = first_network(&render)?;
+    pod_expressions(&render)?;
     probe(&usual, &render(&["--set", "agent.config.socket=/run/trunkline/other.sock"])?)?;
     let without = render(&["--set", "webhook.enabled=false"])?;
     ensure!(!without.contains("WebhookConfiguration"), "webhooks although they are off");
@@ -189,6 +191,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         // Strict: an unknown field is an error, not a warning.
         let taken = apply(&["--dry-run=server", "--validate=strict"], &usual)?;
         let objects = taken.lines().count();
+        apply(&["--validate=strict"], &first_network)?;
         apply(&["--validate=strict"], &usual)?;
         let again = apply(&["--validate=strict"], &usual)?;
         ensure!(again.lines().count() == objects, "a second apply has other objects: {again}");
@@ -248,7 +251,9 @@ fn converted_values(repository: &Path, render: &impl Fn(&[&str]) -> Result<Strin
         let config = config.as_str().context("no agent.yaml")?;
         let agent = AgentConfig::parse(config, Path::new("agent.yaml"))?;
         ensure!(
-            agent.has_policies() == policies && agent.vxlan_port == 8472,
+            agent.has_policies() == policies
+                && agent.vxlan_port == 8472
+                && agent.update_ip_instance_status == policies,
             "{name}: the agent's configuration is {config}"
         );
     }
@@ -318,6 +323,50 @@ fn client_ca(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     Ok(())
 }
 
+/// The Network and the Subnet `init`: created before the webhook, by an installation only. Returns
+/// both.
+fn first_network(render: &impl Fn(&[&str]) -> Result<String>) -> Result<String> {
+    ensure!(!render(&[])?.contains("name: init\n"), "a Network without its setting");
+    let all =
+        render(&["--set", "init.cidr=fd00:64::/64,init.vxlanID=0", "--set-string", "init.ipVersion=6"])?;
+    let (network, subnet) = (object(&all, "Network")?, object(&all, "Subnet")?);
+    for object in [&network, &subnet] {
+        let annotations = &object["metadata"]["annotations"];
+        ensure!(
+            annotations["helm.sh/hook"] == "pre-install"
+                && annotations["helm.sh/hook-delete-policy"] == "hook-failed",
+            "the hook would replace an existing object: {annotations}"
+        );
+    }
+    ensure!(network["spec"] == json!({"type": "Overlay", "mode": "VXLAN", "netID": 0}), "{network}");
+    let range = json!({"cidr": "fd00:64::/64", "version": "6"});
+    ensure!(subnet["spec"]["range"] == range, "{subnet}");
+    let all = render(&["--set", "init.cidr=100.64.0.0/16"])?;
+    let (network, subnet) = (object(&all, "Network")?, object(&all, "Subnet")?);
+    ensure!(network["spec"]["netID"] == 4 && subnet["spec"]["range"]["version"] == "4", "{network} {subnet}");
+    Ok(format!("{network}\n---\n{subnet}\n"))
+}
+
+/// Further expressions apply to pods only.
+fn pod_expressions(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    const EXPRESSIONS: &str =
+        r#"[{"key":"app","operator":"NotIn","values":["kube-proxy"]},{"key":"tenant","operator":"Exists"}]"#;
+    let text = render(&["--set-json", &format!("webhook.additionalPodMatchExpressions={EXPRESSIONS}")])?;
+    let more: Value = serde_json::from_str(EXPRESSIONS)?;
+    for (kind, pods) in [("ValidatingWebhookConfiguration", 1), ("MutatingWebhookConfiguration", 0)] {
+        let objects = text.split("\n---").filter(|object| object.contains(&format!("\"kind\": \"{kind}\"")));
+        let object: Value = serde_saphyr::from_str(objects.last().with_context(|| format!("no {kind}"))?)?;
+        let webhooks = object["webhooks"].as_array().context("no webhooks")?;
+        for (index, webhook) in webhooks.iter().enumerate() {
+            let expressions = webhook["objectSelector"]["matchExpressions"].as_array();
+            let added = expressions.map(|all| json!(all.get(1..).unwrap_or_default()));
+            let wanted = (index == pods).then(|| more.clone());
+            ensure!(added == wanted, "{kind}: the selector of webhook {index}: {webhook}");
+        }
+    }
+    Ok(())
+}
+
 /// Values that the schema refuses.
 fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     for (value, words) in [
@@ -328,6 +377,10 @@ fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
         ("cni.confName=a/b.conflist", "confName"),
         ("agent.keySecrets={}", "keySecrets"),
         ("networkPolicies.enabled=no-policies", "networkPolicies"),
+        ("init.vxlanID=4", "cidr"),
+        ("init.cidr=all", "cidr"),
+        ("init.cidr=100.64.0.0/16,init.vxlanID=16777216", "vxlanID"),
+        ("webhook.additionalPodMatchExpressions[0].key=app", "operator"),
         ("agent.racks[0].name=Rack_1,agent.racks[0].nodeSelector.rack=1", "name"),
     ] {
         let refused = render(&["--set", value]).err().with_context(|| format!("{value} was accepted"))?;

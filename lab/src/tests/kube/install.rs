@@ -42,7 +42,8 @@ pub(in crate::tests) fn with_page(
         Ok(helm) => helm,
         Err(missing) => return Ok(Verdict::Skipped(missing)),
     };
-    packages::need(podman::PACKAGES)?;
+    // The image has its reference plugins.
+    packages::need(podman::PACKAGES.into_iter().chain(["containernetworking-plugins"]))?;
     let (product, _) = (context.product()?, context.controller()?);
     cluster(context, name, |cluster| {
         let root = product::image_root(&context.place, &product, &cluster.folder().join("image"))?;
@@ -85,6 +86,8 @@ fn install(context: &Lab) -> Result<Verdict> {
                     "/etc/cni/net.d:",
                     "05-trunkline.conflist",
                     "/opt/cni/bin:",
+                    "loopback",
+                    "portmap",
                     "trunkline-cni"
                 ]),
                 "{node} has other files in its runtime's folders"
@@ -227,8 +230,8 @@ spec:
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";
 
-/// Checks the page's list of leftovers. Only Secrets and the Lease are left: no other object of the
-/// chart, no plugin, no CRDs.
+/// Checks the page's list of leftovers. Only Secrets, the Lease and the reference plugins are left:
+/// no other object of the chart, no plugin of Trunkline, no CRDs.
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",
@@ -254,7 +257,7 @@ fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
         })?;
         let files = host.sh("ls -A /opt/cni/bin /etc/cni/net.d")?;
         ensure!(
-            files.split_whitespace().eq(["/etc/cni/net.d:", "/opt/cni/bin:"]),
+            files.split_whitespace().eq(["/etc/cni/net.d:", "/opt/cni/bin:", "loopback", "portmap"]),
             "{node} still has {files}"
         );
         no_routes(host)?;
