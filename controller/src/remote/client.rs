@@ -16,7 +16,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Credentials that cannot be used. The text names the field, and never its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.{field}: {message}")]
-pub struct CredentialFault {
+pub(super) struct CredentialFault {
     field: &'static str,
     message: String,
 }

@@ -16,10 +16,10 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use trunkline_api::kube::{Kind, Lenient};
@@ -401,7 +401,7 @@ impl Mirror {
 
     fn set_health(&self, away_since: Option<Instant>, plan: Option<&Plan>) {
         let mut state = self.context.shared.lock();
-        let health = state.remote.health.entry(Arc::clone(&self.name)).or_insert_with(Health::default);
+        let health = state.remote.health.entry(Arc::clone(&self.name)).or_default();
         health.away_since = away_since;
         if let Some(plan) = plan {
             health.subnets = plan.subnets.len();
@@ -472,8 +472,13 @@ fn status(
 /// The UID of the Namespace kube-system, which identifies a cluster.
 async fn uuid(client: &Client, patience: Duration) -> Result<String, String> {
     let api: Api<Namespace> = Api::all(client.clone());
-    match timeout(patience, api.get("kube-system")).await {
-        Ok(Ok(namespace)) => namespace.uid().ok_or_else(|| "Namespace kube-system has no UID".to_owned()),
+    // The right to list Namespaces suffices.
+    let named = ListParams::default().fields("metadata.name=kube-system");
+    match timeout(patience, api.list(&named)).await {
+        Ok(Ok(list)) => {
+            let uid = list.items.first().and_then(ResourceExt::uid);
+            uid.ok_or_else(|| "there is no Namespace kube-system".to_owned())
+        }
         Ok(Err(error)) => Err(chain(&error).to_string()),
         Err(_) => Err(format!("no answer within {patience:?}")),
     }
