@@ -190,6 +190,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),
+        remote_limits: config.remote_clusters.limits(),
         sysctls: config.sysctls(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },

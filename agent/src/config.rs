@@ -8,6 +8,7 @@
 mod links;
 mod overlay;
 mod probes;
+mod remote;
 pub mod schema;
 mod services;
 mod sysctls;
@@ -28,6 +29,7 @@ use trunkline_datapath::link_check::CheckTimeouts;
 pub use self::links::VlanArpSender;
 pub use self::overlay::UnknownOverlayAddresses;
 pub use self::probes::ProbeConfig;
+pub use self::remote::RemoteClustersConfig;
 pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
 pub use self::sysctls::SysctlsConfig;
 use crate::page::Access;
@@ -132,6 +134,8 @@ pub struct Config {
     pub guard: GuardConfig,
     /// Limits of the kernel that many neighbours and IPv6 routes reach.
     pub kernel_limits: KernelLimitsConfig,
+    /// Prefixes that remote clusters may use.
+    pub remote_clusters: RemoteClustersConfig,
     /// Settings of the kernel that the agent writes only on request.
     pub sysctls: SysctlsConfig,
     /// BMP monitoring stations (RFC 7854), which receive the state of the BGP sessions and paths.
@@ -308,6 +312,7 @@ impl Default for Config {
             unknown_overlay_addresses: UnknownOverlayAddresses::default(),
             guard: GuardConfig::default(),
             kernel_limits: KernelLimitsConfig::default(),
+            remote_clusters: RemoteClustersConfig::default(),
             sysctls: SysctlsConfig::default(),
             bmp: Bmp::default(),
             probes: ProbeConfig::default(),
@@ -470,6 +475,7 @@ impl Config {
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
         self.kernel_limits.check()?;
+        self.remote_clusters.check()?;
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
             return Err((
                 "drain.followCordon",

@@ -15,6 +15,7 @@ use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
     AdvertisementState, AgentStatus, AnycastStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis,
     Messages, NetworkStatus, Peer, PeerState, PolicyState, ProbeFaultKind, ProbedRouter, ProxyRulesState,
+    RemoteClusterStatus,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
@@ -228,6 +229,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
         probes.routers.iter().for_each(|router| stand_probes(page, router));
     }
     agent.anycast.iter().for_each(|object| write_anycast(page, object));
+    agent.remote_clusters.iter().for_each(|cluster| write_remote(page, cluster));
     let guard = &agent.guard;
     page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);
     page.put_count(m::GUARD_REPAIRS, &[], guard.repairs);
@@ -287,6 +289,21 @@ fn write_anycast(page: &mut Page, object: &AnycastStatus) {
     for state in AdvertisementState::ALL.iter().copied() {
         let count = object.addresses.iter().filter(|address| address.state == state).count();
         page.put_count(m::ANYCAST_ADDRESSES, &[name, state.name()], count as u64);
+    }
+}
+
+fn write_remote(page: &mut Page, cluster: &RemoteClusterStatus) {
+    let (name, ignored) = (cluster.name.as_str(), cluster.ignored);
+    page.put_count(m::REMOTE_SUBNETS, &[name], cluster.subnets.len() as u64);
+    page.put_count(m::REMOTE_VTEPS, &[name], cluster.vteps.into());
+    page.put_count(m::REMOTE_ENDPOINTS, &[name], cluster.endpoints.into());
+    for (what, number) in [
+        ("subnet", ignored.subnets),
+        ("vtep", ignored.vteps),
+        ("address", ignored.addresses),
+        ("endpoint", ignored.endpoints),
+    ] {
+        page.put_count(m::REMOTE_IGNORED, &[name, what], number.into());
     }
 }
 
@@ -641,6 +658,12 @@ mod tests {
                         check: "passed".to_owned(),
                         since_seconds: 5,
                     }],
+                }],
+                remote_clusters: vec![RemoteClusterStatus {
+                    name: "west".to_owned(),
+                    vteps: 2,
+                    endpoints: 7,
+                    ..RemoteClusterStatus::default()
                 }],
                 alternate_paths: Some(AlternatePaths { forwarded: 12, dropped: 1 }),
                 guard: GuardStatus {

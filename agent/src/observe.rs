@@ -53,6 +53,7 @@ mod missing;
 mod node_peers;
 mod operate;
 mod policies;
+mod remote;
 mod retention;
 mod services;
 mod snapshot;
@@ -256,6 +257,7 @@ impl Observer {
             alternate_paths: alternate_paths(kernel.alternate_paths),
             probes: self.probes.status(),
             anycast: anycast::with_node(self.anycast.status(), view),
+            remote_clusters: remote::remote_clusters(&view.remote),
             policies: match &self.policies {
                 Some(policies) => policies.summary().await,
                 None => None,

@@ -26,6 +26,7 @@ mod path;
 mod peer;
 mod policy;
 mod probe;
+mod remote;
 mod service;
 mod snapshot;
 
@@ -50,6 +51,7 @@ pub use policy::{
 pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
 };
+pub use remote::{IgnoredParts, RemoteClusterStatus, RemoteSubnetStatus};
 pub use service::{
     AdvertisedPrefix, AdvertisementState, ProxyRulesState, ServiceProxyState, ServiceView, WithheldReason,
 };
@@ -286,6 +288,9 @@ pub struct AgentStatus {
     /// The anycast addresses on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anycast: Vec<AnycastStatus>,
+    /// The remote clusters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote_clusters: Vec<RemoteClusterStatus>,
     /// Network policies; none if the configuration disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policies: Option<PolicySummary>,

@@ -1,7 +1,7 @@
 //! From the text of a manifest file to resources.
 //!
-//! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo, an AnycastAddress, a
-//! NetworkPolicy, a ClusterNetworkPolicy or a Namespace. Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
+//! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo, a RemoteSubnet, a
+//! RemoteVtep, an AnycastAddress, a NetworkPolicy, a ClusterNetworkPolicy or a Namespace. Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
 //! resource, the field's path and the fix. It never quotes a line of the file, which could contain
 //! a password.
 //!
@@ -17,15 +17,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::Location;
 
-use crate::names::{API_VERSION, OWN_API_VERSION};
+use crate::names::{API_VERSION, MULTICLUSTER_API_VERSION, OWN_API_VERSION};
 use crate::network_policy::{
     ClusterPolicy, NetworkPolicy, ObjectKey, PathSegment, PolicyFault, Read, read_cluster_policy,
     read_network_policy,
 };
-use crate::resources::{AnycastAddress, Ignored, Network, NodeInfo, ObjectMeta, Subnet};
+use crate::resources::{
+    AnycastAddress, Ignored, Network, NodeInfo, ObjectMeta, RemoteSubnet, RemoteVtep, Subnet,
+};
 
-const KINDS: &str =
-    "Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace";
+const KINDS: &str = "Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, \
+                     ClusterNetworkPolicy or Namespace";
 
 /// A resource in the agent's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +38,10 @@ pub enum Resource {
     Subnet(Box<Subnet>),
     /// `kind: NodeInfo`
     NodeInfo(Box<NodeInfo>),
+    /// `kind: RemoteSubnet`
+    RemoteSubnet(Box<RemoteSubnet>),
+    /// `kind: RemoteVtep`
+    RemoteVtep(Box<RemoteVtep>),
     /// `kind: AnycastAddress`
     AnycastAddress(Box<AnycastAddress>),
     /// `kind: NetworkPolicy`
@@ -235,6 +241,8 @@ impl Document {
             Some("Network") => Ok(Resource::Network(self.parse(&resource)?)),
             Some("Subnet") => Ok(Resource::Subnet(self.parse(&resource)?)),
             Some("NodeInfo") => Ok(Resource::NodeInfo(self.parse(&resource)?)),
+            Some("RemoteSubnet") => Ok(Resource::RemoteSubnet(self.parse(&resource)?)),
+            Some("RemoteVtep") => Ok(Resource::RemoteVtep(self.parse(&resource)?)),
             Some("AnycastAddress") => Ok(Resource::AnycastAddress(self.parse(&resource)?)),
             Some("Namespace") => {
                 let NamespaceDocument { metadata, .. } = self.parse(&resource)?;
@@ -315,6 +323,7 @@ impl Document {
 /// The `apiVersion` of a kind. A kind without one has hybridnet's, for the error.
 fn version_of(kind: Option<&str>) -> &'static str {
     match kind {
+        Some("RemoteSubnet" | "RemoteVtep") => MULTICLUSTER_API_VERSION,
         Some("AnycastAddress") => OWN_API_VERSION,
         Some("NetworkPolicy") => "networking.k8s.io/v1",
         Some("ClusterNetworkPolicy") => "policy.networking.k8s.io/v1beta1",
@@ -440,7 +449,7 @@ mod tests {
             [
                 "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
                 "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
-                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
+                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
                 "line 13: expected a mapping, `key: value`",
             ]
         );
@@ -468,7 +477,7 @@ mod tests {
             ("Subnet", "apiVersion: `trunkline.io/v1alpha1` is not known: write networking.alibaba.com/v1"),
             (
                 "ServicePool",
-                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
+                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
             ),
         ] {
             let document =

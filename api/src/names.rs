@@ -5,6 +5,10 @@
 pub const GROUP: &str = "networking.alibaba.com";
 /// `apiVersion` of Network, Subnet, NodeInfo and IPInstance.
 pub const API_VERSION: &str = "networking.alibaba.com/v1";
+/// API group of hybridnet's kinds about other clusters: RemoteSubnet and RemoteVtep.
+pub const MULTICLUSTER_GROUP: &str = "multicluster.alibaba.com";
+/// `apiVersion` of the kinds about other clusters.
+pub const MULTICLUSTER_API_VERSION: &str = "multicluster.alibaba.com/v1";
 /// API group of Trunkline's own kinds: ServicePool, ServiceAddress, ServiceAdvertisement,
 /// AnycastAddress and NodeServices.
 pub const OWN_GROUP: &str = "trunkline.io";

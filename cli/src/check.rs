@@ -153,7 +153,11 @@ mod tests {
                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
                 Resource::AnycastAddress(anycast) => snapshot.services.anycast.push(*anycast),
-                Resource::NetworkPolicy(_) | Resource::ClusterNetworkPolicy(_) | Resource::Namespace(_) => {}
+                Resource::NetworkPolicy(_)
+                | Resource::ClusterNetworkPolicy(_)
+                | Resource::RemoteSubnet(_)
+                | Resource::RemoteVtep(_)
+                | Resource::Namespace(_) => {}
             }
         }
         snapshot

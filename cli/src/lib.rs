@@ -18,6 +18,7 @@ pub mod migrate;
 pub mod packet_path;
 pub mod policies;
 mod probes;
+mod remote;
 pub mod services;
 pub mod show;
 pub mod table;

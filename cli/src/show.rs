@@ -14,6 +14,7 @@ use trunkline_api::control::{
 use crate::anycast;
 use crate::policies;
 use crate::probes;
+use crate::remote;
 use crate::table::{Columns, duration};
 use crate::ways_out;
 
@@ -116,6 +117,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     for (index, text) in status.anycast.iter().flat_map(anycast::lines).enumerate() {
         line(if index == 0 { "anycast" } else { "" }, text);
+    }
+    for (index, text) in status.remote_clusters.iter().flat_map(remote::lines).enumerate() {
+        line(if index == 0 { "remote" } else { "" }, text);
     }
     line("pods", format!("{} attached", status.attachments));
     if status.unrecorded > 0 {

@@ -47,6 +47,11 @@ pub struct Config {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = LabelSelector::from_str)]
     pub pod_label_selector: LabelSelector,
 
+    /// How long the mirrored subnets and nodes of a RemoteCluster stay while its API server does not
+    /// answer, in seconds; 0: for ever
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub remote_retention: u32,
+
     /// Write the annotation cni.projectcalico.org/podIPs on each pod with addresses, for Felix on
     /// nodes that still run hybridnet
     #[arg(long)]
@@ -110,6 +115,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// How long the objects of another cluster stay while it does not answer; none: for ever.
+    pub fn remote_retention(&self) -> Option<Duration> {
+        (self.remote_retention != 0).then(|| Duration::from_secs(self.remote_retention.into()))
+    }
+
     /// The defaults for pods without annotations.
     pub fn policy(&self) -> Policy {
         Policy {

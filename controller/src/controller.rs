@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use trunkline_api::kube::Lenient;
-use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
+use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, RemoteSubnetSpec, SubnetSpec};
 use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
@@ -25,7 +25,7 @@ use crate::leader;
 use crate::metrics::Metrics;
 use crate::state::SharedState;
 use crate::term::{TermDependencies, lead};
-use crate::watch::{Relist, Watched, follow};
+use crate::watch::{Relist, Watched, follow, follow_optional};
 use crate::webhook;
 
 /// Runs until a termination signal.
@@ -69,6 +69,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         watches.start::<Namespace>(),
     ];
     let instances = watches.start::<Lenient<IPInstanceSpec>>();
+    let remote_subnets = watches.start_optional::<Lenient<RemoteSubnetSpec>>();
     for (paths, name, listener) in listeners {
         let limiter = ConnectionLimiter::new(http::LIMITS, metrics.connections().listener(name));
         tokio::spawn(http::serve(listener, limiter, paths, Arc::new(Probes { shared: Arc::clone(&shared) })));
@@ -83,6 +84,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         calico: config.patch_calico_pod_ips_annotation,
         instances,
         others,
+        remote_subnets,
+        remote_retention: config.remote_retention(),
         service_addresses: config.service_addresses,
         pod_workers: config.pod_workers.into(),
         status_interval: config.status_interval(),
@@ -144,6 +147,15 @@ struct Watches {
 }
 
 impl Watches {
+    /// Starts the watch of a kind that the API server may not have.
+    fn start_optional<K: Watched>(&self) -> Relist {
+        let relist = Relist::default();
+        let api: Api<K> = Api::all(self.client.clone());
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(follow_optional(api, watcher::Config::default(), shared, relist.clone()));
+        relist
+    }
+
     fn start<K: Watched>(&self) -> Relist {
         let relist = Relist::default();
         let api: Api<K> = Api::all(self.client.clone());

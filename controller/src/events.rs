@@ -57,6 +57,10 @@ pub mod reason {
     pub const SERVICE_ADDRESS_LOST: &str = "AddressLost";
     /// Two annotations of a Service mean the same and differ.
     pub const CONFLICTING_ANNOTATIONS: &str = "ConflictingAnnotations";
+    /// Another cluster does not answer, or is not mirrored; the text gives the reason.
+    pub const REMOTE_CLUSTER: &str = "RemoteCluster";
+    /// A subnet of another cluster is not mirrored; the text gives the reason.
+    pub const REMOTE_SUBNET_REFUSED: &str = "RemoteSubnetRefused";
     /// An object that requests an unsupported feature; the text names it.
     pub const NOT_SUPPORTED: &str = "NotSupported";
 }

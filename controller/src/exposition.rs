@@ -45,6 +45,19 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     for kind in PolicyKind::ALL {
         page.put_count(m::POLICY_FAULTS, &[kind.name()], state.policy_faults.count(kind) as u64);
     }
+    for (name, health) in &state.remote.health {
+        let away = health.away_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        page.put_bool(m::REMOTE_CONNECTED, &[name], health.away_since.is_none());
+        page.put(m::REMOTE_AWAY, &[name], away);
+        for (kind, count) in [
+            ("subnets", health.subnets),
+            ("vteps", health.vteps),
+            ("endpoints", health.endpoints),
+            ("refused", health.refused),
+        ] {
+            page.put_count(m::REMOTE_MIRRORED, &[name, kind], count as u64);
+        }
+    }
     for (name, waiting, failed) in queues(&term.queues) {
         page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);
         page.put_count(m::QUEUE_FAILING, &[name], failed as u64);

@@ -48,6 +48,7 @@ pub mod multus;
 pub mod policy_faults;
 pub mod queue;
 pub mod reconcile;
+pub mod remote;
 pub mod selection;
 pub mod services;
 pub mod state;

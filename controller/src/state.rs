@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::multus::MultusNetwork;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
+use crate::remote::RemoteState;
 use crate::services::ServiceState;
 use crate::unsupported::Unsupported;
 
@@ -73,6 +74,8 @@ pub struct ControllerState {
     pub term: Option<Term>,
     /// Rows and addresses of Services. Only the leader has them, and no pod waits for them.
     pub services: ServiceState,
+    /// Rows about other clusters.
+    pub remote: RemoteState,
     /// The pods that get addresses.
     pub pod_selector: LabelSelector,
     /// Unreadable fields of Networks and Subnets, by kind and name.

@@ -46,6 +46,10 @@ pub struct TermDependencies {
     pub instances: Relist,
     /// The other watches, whose lists must be complete.
     pub others: Vec<Relist>,
+    /// The watch of RemoteSubnets.
+    pub remote_subnets: Relist,
+    /// How long the objects of another cluster stay while it does not answer; none: for ever.
+    pub remote_retention: Option<Duration>,
     /// Whether Services get addresses.
     pub service_addresses: bool,
     /// Number of pods that are worked on at the same time.
@@ -101,6 +105,7 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     };
     // Services have watches and workers of their own, which no pod waits for.
     let services = services::lead::serve(lead, context);
+    let remote = crate::remote::serve(lead, context);
     let working = async {
         pods.listed().await;
         // Without the definitions, a pod of Multus would get addresses for its first interface only.
@@ -119,6 +124,7 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
         () = cluster_policies => {}
         () = following_multus => {}
         () = services => {}
+        () = remote => {}
         () = working => {}
     }
 }

@@ -12,6 +12,7 @@ use trunkline_api::resources::{
 };
 
 use super::{LinkChoice, ServiceTags};
+use super::remote::{RemoteLimits, RemoteObjects};
 
 /// A consistent wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +28,8 @@ pub struct Snapshot {
     /// The addresses of the overlay's pods on other nodes, if all are known. `None`: the nodes have
     /// blocks, and NodeInfos contain them.
     pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Subnets and VTEPs of remote clusters; none without remote clusters.
+    pub remote: Option<Arc<RemoteObjects>>,
     /// Pools and advertisements of service addresses, and anycast addresses.
     pub services: ServiceObjects,
     /// Files outside the folder that the source read for it.
@@ -81,6 +84,10 @@ pub struct Intent {
     pub nodes: Vec<NodeInfo>,
     /// The addresses of the overlay's pods on other nodes. `None`: NodeInfos contain blocks.
     pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Subnets and VTEPs of remote clusters; none without remote clusters.
+    pub remote: Option<Arc<RemoteObjects>>,
+    /// Prefixes that remote clusters may use, from the node's configuration.
+    pub remote_limits: RemoteLimits,
     /// Pools and advertisements of service addresses, and anycast addresses.
     pub services: ServiceObjects,
     /// The tags of the advertisements.

@@ -55,6 +55,7 @@ mod peers;
 mod pod_mtu;
 mod policy;
 mod probes;
+pub mod remote;
 mod requested;
 pub mod selection;
 pub mod services;
@@ -92,6 +93,8 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         plan.networks.insert(network.name().to_owned(), planned);
     }
     anycast::plan(intent, host, &mut plan);
+    let remote = remote::accept(intent, host);
+    plan.remote.clone_from(&remote.clusters);
     if plan.networks.values().all(|network| network.refused.is_some()) {
         services::plan(intent, host, &mut plan);
         return Ok(plan);
@@ -103,8 +106,9 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         _ => {}
     }
     plan.kernel.nat = nat(&plan, intent);
+    plan.kernel.nat.inside.extend(remote.prefixes());
     if let Some(overlay) = here.iter().find(|network| network.mode() == NetworkMode::VXLAN) {
-        vxlan::plan(overlay, intent, host, &mut tables, &mut plan);
+        vxlan::plan(overlay, intent, host, &remote, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
     limits::plan(intent.kernel_limits, &mut plan.kernel);
@@ -112,6 +116,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
+    plan.kernel.translated.pods.extend(remote.prefixes());
     unassigned::plan(&mut plan, host);
     services::plan(intent, host, &mut plan);
     pod_mtu::plan(intent.pod_mtu, &mut plan);

@@ -20,6 +20,9 @@
 //! overlay, and are routed like any other outside address. (`start` and `end` count if NodeInfos
 //! have blocks of the subnet, because then all nodes share one manifest of the subnet.)
 //!
+//! Accepted nodes and subnets of remote clusters ([`super::remote`]) get the same entries and routes.
+//! Their endpoints are blocks of one address.
+//!
 //! hybridnet identifies a node's packets and their replies by connection marks. Here the addresses
 //! in the NodeInfos identify them, which needs no connection tracking and selects the same routes.
 //! hybridnet has a neighbour entry for each remote pod, and adds it when the kernel reports a
@@ -36,6 +39,7 @@ use trunkline_datapath::plan::{
     RouteTarget, Rule, Sysctl,
 };
 
+use super::remote::{Accepted, RemoteArea};
 use super::tables::Tables;
 use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard, link_choice};
 
@@ -46,6 +50,8 @@ const MAX_NAME: usize = 15;
 struct Area {
     prefix: IpNet,
     overlay: bool,
+    /// Whether only remote clusters have pods in it.
+    remote: bool,
     excluded: Vec<IpNet>,
 }
 
@@ -60,12 +66,13 @@ pub(super) fn plan(
     network: &Network,
     intent: &Intent,
     host: &Host,
+    remote: &Accepted,
     tables: &mut Tables<'_>,
     plan: &mut Plan,
 ) {
     let name = network.name();
-    let areas = areas(network, intent);
-    let table = tables.shared(areas.iter().filter(|area| area.overlay).map(|area| area.prefix));
+    let areas = areas(network, intent, remote);
+    let table = tables.shared(own_overlay(&areas).map(|area| area.prefix));
     let Some(planned) = plan.networks.get_mut(name).filter(|network| network.refused.is_none()) else {
         return;
     };
@@ -106,7 +113,7 @@ pub(super) fn plan(
     let own = own.or(vtep);
     let own = own.unwrap_or_else(|| Vtep { ip: local, mac: Vtep::default_mac(local), local: vec![local] });
     plan.vtep = Some(own.clone());
-    let remotes = remotes(intent, local);
+    let remotes = remotes(intent, remote, local);
     let vteps = remotes.iter().map(|remote| remote.vtep.ip);
     plan.kernel.guard.tunnel =
         Some(guard::tunnel(network.spec.net_id.unwrap_or_default(), intent.tunnels.port, vteps));
@@ -121,7 +128,7 @@ pub(super) fn plan(
         plan.kernel.rules.insert(Rule::always(family, 1010, OVERLAY_TABLE));
         plan.kernel.rules.insert(Rule::from_link(family, &device, DROP_TABLE));
     }
-    for area in areas.iter().filter(|area| area.overlay) {
+    for area in own_overlay(&areas) {
         plan.kernel.rules.insert(Rule::from_prefix(1020, area.prefix, NODE_TABLE));
     }
     // A packet from an underlay pod of another node may arrive through the tunnel while the reply
@@ -271,25 +278,34 @@ fn alias(network: &str) -> String {
     format!("{ALIAS_PREFIX}vxlan:{network}")
 }
 
+/// The prefixes of this cluster's overlay.
+fn own_overlay(areas: &[Area]) -> impl Iterator<Item = &Area> {
+    areas.iter().filter(|area| area.overlay && !area.remote)
+}
+
 /// Other nodes that tunnels of this node can reach.
-fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
+fn remotes(intent: &Intent, remote: &Accepted, local: IpAddr) -> Vec<Remote> {
     let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
-    others
-        .filter_map(|node| {
-            let vtep = node.vtep().ok().flatten().filter(|vtep| vtep.ip.is_ipv4() == local.is_ipv4())?;
-            let blocks = match &intent.overlay_pods {
-                None => node.pod_cidrs().unwrap_or_default(),
-                Some(placed) => {
-                    placed.get(node.name()).into_iter().flatten().map(|pod| IpNet::from(*pod)).collect()
-                }
-            };
-            Some(Remote { vtep, blocks })
-        })
-        .collect()
+    let of_this_cluster = others.filter_map(|node| {
+        let vtep = node.vtep().ok().flatten()?;
+        let blocks = match &intent.overlay_pods {
+            None => node.pod_cidrs().unwrap_or_default(),
+            Some(placed) => {
+                placed.get(node.name()).into_iter().flatten().map(|pod| IpNet::from(*pod)).collect()
+            }
+        };
+        Some(Remote { vtep, blocks })
+    });
+    let of_others = remote.nodes.iter().map(|node| Remote {
+        vtep: node.vtep.clone(),
+        blocks: node.endpoints.iter().map(|address| IpNet::from(*address)).collect(),
+    });
+    let all = of_this_cluster.chain(of_others);
+    all.filter(|remote| remote.vtep.ip.is_ipv4() == local.is_ipv4()).collect()
 }
 
 /// Each prefix once, with its addresses that no pod can have.
-fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
+fn areas(network: &Network, intent: &Intent, remote: &Accepted) -> Vec<Area> {
     let mut areas: Vec<(Area, Vec<ParsedRange>)> = Vec::new();
     for subnet in &intent.subnets {
         let Ok(range) = subnet.spec.range.parse() else { continue };
@@ -297,7 +313,18 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
             Some((_, ranges)) => ranges.push(range),
             None => {
                 let overlay = subnet.spec.network == network.name();
-                areas.push((Area { prefix: range.cidr, overlay, excluded: Vec::new() }, vec![range]));
+                let area = Area { prefix: range.cidr, overlay, remote: false, excluded: Vec::new() };
+                areas.push((area, vec![range]));
+            }
+        }
+    }
+    for of_remote in &remote.areas {
+        match areas.iter_mut().find(|(area, _)| area.prefix == of_remote.prefix) {
+            Some((_, ranges)) => ranges.extend(of_remote.ranges.iter().cloned()),
+            None => {
+                let RemoteArea { prefix, overlay, ranges } = of_remote;
+                let area = Area { prefix: *prefix, overlay: *overlay, remote: true, excluded: Vec::new() };
+                areas.push((area, ranges.clone()));
             }
         }
     }
@@ -307,8 +334,9 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
         .map(|(area, ranges)| {
             // Without blocks, `start` and `end` of each node's manifest limit its own allocation:
             // addresses outside are pods of other nodes.
-            let divided =
-                intent.overlay_pods.is_some() || blocks.iter().any(|block| area.prefix.contains(block));
+            let divided = area.remote
+                || intent.overlay_pods.is_some()
+                || blocks.iter().any(|block| area.prefix.contains(block));
             let mut excluded: Vec<IpNet> = ranges
                 .iter()
                 .flat_map(|range| range.excluded.iter().chain(&range.gateway))

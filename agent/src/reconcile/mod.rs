@@ -48,6 +48,7 @@ use trunkline_datapath::kernel::KernelError;
 use trunkline_datapath::plan::Neighbour;
 
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use crate::plan::remote::RemoteClusterPlan;
 use crate::plan::{
     AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, NetworkPlan, Plan, PlanError, Pod,
     RefusedRange, join,
@@ -88,6 +89,8 @@ pub struct ReconcileStatus {
     pub stopped: Option<StoppedBgp>,
     /// The networks of this node.
     pub networks: BTreeMap<String, NetworkPlan>,
+    /// The remote clusters by name.
+    pub remote: BTreeMap<String, RemoteClusterPlan>,
     /// Pods with a missing device, by the host interface.
     pub broken: BTreeSet<String>,
     /// Pods without a record.

@@ -35,6 +35,7 @@ use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use crate::plan::remote::RemoteLimits;
 use crate::plan::{
     AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkChoice, LinkParameters, Mode,
     NodeIdentity, PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session,
@@ -73,6 +74,8 @@ pub struct ReconcileDependencies {
     pub guard: GuardSettings,
     /// Limits of the kernel from the configuration.
     pub kernel_limits: KernelLimits,
+    /// Prefixes that remote clusters may use, from the configuration.
+    pub remote_limits: RemoteLimits,
     /// Sysctls that the configuration requests.
     pub sysctls: RequestedSysctls,
     /// Settings of probes from the configuration.
@@ -167,6 +170,7 @@ struct Task {
     tunnels: Tunnels,
     guard: GuardSettings,
     kernel_limits: KernelLimits,
+    remote_limits: RemoteLimits,
     sysctls: RequestedSysctls,
     probes: ProbeSettings,
     shell: ShellConfig,
@@ -243,6 +247,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        remote_limits,
         sysctls,
         probes,
         shell,
@@ -286,6 +291,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         tunnels,
         guard,
         kernel_limits,
+        remote_limits,
         sysctls,
         probes,
         shell,
@@ -554,6 +560,8 @@ impl Task {
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
             overlay_pods: snapshot.overlay_pods.clone(),
+            remote: snapshot.remote.clone(),
+            remote_limits: self.remote_limits.clone(),
             services: snapshot.services.clone(),
             service_tags: self.services.tags.clone(),
             tunnels: self.tunnels.clone(),
@@ -874,6 +882,7 @@ impl Task {
                 listening: Arc::clone(&running.listening.borrow()),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
+            remote: self.plan.as_ref().map(|plan| plan.remote.clone()).unwrap_or_default(),
             broken: self.broken.clone(),
             unrecorded: self.unrecorded.values().cloned().collect(),
         }

@@ -12,11 +12,13 @@ use std::sync::Arc;
 
 use trunkline_api::manifest::{self, Resource};
 use trunkline_api::names::full_name;
-use trunkline_api::resources::{BgpPeer, Secret};
+use trunkline_api::resources::{BgpPeer, RemoteSubnet, RemoteVtep, Secret};
 use trunkline_api::validate::{self, NeighbourOverlap, ObjectSource};
 
 use super::policies::PolicyObjects;
+use super::remote::{RemoteError, subnet_row, vtep_row};
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use crate::plan::remote::RemoteObjects;
 
 /// Maximum size of a manifest file in octets: a megabyte is some thousand subnets.
 const MAX_FILE: u64 = 1 << 20;
@@ -43,6 +45,7 @@ pub struct FolderContent {
 pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotRefusal> {
     let mut faults = Vec::new();
     let mut policies = PolicyObjects::default();
+    let (mut remote_subnets, mut remote_vteps) = (Vec::new(), Vec::new());
     let mut snapshot = Snapshot { labels: context.labels.clone(), ..Snapshot::default() };
     // Kind and name of each resource, and its file.
     let mut origin: BTreeMap<(&'static str, String), PathBuf> = BTreeMap::new();
@@ -77,6 +80,8 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
                         Resource::ClusterNetworkPolicy(policy) => {
                             ("ClusterNetworkPolicy", policy.name.to_string())
                         }
+                        Resource::RemoteSubnet(subnet) => ("RemoteSubnet", subnet.metadata.name.clone()),
+                        Resource::RemoteVtep(vtep) => ("RemoteVtep", vtep.metadata.name.clone()),
                         Resource::Namespace(metadata) => ("Namespace", metadata.name.clone()),
                     };
                     match origin.get(&key) {
@@ -100,6 +105,8 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
                                 Resource::NetworkPolicy(policy) => policies.network.push(*policy),
                                 Resource::ClusterNetworkPolicy(policy) => policies.cluster.push(*policy),
                                 Resource::Namespace(metadata) => policies.add_namespace(*metadata),
+                                Resource::RemoteSubnet(subnet) => remote_subnets.push(*subnet),
+                                Resource::RemoteVtep(vtep) => remote_vteps.push(*vtep),
                             }
                         }
                     }
@@ -129,6 +136,15 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
             found.extend(change.err().unwrap_or_default());
         }
         faults.extend(found.iter().map(|fault| in_file(fault.kind, &fault.name, fault.to_string())));
+        match remote_objects(&remote_subnets, &remote_vteps) {
+            Ok(objects) => snapshot.remote = (!objects.is_empty()).then(|| Arc::new(objects)),
+            Err(found) => {
+                let texts = found
+                    .into_iter()
+                    .map(|(kind, name, error)| in_file(kind, name, format!("{kind} {name}: {error}")));
+                faults.extend(texts);
+            }
+        }
         for network in &mut snapshot.networks {
             let name = network.metadata.name.clone();
             let peers = network.spec.config.iter_mut().flat_map(|config| &mut config.bgp_peers);
@@ -160,6 +176,30 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
     snapshot.services.complete = true;
     snapshot.services.anycast_known = true;
     Ok(FolderContent { snapshot, policies })
+}
+
+/// The rows of remote clusters, or all faults, each with kind and name. The planner checks the
+/// relations of the objects, as with an API server: another cluster must not stop this one.
+fn remote_objects<'a>(
+    subnets: &'a [RemoteSubnet],
+    vteps: &'a [RemoteVtep],
+) -> Result<RemoteObjects, Vec<(&'static str, &'a str, RemoteError)>> {
+    let (mut objects, mut faults) = (RemoteObjects::default(), Vec::new());
+    for subnet in subnets {
+        let name = subnet.metadata.name.as_str();
+        match subnet_row("", &subnet.spec) {
+            Ok((cluster, row)) => drop(objects.set_subnet(name, &cluster, row)),
+            Err(error) => faults.push(("RemoteSubnet", name, error)),
+        }
+    }
+    for vtep in vteps {
+        let name = vtep.metadata.name.as_str();
+        match vtep_row("", &vtep.spec) {
+            Ok((cluster, row)) => drop(objects.set_vtep(name, &cluster, row)),
+            Err(error) => faults.push(("RemoteVtep", name, error)),
+        }
+    }
+    if faults.is_empty() { Ok(objects) } else { Err(faults) }
 }
 
 /// Whether a file of this name is a manifest.
@@ -353,6 +393,25 @@ mod tests {
         assert!(error.contains("b.yaml: AnycastAddress api: spec.addresses[0]"), "{error}");
     }
 
+    #[test]
+    fn remote_clusters_are_read_and_checked() {
+        let remote = |kind: &str, spec: &str| {
+            let text = format!(
+                "apiVersion: multicluster.alibaba.com/v1\nkind: {kind}\nmetadata: {{name: west.a}}\n\
+                 spec: {{clusterName: west, {spec}}}\n"
+            );
+            Folder::new(&[("a.yaml", &text)]).read()
+        };
+        let subnet =
+            remote("RemoteSubnet", "networkType: Overlay, range: {version: '4', cidr: 10.210.0.0/16}");
+        let objects = subnet.unwrap().remote.unwrap();
+        assert!(objects.clusters["west"].subnets["west.a"].overlay);
+        let vtep = remote("RemoteVtep", "nodeName: n1, ip: 10.20.0.1, endpointIPList: [10.210.0.5]").unwrap();
+        assert_eq!(vtep.remote.unwrap().clusters["west"].vteps["west.a"].endpoints.len(), 1);
+        let error = remote("RemoteVtep", "nodeName: n1, ip: 10.20").unwrap_err();
+        assert!(error.contains("a.yaml: RemoteVtep west.a: spec.ip"), "{error}");
+    }
+
     const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
         metadata: {name: web, namespace: shop}\nspec:\n  podSelector: {matchLabels: {app: web}}\n";
     const CLUSTER_POLICY: &str = "apiVersion: policy.networking.k8s.io/v1beta1\nkind: ClusterNetworkPolicy\n\
@@ -437,6 +496,8 @@ mod tests {
                     }
                     Resource::NetworkPolicy(_)
                     | Resource::ClusterNetworkPolicy(_)
+                    | Resource::RemoteSubnet(_)
+                    | Resource::RemoteVtep(_)
                     | Resource::Namespace(_) => {}
                 }
             }

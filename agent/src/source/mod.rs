@@ -10,4 +10,5 @@
 pub mod folder;
 pub mod kube;
 pub mod policies;
+pub mod remote;
 pub mod watch;

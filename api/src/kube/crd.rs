@@ -21,8 +21,9 @@ use super::object::Kind;
 use super::rules::{bounds, rules};
 use crate::policy::Members;
 use crate::resources::{
-    AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, NodeServicesSpec, Secret,
-    ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+    AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, NodeServicesSpec,
+    RemoteClusterSpec, RemoteSubnetSpec, RemoteVtepSpec, Secret, ServiceAddressSpec,
+    ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
 };
 
 /// The definitions of hybridnet's kinds, and then of the own kinds.
@@ -151,6 +152,43 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
                 ("Rules", "string", ".status.proxy.rules"),
                 ("Anycast", "string", ".status.anycast[*].name"),
                 ("Age", "date", ".metadata.creationTimestamp"),
+            ],
+        ),
+        crd::<RemoteClusterSpec>(
+            "Cluster",
+            "Another cluster, and the credentials for its API server.",
+            &[],
+            &[
+                ("APIEndpoint", "string", ".spec.apiEndpoint"),
+                ("UUID", "string", ".status.uuid"),
+                ("State", "string", ".status.state"),
+            ],
+        ),
+        crd::<RemoteSubnetSpec>(
+            "Cluster",
+            "A subnet of another cluster. The controller writes it.",
+            &[],
+            &[
+                ("Version", "string", ".spec.range.version"),
+                ("CIDR", "string", ".spec.range.cidr"),
+                ("Start", "string", ".spec.range.start"),
+                ("End", "string", ".spec.range.end"),
+                ("Gateway", "string", ".spec.range.gateway"),
+                ("ClusterName", "string", ".spec.clusterName"),
+                ("NetworkType", "string", ".spec.networkType"),
+                ("LastModifyTime", "date", ".status.lastModifyTime"),
+            ],
+        ),
+        crd::<RemoteVtepSpec>(
+            "Cluster",
+            "A node of another cluster, and the addresses of its pods. The controller writes it.",
+            &[],
+            &[
+                ("IP", "string", ".spec.ip"),
+                ("MAC", "string", ".spec.mac"),
+                ("ClusterName", "string", ".spec.clusterName"),
+                ("NodeName", "string", ".spec.nodeName"),
+                ("LastModifyTime", "date", ".status.lastModifyTime"),
             ],
         ),
     ]

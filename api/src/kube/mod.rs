@@ -37,8 +37,8 @@ pub use object::{Kind, NoStatus, Object};
 pub use rules::{Rule, rules};
 
 use crate::resources::{
-    AnycastAddressSpec, IPInstanceSpec, NetworkSpec, NodeInfoSpec, NodeServicesSpec, ServiceAddressSpec,
-    ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+    AnycastAddressSpec, IPInstanceSpec, NetworkSpec, NodeInfoSpec, NodeServicesSpec, RemoteSubnetSpec,
+    RemoteVtepSpec, ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
 };
 
 /// A Network in the API server: cluster-scoped.
@@ -49,6 +49,10 @@ pub type SubnetObject = Object<SubnetSpec>;
 pub type IPInstanceObject = Object<IPInstanceSpec>;
 /// A NodeInfo in the API server: cluster-scoped, with the name of the node.
 pub type NodeInfoObject = Object<NodeInfoSpec>;
+/// A RemoteSubnet in the API server: cluster-scoped.
+pub type RemoteSubnetObject = Object<RemoteSubnetSpec>;
+/// A RemoteVtep in the API server: cluster-scoped.
+pub type RemoteVtepObject = Object<RemoteVtepSpec>;
 /// A ServicePool in the API server: cluster-scoped.
 pub type ServicePoolObject = Object<ServicePoolSpec>;
 /// A ServiceAddress (a claim) in the API server: cluster-scoped, named after the address.

@@ -11,13 +11,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lenient::{self, Raw};
 use crate::fault::Fault;
-use crate::names::{GROUP, OWN_GROUP, OWN_VERSION};
+use crate::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP, OWN_VERSION};
 use crate::resources::{
     self, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, IPInstanceStatus, Network,
     NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus, NodeServices, NodeServicesSpec,
-    NodeServicesStatus, ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceAdvertisement,
-    ServiceAdvertisementSpec, ServiceAdvertisementStatus, ServicePool, ServicePoolSpec, ServicePoolStatus,
-    Subnet, SubnetSpec, SubnetStatus,
+    NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus, RemoteStatus, RemoteSubnet, RemoteSubnetSpec,
+    RemoteVtep, RemoteVtepSpec, ServiceAddress, ServiceAddressSpec, ServiceAddressStatus,
+    ServiceAdvertisement, ServiceAdvertisementSpec, ServiceAdvertisementStatus, ServicePool, ServicePoolSpec,
+    ServicePoolStatus, Subnet, SubnetSpec, SubnetStatus,
 };
 
 /// The properties of a kind. The implementor is the spec.
@@ -80,6 +81,30 @@ impl Kind for NodeInfoSpec {
     fn missing() -> Option<Self> {
         Some(NodeInfoSpec::default())
     }
+}
+
+impl Kind for RemoteClusterSpec {
+    type Status = RemoteClusterStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "RemoteCluster";
+    const PLURAL: &'static str = "remoteclusters";
+    const GROUP: &'static str = MULTICLUSTER_GROUP;
+}
+
+impl Kind for RemoteSubnetSpec {
+    type Status = RemoteStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "RemoteSubnet";
+    const PLURAL: &'static str = "remotesubnets";
+    const GROUP: &'static str = MULTICLUSTER_GROUP;
+}
+
+impl Kind for RemoteVtepSpec {
+    type Status = RemoteStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "RemoteVtep";
+    const PLURAL: &'static str = "remotevteps";
+    const GROUP: &'static str = MULTICLUSTER_GROUP;
 }
 
 impl Kind for ServicePoolSpec {
@@ -249,6 +274,8 @@ conversions!(
     Subnet: SubnetSpec,
     IPInstance: IPInstanceSpec,
     NodeInfo: NodeInfoSpec,
+    RemoteSubnet: RemoteSubnetSpec,
+    RemoteVtep: RemoteVtepSpec,
     ServicePool: ServicePoolSpec,
     ServiceAddress: ServiceAddressSpec,
     ServiceAdvertisement: ServiceAdvertisementSpec,

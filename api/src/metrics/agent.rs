@@ -85,6 +85,14 @@ catalogue! {
             "its addresses on this node: `advertised`, `shuttingDown` (advertised with GRACEFUL_SHUTDOWN), `retained` (advertised since before a restart, not confirmed yet), `withheld`";
     }
 
+    "Remote clusters", "[Remote clusters](multi-cluster.md) as this node uses them; `cluster` is the RemoteCluster." {
+        REMOTE_SUBNETS = Gauge, Count, "trunkline_remote_cluster_subnets" ["cluster"], "accepted RemoteSubnets";
+        REMOTE_VTEPS = Gauge, Count, "trunkline_remote_cluster_vteps" ["cluster"], "accepted RemoteVteps; 0 on a node without an overlay";
+        REMOTE_ENDPOINTS = Gauge, Count, "trunkline_remote_cluster_endpoints" ["cluster"], "accepted addresses of pods behind these VTEPs";
+        REMOTE_IGNORED = Gauge, Count, "trunkline_remote_cluster_ignored" ["cluster", "what"],
+            "parts that this node ignores because another owner has the address, or because a limit excludes it: `subnet`, `vtep`, `address` (of a VTEP), `endpoint`; `trunkline status` has the reasons";
+    }
+
     "Convergence", "" {
         ATTACH_TO_ADVERTISED = Histogram(WAITS), Seconds, "trunkline_convergence_attach_to_advertised_seconds" ["network"],
             "from an attach's first octet until the pod's addresses were in the Adj-RIB-Out of an established peer and written to it";

@@ -31,6 +31,12 @@ catalogue! {
             "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
         POLICY_FAULTS = Gauge, Count, "trunkline_controller_policy_faults" ["kind"],
             "leader: policies with an entry that is not in force as written: `NetworkPolicy`, `ClusterNetworkPolicy`; each has an event `InvalidPolicyEntry` with the entry and its effect";
+        REMOTE_CONNECTED = Gauge, Bool, "trunkline_controller_remote_cluster_connected" ["cluster"],
+            "leader: whether the API server of a RemoteCluster answers";
+        REMOTE_AWAY = Gauge, Seconds, "trunkline_controller_remote_cluster_away_seconds" ["cluster"],
+            "leader: the time since which it does not answer; 0 while it answers";
+        REMOTE_MIRRORED = Gauge, Count, "trunkline_controller_remote_cluster_objects" ["cluster", "kind"],
+            "leader: mirrored `subnets` and `vteps` of a RemoteCluster, the `endpoints` behind its VTEPs, and `refused` subnets, which overlap others";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],

@@ -29,6 +29,8 @@ mod naming;
 mod network;
 mod node_services;
 mod nodeinfo;
+mod remote;
+mod remote_cluster;
 mod retention;
 mod selector;
 mod service_address;
@@ -56,6 +58,8 @@ pub use node_services::{
     NodeServicesStatus,
 };
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
+pub use remote::{RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec};
+pub use remote_cluster::{RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus};
 pub use retention::Retention;
 pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};

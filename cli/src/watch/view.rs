@@ -16,6 +16,7 @@ use trunkline_api::control::{
 use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
 use crate::policies;
+use crate::remote;
 use crate::services::reason;
 use crate::show;
 use crate::table::duration;
@@ -247,6 +248,10 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
         faults.extend(
             unhealthy.map(|it| format!("anycast address {} ({}): {}", it.address, object.name, it.check)),
         );
+    }
+    for cluster in &agent.remote_clusters {
+        let ignored = remote::ignored(cluster);
+        faults.extend(ignored.map(|ignored| format!("remote cluster {}: IGNORED: {ignored}", cluster.name)));
     }
     let kernel = &agent.kernel;
     if kernel.routes_installed < kernel.routes_wanted {

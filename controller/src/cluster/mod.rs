@@ -16,9 +16,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
+use trunkline_api::resources::{Network, NetworkMode, NetworkType, RemoteSubnetSpec, Subnet};
 
 use crate::multus::MultusNetwork;
+use crate::remote::Mirrored;
 
 pub use interner::Interner;
 pub use row::{
@@ -38,6 +39,8 @@ pub struct Cluster {
     pub(crate) namespaces: Table<Arc<str>, NamespaceRow>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
+    /// Subnets of other clusters.
+    pub(crate) remote_subnets: Table<Arc<str>, Mirrored<RemoteSubnetSpec>>,
     /// NetworkAttachmentDefinitions; `None` for those of other plugins.
     pub(crate) multus: Table<Key, Option<MultusNetwork>>,
     /// IPInstances that cannot be read.

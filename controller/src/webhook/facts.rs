@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -15,7 +16,7 @@ use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject, no
 use trunkline_api::names::label;
 use trunkline_api::resources::{
     IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, ServiceAddress,
-    ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
+    RemoteSubnet, RemoteSubnetSpec, ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
 };
 
 use super::rules::{Facts, Node};
@@ -80,7 +81,8 @@ impl ApiReader {
     pub(super) async fn for_subnet(&self) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         let (subnets, service_pools) = (self.all::<SubnetSpec, _>().await?, self.service_pools().await?);
-        Ok(Facts { networks, subnets, service_pools, ..Facts::default() })
+        let remote_subnets = self.remote_subnets().await?;
+        Ok(Facts { networks, subnets, service_pools, remote_subnets, ..Facts::default() })
     }
 
     /// Facts for the creation of a ServicePool, and for objects with addresses of their own: all
@@ -123,6 +125,16 @@ impl ApiReader {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
             answer => answer,
         }
+    }
+
+    /// All RemoteSubnets with their prefixes; none in a cluster without the kind.
+    async fn remote_subnets(&self) -> Result<Vec<(String, IpNet)>, kube::Error> {
+        let all: Vec<RemoteSubnet> = match self.all::<RemoteSubnetSpec, _>().await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+            answer => answer?,
+        };
+        let prefix = |subnet: RemoteSubnet| Some((subnet.metadata.name, subnet.spec.range.cidr().ok()?));
+        Ok(all.into_iter().filter_map(prefix).collect())
     }
 
     /// All Nodes with their addresses.

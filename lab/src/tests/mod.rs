@@ -12,6 +12,7 @@ mod bfd;
 mod book;
 mod causes;
 pub(crate) mod checks;
+mod clusters;
 mod containerlab;
 mod crash;
 mod doctor;
@@ -211,6 +212,7 @@ fn all() -> Vec<&'static Test> {
         watch::TESTS,
         doctor::TESTS,
         hybrid::TESTS,
+        clusters::TESTS,
         hairpin::TESTS,
         guard::TESTS,
         podman::TESTS,

@@ -15,6 +15,7 @@ mod anycast;
 mod hairpin;
 mod join;
 mod probes;
+mod remote;
 mod services;
 mod translated;
 mod unassigned;

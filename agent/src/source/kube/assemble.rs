@@ -10,6 +10,8 @@
 //! - A new object with a fault is excluded, together with the objects that need it (a network's
 //!   subnets).
 //! - If two objects contradict each other, the later one is at fault.
+//! - Objects of remote clusters are checked by the planner ([`crate::plan::remote`]). Until their
+//!   kinds have been listed, the versions in force stay.
 //! - A ServicePool, ServiceAdvertisement or AnycastAddress is checked alone. While its kind has not
 //!   been listed, the versions in force stay. Pods never wait for these kinds.
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
@@ -28,6 +30,7 @@ use trunkline_api::resources::{
 use trunkline_api::validate::{self, Fault, ObjectSource};
 
 use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
+use crate::plan::remote::RemoteObjects;
 
 /// Kind and name.
 type ObjectRef = (&'static str, String);
@@ -68,6 +71,10 @@ pub struct Objects {
     pub unreadable: BTreeMap<ObjectRef, String>,
     /// Pods of the overlay on other nodes; `None` without an overlay.
     pub overlay_pods: Option<Arc<OverlayPods>>,
+    /// Subnets and VTEPs of remote clusters.
+    pub remote: Arc<RemoteObjects>,
+    /// Whether all needed kinds of `remote` were listed, or are missing.
+    pub remote_listed: bool,
     /// The Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), SecretState>,
 }
@@ -158,6 +165,7 @@ pub fn assemble(
             subnets: wanted.subnets.into_values().collect(),
             nodes: wanted.nodes.into_values().collect(),
             overlay_pods: objects.overlay_pods.clone(),
+            remote: remote(objects, running),
             services,
             files: Vec::new(),
         },
@@ -184,6 +192,15 @@ fn deleted(kind: &str, name: &str) -> String {
     format!(
         "{kind} {name}: was deleted while pods of this node have its addresses: it is served until they are gone"
     )
+}
+
+/// Subnets and VTEPs of remote clusters. The planner checks them, because the checks depend on this
+/// node. Until they are listed, those in force stay.
+fn remote(objects: &Objects, running: Option<&Snapshot>) -> Option<Arc<RemoteObjects>> {
+    if !objects.remote_listed {
+        return running.and_then(|running| running.remote.clone());
+    }
+    (!objects.remote.is_empty()).then(|| Arc::clone(&objects.remote))
 }
 
 /// The objects for service addresses, each checked alone.

@@ -23,6 +23,7 @@ use trunkline_api::resources::{
 
 use super::instances::{ObjectName, Row};
 use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
+use crate::plan::remote::RemoteObjects;
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
@@ -35,6 +36,9 @@ struct Contents {
     subnets: Vec<Subnet>,
     nodes: Vec<NodeInfo>,
     placed: Option<OverlayPods>,
+    // Versions without remote clusters wrote no such field.
+    #[serde(default)]
+    remote: Option<RemoteObjects>,
     // Versions without service addresses wrote no such fields.
     #[serde(default)]
     service_pools: Vec<ServicePool>,
@@ -112,6 +116,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         subnets,
         nodes,
         placed,
+        remote,
         service_pools,
         service_advertisements,
         faulty_advertisements,
@@ -139,8 +144,16 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         anycast_known: true,
         anycast: anycast_addresses,
     };
-    let snapshot =
-        Snapshot { labels, networks, subnets, nodes, overlay_pods: placed, services, files: Vec::new() };
+    let snapshot = Snapshot {
+        labels,
+        networks,
+        subnets,
+        nodes,
+        overlay_pods: placed,
+        remote: remote.map(Arc::new),
+        services,
+        files: Vec::new(),
+    };
     Ok(Some(Remembered { snapshot, instances }))
 }
 
@@ -165,6 +178,7 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Cach
         subnets: snapshot.subnets,
         nodes: snapshot.nodes,
         placed: snapshot.overlay_pods.map(Arc::unwrap_or_clone),
+        remote: snapshot.remote.map(Arc::unwrap_or_clone),
         service_pools: snapshot.services.pools,
         service_advertisements: snapshot.services.advertisements,
         faulty_advertisements: snapshot.services.faulty_advertisements,
@@ -198,6 +212,7 @@ mod tests {
 
     use super::*;
     use crate::ipam::Assigned;
+    use crate::plan::remote::RemoteVtepRow;
 
     #[test]
     fn the_cached_state_has_keys_and_is_for_its_node_only() {
@@ -219,6 +234,16 @@ mod tests {
             .unwrap()
         }
         let peers = serde_json::json!([{"asn": 1, "address": "10.0.0.1"}, {"asn": 1, "address": "10.0.0.2", "password": "s3cret"}]);
+        let mut remote = RemoteObjects::default();
+        let vtep = RemoteVtepRow {
+            created: "".into(),
+            ip: "10.20.0.1".parse().unwrap(),
+            mac: [2; 6],
+            local: Box::default(),
+            endpoints: ["10.210.0.5".parse().unwrap()].into(),
+            malformed: 0,
+        };
+        remote.set_vtep("west.n1", "west", vtep);
         let remembered = Remembered {
             snapshot: Snapshot {
                 labels: [("a".to_owned(), "b".to_owned())].into(),
@@ -226,6 +251,7 @@ mod tests {
                 overlay_pods: Some(Arc::new(
                     [("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
                 )),
+                remote: Some(Arc::new(remote)),
                 services: ServiceObjects {
                     pools: vec![own("ServicePool", serde_json::json!({"addresses": ["203.0.113.0/24"]}))],
                     advertisements: vec![own("ServiceAdvertisement", serde_json::json!({"prepend": 2}))],

@@ -23,6 +23,7 @@
 //! - [`instances`]: addresses by pod.
 //! - [`l2`]: the node that answers for a service address in a VLAN.
 //! - [`cluster`]: the interface to the rest of the agent.
+//! - `remote`: RemoteSubnets and RemoteVteps of remote clusters.
 //! - [`writer`]: the agent's writes, with [`coalesce`].
 //! - [`node_services`]: this node's NodeServices, and the nodes that advertise an address.
 //! - [`cache`]: the last good state.
@@ -53,6 +54,7 @@ pub mod l2;
 mod node;
 pub mod node_services;
 pub mod policies;
+mod remote;
 pub mod request;
 pub mod services;
 pub mod task;

@@ -5,12 +5,12 @@
 //! its list. So no consumer sees a network without its subnets. A snapshot that equals the applied
 //! one goes no further, so another writer's status costs only a comparison.
 //!
-//! ServicePools, ServiceAdvertisements and AnycastAddresses are part of the snapshot, but no
-//! snapshot waits for them: their kinds may be missing on an upgrade. Services and EndpointSlices
+//! ServicePools, ServiceAdvertisements, AnycastAddresses and the objects of remote clusters are part
+//! of the snapshot, but no snapshot waits for them: their kinds may be missing on an upgrade. Services and EndpointSlices
 //! are not part of it ([`super::services`]).
 //!
-//! The objects define which watches exist. Three are only for nodes in an overlay (every node is in
-//! it): NodeInfos, the overlay's IPInstances, and the addresses of this Node. The Secrets of the
+//! The objects define which watches exist. Four are only for nodes in an overlay (every node is in
+//! it): NodeInfos, the overlay's IPInstances, the addresses of this Node, and RemoteVteps. The Secrets of the
 //! peers of this node's networks are watched one by one, because a right to list Secrets would be a
 //! right to read all of them.
 
@@ -39,6 +39,7 @@ use super::cache::{self, Remembered};
 use super::cluster::{Cluster, INSTANCES};
 use super::instances::{Row, placed};
 use super::node::ObservedNode;
+use super::remote;
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
@@ -76,6 +77,8 @@ enum ObjectChange {
     Pools(Change<Lenient<ServicePoolSpec>>),
     Advertisements(Change<Lenient<ServiceAdvertisementSpec>>),
     Anycast(Change<Lenient<AnycastAddressSpec>>),
+    RemoteSubnets(remote::SubnetChange),
+    RemoteVteps(remote::VtepChange),
     /// The index of this node's IPInstances has changed. True: after a new list.
     Instances(bool),
     Secret((String, String), Change<Secret>),
@@ -249,6 +252,13 @@ impl Task {
             ObjectChange::Subnets,
         );
         self.follow_node();
+        self.start.cluster.health().started_optional(remote::SUBNETS);
+        self.watch(
+            remote::SUBNETS,
+            remote::subnets(client.clone()),
+            Selector::default(),
+            ObjectChange::RemoteSubnets,
+        );
         if self.start.services.is_some() {
             self.watch_optional(POOLS, ObjectChange::Pools);
             self.watch_optional(ADVERTISEMENTS, ObjectChange::Advertisements);
@@ -399,6 +409,14 @@ impl Task {
                 let same = |one: &AnycastAddress, other: &AnycastAddress| one.spec == other.spec;
                 take(change, &mut objects.anycast, &mut objects.unreadable, ignored, same)
             }
+            ObjectChange::RemoteSubnets(change) => {
+                remote::take_subnets(change, &mut objects.remote, &mut objects.unreadable)
+            }
+            // A change that was sent before the watch ended does not count.
+            ObjectChange::RemoteVteps(_) if !self.watches.contains_key(remote::VTEPS) => false,
+            ObjectChange::RemoteVteps(change) => {
+                remote::take_vteps(change, &mut objects.remote, &mut objects.unreadable)
+            }
             ObjectChange::Addresses(change) => {
                 let addresses = match change {
                     Change::Listed(mut nodes) => nodes.pop(),
@@ -469,6 +487,13 @@ impl Task {
                 );
                 let selector = Selector::label(label::NETWORK, &network);
                 self.watch(OVERLAY, FullObjects(Api::all(client.clone())), selector, ObjectChange::Overlay);
+                self.start.cluster.health().started_optional(remote::VTEPS);
+                self.watch(
+                    remote::VTEPS,
+                    remote::vteps(client.clone()),
+                    Selector::default(),
+                    ObjectChange::RemoteVteps,
+                );
                 let own = Selector::name(&self.start.node);
                 self.watch(ADDRESSES, FullObjects(Api::all(client.clone())), own, |change| {
                     ObjectChange::Addresses(change.map(|node: Node| node_addresses(&node)))
@@ -479,6 +504,8 @@ impl Task {
                 self.unwatch(OVERLAY);
                 self.unwatch(NODES);
                 self.unwatch(ADDRESSES);
+                self.unwatch(remote::VTEPS);
+                remote::forget_vteps(&mut self.objects.remote, &mut self.objects.unreadable);
                 self.start.addresses.send_replace(None);
                 self.overlay.clear();
                 self.objects.nodes.clear();
@@ -538,6 +565,8 @@ impl Task {
         let health = self.start.cluster.health();
         self.objects.services_listed = health.was_listed(POOLS) && health.was_listed(ADVERTISEMENTS);
         self.objects.anycast_listed = health.was_listed(ANYCAST);
+        self.objects.remote_listed = health.was_listed(remote::SUBNETS)
+            && (!self.watches.contains_key(remote::VTEPS) || health.was_listed(remote::VTEPS));
         let Assembled { snapshot, mut faults } = {
             let state = self.start.cluster.state();
             let in_use = |kind: &str, name: &str| state.index.uses(kind, name);

@@ -55,6 +55,8 @@ pub struct Facts {
     pub addressed_nodes: Vec<(String, Vec<IpAddr>)>,
     /// The addresses of one Node; none if the Node does not exist.
     pub node_addresses: Option<Vec<IpAddr>>,
+    /// RemoteSubnets with their prefixes; none if the API server does not have the kind.
+    pub remote_subnets: Vec<(String, IpNet)>,
     /// Number of RemoteClusters (`multicluster.alibaba.com`).
     pub remote_clusters: usize,
 }

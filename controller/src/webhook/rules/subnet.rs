@@ -51,6 +51,17 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
     let overlaps = neighbour_overlaps(&facts.networks, std::slice::from_ref(subnet));
     found.extend(overlaps.iter().map(NeighbourOverlap::subnet_fault));
     found.extend(pools_over_subnet(subnet, facts));
+    if let Ok(own) = subnet.spec.range.cidr() {
+        let remote = facts.remote_subnets.iter().filter(|(_, other)| overlap(&own, other));
+        found.extend(remote.map(|(name, other)| Fault {
+            kind: "Subnet",
+            name: subnet.name().to_owned(),
+            field: "spec.range.cidr".to_owned(),
+            message: format!(
+                "{own} overlaps {other} of RemoteSubnet {name}, a subnet of another cluster: choose another prefix"
+            ),
+        }));
+    }
     found
 }
 

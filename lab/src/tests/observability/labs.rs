@@ -53,6 +53,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_policy_unenforced_", Lab::Vlans),
     ("trunkline_probe_", Lab::TwoRacks),
     ("trunkline_ready", Lab::TwoRacks),
+    ("trunkline_remote_cluster_", Lab::Cluster),
     ("trunkline_request_", Lab::TwoRacks),
     ("trunkline_store_", Lab::TwoRacks),
     ("trunkline_subnet_", Lab::TwoRacks),

@@ -1,0 +1,227 @@
+//! The owners of prefixes, addresses and MACs: this cluster first, then the remote clusters, the
+//! oldest object first. Each can be claimed once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep};
+use trunkline_datapath::mac::show_mac;
+
+use super::{RemoteFault, RemoteLimits};
+use crate::plan::{Host, Intent};
+
+/// The addresses of a subnet that pods can have.
+#[derive(Clone)]
+pub(super) struct PodRange {
+    pub(super) range: ParsedRange,
+    excluded: BTreeSet<IpAddr>,
+}
+
+impl PodRange {
+    fn of(range: ParsedRange) -> PodRange {
+        let excluded = range.excluded.iter().chain(&range.gateway).copied().collect();
+        PodRange { range, excluded }
+    }
+
+    /// The range of a remote subnet. Its addresses are in its prefix: an address outside of it would
+    /// change the routes of others.
+    pub(super) fn of_remote(range: ParsedRange) -> Result<PodRange, RemoteFault> {
+        let ParsedRange { cidr: prefix, first, last, gateway, excluded, reserved: _ } = &range;
+        for address in [first, last].into_iter().chain(gateway).chain(excluded) {
+            if !prefix.contains(address) {
+                return Err(RemoteFault::Outside { address: *address, prefix: *prefix });
+            }
+        }
+        if first > last {
+            return Err(RemoteFault::Reversed { first: *first, last: *last });
+        }
+        Ok(PodRange::of(range))
+    }
+
+    /// The range of a subnet of this cluster. In files, `start` and `end` of a manifest limit only
+    /// the node's own allocation.
+    fn of_this_cluster(subnet: &Subnet, intent: &Intent) -> Option<PodRange> {
+        let mut range = subnet.spec.range.parse().ok()?;
+        if !intent.in_cluster {
+            (range.first, range.last) = (range.cidr.network(), range.cidr.broadcast());
+        }
+        Some(PodRange::of(range))
+    }
+
+    pub(super) fn holds(&self, address: IpAddr) -> bool {
+        let (first, last) = (self.range.first, self.range.last);
+        address.is_ipv4() == first.is_ipv4()
+            && (first..=last).contains(&address)
+            && !self.excluded.contains(&address)
+    }
+
+    fn is_disjoint(&self, other: &PodRange) -> bool {
+        self.range.last < other.range.first || other.range.last < self.range.first
+    }
+}
+
+/// A claimed prefix of pods.
+struct ClaimedSubnet {
+    pods: PodRange,
+    overlay: bool,
+    owner: String,
+}
+
+impl ClaimedSubnet {
+    fn prefix(&self) -> IpNet {
+        self.pods.range.cidr
+    }
+
+    /// Whether both can exist. As in hybridnet, Subnets of several clusters can divide one prefix,
+    /// for example the VLAN of both.
+    fn allows(&self, pods: &PodRange, overlay: bool) -> bool {
+        let (own, other) = (self.prefix(), pods.range.cidr);
+        !overlaps(&own, &other) || (own == other && self.overlay == overlay && self.pods.is_disjoint(pods))
+    }
+}
+
+/// Everything that has an owner.
+pub(super) struct Claims {
+    limits: RemoteLimits,
+    subnets: Vec<ClaimedSubnet>,
+    services: Vec<IpNet>,
+    /// Addresses of nodes.
+    addresses: HashMap<IpAddr, String>,
+    macs: HashMap<[u8; 6], String>,
+}
+
+impl Claims {
+    pub(super) fn of_this_cluster(intent: &Intent, host: &Host) -> Claims {
+        let mut claims = Claims {
+            limits: intent.remote_limits.clone(),
+            subnets: Vec::new(),
+            services: intent.service_cidrs.iter().copied().collect(),
+            addresses: HashMap::new(),
+            macs: HashMap::new(),
+        };
+        let overlay = intent.networks.iter().find(|one| one.network_type() == NetworkType::Overlay);
+        for subnet in &intent.subnets {
+            if let Some(pods) = PodRange::of_this_cluster(subnet, intent) {
+                claims.subnets.push(ClaimedSubnet {
+                    pods,
+                    overlay: overlay.is_some_and(|overlay| overlay.name() == subnet.spec.network),
+                    owner: format!("Subnet {}", subnet.name()),
+                });
+            }
+        }
+        for node in &intent.nodes {
+            if let Ok(Some(vtep)) = node.vtep() {
+                let owner = format!("node {}", node.name());
+                claims.addresses.extend(vtep.local.iter().map(|address| (*address, owner.clone())));
+                claims.macs.insert(vtep.mac, owner);
+            }
+        }
+        let own = format!("node {}", intent.node.name);
+        for link in host.kernel.links.iter().filter(|link| !link.own) {
+            for address in link.addresses.iter().map(IpNet::addr) {
+                claims.addresses.insert(address, own.clone());
+                claims.macs.insert(Vtep::default_mac(address), own.clone());
+            }
+        }
+        claims
+    }
+
+    /// Claims a prefix for remote pods.
+    pub(super) fn claim_subnet(
+        &mut self,
+        name: &str,
+        overlay: bool,
+        pods: &PodRange,
+    ) -> Result<(), RemoteFault> {
+        let prefix = pods.range.cidr;
+        if !is_unicast(&prefix) {
+            return Err(RemoteFault::NoUnicast { prefix });
+        }
+        if !self.limits.subnets.iter().any(|limit| limit.contains(&prefix)) {
+            return Err(RemoteFault::Limit { prefix, field: "subnetCIDRs" });
+        }
+        if let Some(other) = self.services.iter().find(|other| overlaps(other, &prefix)) {
+            return Err(RemoteFault::Overlap { prefix, other: *other, owner: "the Services".to_owned() });
+        }
+        if let Some(other) = self.subnets.iter().find(|other| !other.allows(pods, overlay)) {
+            let (other, owner) = (other.prefix(), other.owner.clone());
+            return Err(RemoteFault::Overlap { prefix, other, owner });
+        }
+        // The lowest address, so that the text does not change from plan to plan.
+        let inside = self.addresses.iter().filter(|(address, _)| pods.holds(**address)).min();
+        if let Some((address, owner)) = inside {
+            return Err(RemoteFault::NodeInside { address: *address, owner: owner.clone() });
+        }
+        self.subnets.push(ClaimedSubnet {
+            pods: pods.clone(),
+            overlay,
+            owner: format!("RemoteSubnet {name}"),
+        });
+        Ok(())
+    }
+
+    /// Claims the address and the MAC of a remote VTEP. An error has the field's name.
+    pub(super) fn claim_vtep(
+        &mut self,
+        ip: IpAddr,
+        mac: [u8; 6],
+        owner: impl Fn() -> String,
+    ) -> Result<(), (&'static str, RemoteFault)> {
+        self.check_address(ip).map_err(|fault| ("ip", fault))?;
+        // The first octet's lowest bit marks a group (IEEE 802).
+        if mac[0] & 1 == 1 || mac == [0; 6] {
+            return Err(("mac", RemoteFault::NoMac { mac: show_mac(&mac) }));
+        }
+        if let Some(other) = self.macs.get(&mac) {
+            return Err(("mac", RemoteFault::Mac { mac: show_mac(&mac), owner: other.clone() }));
+        }
+        self.addresses.insert(ip, owner());
+        self.macs.insert(mac, owner());
+        Ok(())
+    }
+
+    /// Claims an address of a remote node.
+    pub(super) fn claim_address(
+        &mut self,
+        address: IpAddr,
+        owner: impl Fn() -> String,
+    ) -> Result<(), RemoteFault> {
+        self.check_address(address)?;
+        self.addresses.insert(address, owner());
+        Ok(())
+    }
+
+    fn check_address(&self, address: IpAddr) -> Result<(), RemoteFault> {
+        let prefix = IpNet::from(address);
+        if !is_unicast(&prefix) {
+            return Err(RemoteFault::NoUnicast { prefix });
+        }
+        if !self.limits.vteps.iter().any(|limit| limit.contains(&address)) {
+            return Err(RemoteFault::Limit { prefix, field: "vtepCIDRs" });
+        }
+        if let Some(other) = self.addresses.get(&address) {
+            return Err(RemoteFault::Taken { address, owner: other.clone() });
+        }
+        if let Some(subnet) = self.subnets.iter().find(|subnet| subnet.pods.holds(address)) {
+            let (prefix, owner) = (subnet.prefix(), subnet.owner.clone());
+            return Err(RemoteFault::InSubnet { address, prefix, owner });
+        }
+        Ok(())
+    }
+}
+
+fn overlaps(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+/// Whether hosts in the fabric can have all addresses of the prefix. Loopback, link-local and
+/// multicast addresses have another meaning on each link, and a default route is no subnet.
+fn is_unicast(prefix: &IpNet) -> bool {
+    let special: &[&str] = match prefix {
+        IpNet::V4(_) => &["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"],
+        IpNet::V6(_) => &["::/8", "fe80::/10", "ff00::/8"],
+    };
+    let special = special.iter().filter_map(|text| text.parse::<IpNet>().ok());
+    !special.into_iter().any(|special| overlaps(&special, prefix))
+}

@@ -1,0 +1,157 @@
+//! Other clusters: their subnets and nodes are mirrored, so that the agents route to their pods.
+//!
+//! ```text
+//! RemoteCluster ─▶ client of the other API server ─▶ View (its Networks, Subnets, NodeInfos, IPInstances)
+//!                                                      │ plan: what may be mirrored
+//!                  RemoteSubnet, RemoteVtep ◀──────────┘ only differences are written
+//! ```
+//!
+//! There is one task for each RemoteCluster ([`mirror`]), and only the leader has tasks. All replicas
+//! have the rows of RemoteSubnets, because the webhook compares new Subnets with them. A deleted
+//! RemoteCluster takes its objects with it; objects without a RemoteCluster as owner are another
+//! client's, and stay.
+//!
+//! **What another cluster can do here** is limited to names: it can add prefixes that overlap neither a
+//! Subnet of this cluster nor one of a third cluster ([`plan`]). It gets no right in this cluster.
+
+mod client;
+pub mod mirror;
+pub mod plan;
+mod rows;
+pub mod view;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kube::runtime::watcher;
+use kube::{Api, Resource};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use trunkline_api::kube::Lenient;
+use trunkline_api::resources::{RemoteClusterSpec, RemoteVtepSpec};
+
+pub use rows::{Mirrored, RemoteClusterRow};
+
+use crate::cluster::Table;
+use crate::reconcile::Context;
+use crate::term::TermDependencies;
+use crate::watch::{Relist, follow_optional};
+
+/// Rows about other clusters.
+pub struct RemoteState {
+    /// The RemoteClusters; only the leader has them.
+    pub clusters: Table<Arc<str>, Arc<RemoteClusterRow>>,
+    /// The RemoteVteps; only the leader has them.
+    pub vteps: Table<Arc<str>, Mirrored<RemoteVtepSpec>>,
+    /// The health of each cluster, for metrics; only the leader has it.
+    pub health: HashMap<Arc<str>, Health>,
+    /// Changes with each change of a row.
+    pub changed: watch::Sender<u64>,
+}
+
+impl Default for RemoteState {
+    fn default() -> Self {
+        RemoteState {
+            clusters: Table::default(),
+            vteps: Table::default(),
+            health: HashMap::new(),
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl RemoteState {
+    pub(crate) fn has_changed(&self) {
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// The health of another cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Since when its API server does not answer; none while it answers.
+    pub away_since: Option<Instant>,
+    /// Its mirrored subnets.
+    pub subnets: usize,
+    /// Its subnets that are not mirrored.
+    pub refused: usize,
+    /// Its mirrored nodes.
+    pub vteps: usize,
+    /// The addresses behind them.
+    pub endpoints: usize,
+}
+
+/// A task that ends with its handle.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Mirrors all other clusters for as long as it is polled.
+pub async fn serve(lead: &TermDependencies, context: &Context) {
+    let (clusters, vteps) = (Relist::default(), Relist::default());
+    let config = watcher::Config::default;
+    let api: Api<Lenient<RemoteClusterSpec>> = Api::all(lead.client.clone());
+    let following_clusters = follow_optional(api, config(), Arc::clone(&lead.shared), clusters.clone());
+    let api: Api<Lenient<RemoteVtepSpec>> = Api::all(lead.client.clone());
+    let following_vteps =
+        follow_optional(api, config().page_size(100), Arc::clone(&lead.shared), vteps.clone());
+    let working = async {
+        clusters.listed().await;
+        vteps.listed().await;
+        lead.remote_subnets.list().await;
+        supervise(lead, context).await;
+    };
+    tokio::select! {
+        () = following_clusters => {}
+        () = following_vteps => {}
+        () = working => {}
+    }
+}
+
+/// Runs a task for each RemoteCluster, and removes the objects of deleted ones.
+async fn supervise(lead: &TermDependencies, context: &Context) {
+    let mut tasks: HashMap<Arc<str>, (Arc<RemoteClusterRow>, Task)> = HashMap::new();
+    let mut changed = context.shared.lock().remote.changed.subscribe();
+    loop {
+        changed.mark_unchanged();
+        let orphans = {
+            let mut state = context.shared.lock();
+            let state = &mut *state;
+            let remote = &mut state.remote;
+            tasks.retain(|name, (row, _)| remote.clusters.get(name).is_some_and(|now| now.is_same(row)));
+            remote.health.retain(|name, _| remote.clusters.get(name).is_some());
+            for (name, row) in remote.clusters.iter() {
+                if !tasks.contains_key(name) {
+                    let mirror = mirror::run(
+                        Arc::clone(name),
+                        Arc::clone(row),
+                        context.clone(),
+                        lead.remote_retention,
+                    );
+                    tasks.insert(Arc::clone(name), (Arc::clone(row), Task(tokio::spawn(mirror))));
+                }
+            }
+            mirror::orphans(state)
+        };
+        if !orphans.0.is_empty() || !orphans.1.is_empty() {
+            mirror::delete(context, orphans).await;
+        }
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The owner reference of mirrored objects.
+fn owner(name: &str, row: &RemoteClusterRow) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": trunkline_api::names::MULTICLUSTER_API_VERSION,
+        "kind": Lenient::<RemoteClusterSpec>::kind(&()),
+        "name": name, "uid": &*row.uid,
+    })
+}

@@ -1,0 +1,234 @@
+//! What of another cluster is mirrored: a pure function.
+//!
+//! A subnet is refused if its prefix overlaps a Subnet of this cluster, or a mirrored subnet of a third
+//! cluster: the agents route by prefixes. Overlays share a tunnel only with the same netID; with another
+//! one, neither the overlay's subnets nor the nodes are mirrored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use trunkline_api::resources::{NetworkType, RemoteSubnetSpec, RemoteVtepSpec};
+
+use super::view::View;
+
+/// What the subnets of another cluster must not overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Local {
+    /// Subnets of this cluster, by name.
+    pub subnets: Vec<(String, IpNet)>,
+    /// Mirrored subnets of other clusters, by the name of the RemoteSubnet.
+    pub others: Vec<(String, IpNet)>,
+    /// The netID of this cluster's overlay.
+    pub overlay_net_id: Option<u32>,
+}
+
+/// The objects for another cluster, and what prevents others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The RemoteSubnets, by name.
+    pub subnets: BTreeMap<String, RemoteSubnetSpec>,
+    /// The RemoteVteps, by name.
+    pub vteps: BTreeMap<String, RemoteVtepSpec>,
+    /// The refused subnets, by name, with the reason.
+    pub refused: BTreeMap<String, String>,
+    /// The fault of the overlay's netID.
+    pub net_id_fault: Option<String>,
+}
+
+impl Plan {
+    /// Number of addresses behind the nodes.
+    pub fn endpoints(&self) -> usize {
+        self.vteps.values().map(|vtep| vtep.endpoint_ip_list.len()).sum()
+    }
+}
+
+/// The name of an object for another cluster's object.
+pub fn mirrored_name(cluster: &str, name: &str) -> String {
+    format!("{cluster}.{name}")
+}
+
+/// Plans the objects for a cluster.
+pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
+    let mut plan = Plan::default();
+    let remote = view.overlay_net_id();
+    if let (Some(own), Some(remote)) = (local.overlay_net_id, remote)
+        && own != remote
+    {
+        plan.net_id_fault = Some(format!(
+            "the overlay of this cluster has netID {own}, and that of {cluster} has {remote}: give both the same"
+        ));
+    }
+    let mut accepted = BTreeSet::new();
+    for (name, (network_type, range)) in view.subnets() {
+        let prefix = match range.parse() {
+            Ok(range) => range.cidr,
+            Err(error) => {
+                plan.refused.insert(name.to_owned(), format!("spec.range: {error}"));
+                continue;
+            }
+        };
+        let overlaps = |(_, other): &&(String, IpNet)| {
+            other.contains(&prefix.trunc()) || prefix.contains(&other.trunc())
+        };
+        let refusal = if let Some((other, known)) = local.subnets.iter().find(overlaps) {
+            Some(format!("{prefix} overlaps {known} of Subnet {other} of this cluster"))
+        } else if let Some((other, known)) = local.others.iter().find(overlaps) {
+            Some(format!("{prefix} overlaps {known} of RemoteSubnet {other}"))
+        } else if network_type == NetworkType::Overlay {
+            plan.net_id_fault.clone()
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            plan.refused.insert(name.to_owned(), refusal);
+            continue;
+        }
+        accepted.insert(name);
+        let spec = RemoteSubnetSpec {
+            range: range.clone(),
+            network_type: Some(network_type),
+            cluster_name: cluster.to_owned(),
+        };
+        plan.subnets.insert(mirrored_name(cluster, name), spec);
+    }
+    if plan.net_id_fault.is_some() {
+        return plan;
+    }
+    for (node, vtep) in view.nodes().filter(|(_, vtep)| !vtep.ip.is_empty()) {
+        let spec = RemoteVtepSpec {
+            cluster_name: cluster.to_owned(),
+            node_name: node.to_owned(),
+            ip: vtep.ip.clone(),
+            mac: vtep.mac.clone(),
+            local_ips: vtep.local_ips.clone(),
+            endpoint_ip_list: view.endpoints(node, &accepted).iter().map(ToString::to_string).collect(),
+        };
+        plan.vteps.insert(mirrored_name(cluster, node), spec);
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+    use trunkline_api::kube::{Kind, Lenient};
+
+    use super::super::view::Change;
+    use super::*;
+
+    fn object<S: Kind>(value: Value) -> Lenient<S> {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A cluster with a VLAN, an overlay with netID 4, node n1 with a pod of each, and node n2 without a
+    /// tunnel endpoint.
+    fn view() -> View {
+        let mut view = View::default();
+        for (name, spec) in [
+            ("vlan", json!({"type": "Underlay", "netID": 7})),
+            ("over", json!({"type": "Overlay", "netID": 4})),
+        ] {
+            view.apply(Change::Network(Event::Apply(object(
+                json!({"metadata": {"name": name}, "spec": spec}),
+            ))));
+        }
+        for (name, network, cidr) in [("v4", "vlan", "10.1.0.0/24"), ("o4", "over", "10.2.0.0/16")] {
+            let spec = json!({"network": network, "range": {"version": "4", "cidr": cidr}});
+            view.apply(Change::Subnet(Event::Apply(object(
+                json!({"metadata": {"name": name}, "spec": spec}),
+            ))));
+        }
+        let vtep =
+            json!({"vtepInfo": {"ip": "192.0.2.1", "mac": "02:00:00:00:00:01", "localIPs": ["192.0.2.1"]}});
+        for (name, spec) in [("n1", vtep), ("n2", json!({}))] {
+            view.apply(Change::Node(Event::Apply(object(json!({"metadata": {"name": name}, "spec": spec})))));
+        }
+        for (ip, subnet) in [("10.1.0.5/24", "v4"), ("10.2.0.5/16", "o4")] {
+            view.apply(instance(ip, subnet, "n1"));
+        }
+        view
+    }
+
+    fn instance(ip: &str, subnet: &str, node: &str) -> Change {
+        let name = ip.split('/').next().unwrap().replace('.', "-");
+        Change::Instance(Event::Apply(object(json!({
+            "metadata": {"name": name, "namespace": "web", "labels": {"networking.alibaba.com/node": node}},
+            "spec": {"network": "n", "subnet": subnet, "address": {"version": "4", "ip": ip, "mac": ""},
+                     "binding": {"nodeName": node, "podName": "p", "podUID": "u"}},
+        }))))
+    }
+
+    fn endpoints(plan: &Plan) -> Vec<String> {
+        plan.vteps.values().flat_map(|vtep| vtep.endpoint_ip_list.clone()).collect()
+    }
+
+    #[test]
+    fn subnets_and_nodes_are_mirrored() {
+        let local = Local { overlay_net_id: Some(4), ..Local::default() };
+        let found = plan("east", &view(), &local);
+        let types: Vec<_> =
+            found.subnets.iter().map(|(name, spec)| (name.as_str(), spec.network_type)).collect();
+        assert_eq!(
+            types,
+            [("east.o4", Some(NetworkType::Overlay)), ("east.v4", Some(NetworkType::Underlay))]
+        );
+        assert_eq!(found.vteps.keys().collect::<Vec<_>>(), ["east.n1"]);
+        let vtep = &found.vteps["east.n1"];
+        assert_eq!((vtep.node_name.as_str(), vtep.ip.as_str()), ("n1", "192.0.2.1"));
+        assert_eq!(vtep.endpoint_ip_list, ["10.1.0.5", "10.2.0.5"]);
+        assert_eq!((found.endpoints(), found.refused.len(), &found.net_id_fault), (2, 0, &None));
+    }
+
+    #[test]
+    fn overlapping_subnets_are_refused_with_their_endpoints() {
+        let prefix = |text: &str| ("a".to_owned(), text.parse().unwrap());
+        for (local, words) in [
+            (
+                Local { subnets: vec![prefix("10.1.0.128/25")], ..Local::default() },
+                "10.1.0.0/24 overlaps 10.1.0.128/25 of Subnet a of this cluster",
+            ),
+            (
+                Local { others: vec![prefix("10.0.0.0/15")], ..Local::default() },
+                "10.1.0.0/24 overlaps 10.0.0.0/15 of RemoteSubnet a",
+            ),
+        ] {
+            let found = plan("east", &view(), &local);
+            assert_eq!(found.refused, BTreeMap::from([("v4".to_owned(), words.to_owned())]));
+            assert_eq!(endpoints(&found), ["10.2.0.5"]);
+        }
+    }
+
+    #[test]
+    fn overlays_with_different_net_ids_are_apart() {
+        let local = Local { overlay_net_id: Some(5), ..Local::default() };
+        let found = plan("east", &view(), &local);
+        assert_eq!(found.subnets.keys().collect::<Vec<_>>(), ["east.v4"]);
+        assert!(found.vteps.is_empty() && found.refused.contains_key("o4"));
+        let fault = found.net_id_fault.unwrap();
+        assert_eq!(
+            fault,
+            "the overlay of this cluster has netID 5, and that of east has 4: give both the same"
+        );
+        let none = plan("east", &view(), &Local::default());
+        assert!(none.net_id_fault.is_none(), "a cluster without an overlay");
+    }
+
+    #[test]
+    fn moved_and_removed_pods_change_their_nodes() {
+        let mut view = view();
+        let local = Local::default();
+        view.apply(instance("10.2.0.5/16", "o4", "n3"));
+        assert_eq!(endpoints(&plan("east", &view, &local)), ["10.1.0.5"], "n3 has no tunnel endpoint");
+        view.apply(instance("10.2.0.5/16", "o4", ""));
+        assert_eq!(endpoints(&plan("east", &view, &local)), ["10.1.0.5"], "retained");
+        view.apply(instance("10.2.0.5/16", "o4", "n1"));
+        assert_eq!(endpoints(&plan("east", &view, &local)).len(), 2);
+        // A new list without the other pod.
+        view.apply(Change::Instance(Event::Init));
+        let Change::Instance(Event::Apply(kept)) = instance("10.2.0.5/16", "o4", "n1") else { panic!() };
+        view.apply(Change::Instance(Event::InitApply(kept)));
+        view.apply(Change::Instance(Event::InitDone));
+        assert_eq!(endpoints(&plan("east", &view, &local)), ["10.2.0.5"]);
+    }
+}

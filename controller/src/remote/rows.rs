@@ -1,0 +1,162 @@
+//! The rows of RemoteClusters, RemoteSubnets and RemoteVteps, and their watches.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use kube::Resource;
+use kube::core::ObjectMeta;
+use trunkline_api::kube::{Kind, Lenient};
+use trunkline_api::names::label;
+use trunkline_api::resources::{RemoteClusterSpec, RemoteClusterStatus, RemoteSubnetSpec, RemoteVtepSpec};
+
+use crate::cluster::Table;
+use crate::state::ControllerState;
+use crate::watch::Watched;
+
+/// A RemoteCluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemoteClusterRow {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
+    /// The spec, or the reason why it cannot be read.
+    pub spec: Result<RemoteClusterSpec, String>,
+    /// The observed state.
+    pub status: RemoteClusterStatus,
+}
+
+impl RemoteClusterRow {
+    /// Whether this is the same object with the same credentials.
+    pub fn is_same(&self, other: &RemoteClusterRow) -> bool {
+        self.uid == other.uid && self.spec == other.spec
+    }
+}
+
+/// A mirrored object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mirrored<S> {
+    /// The RemoteCluster, by its label.
+    pub cluster: Arc<str>,
+    /// The UID of the RemoteCluster that owns it; empty if another client wrote it.
+    pub owner: Arc<str>,
+    /// The spec; none if it cannot be read.
+    pub spec: Option<S>,
+}
+
+impl<S: Kind> Mirrored<S> {
+    fn of(object: Lenient<S>) -> Mirrored<S> {
+        let meta = object.meta();
+        let labels = meta.labels.as_ref();
+        let owners = meta.owner_references.iter().flatten();
+        let owner =
+            owners.filter(|owner| owner.kind == RemoteClusterSpec::KIND).map(|owner| owner.uid.as_str());
+        Mirrored {
+            cluster: labels
+                .and_then(|labels| labels.get(label::CLUSTER))
+                .map(String::as_str)
+                .unwrap_or_default()
+                .into(),
+            owner: owner.last().unwrap_or_default().into(),
+            spec: object.0.ok().map(|object| object.spec),
+        }
+    }
+}
+
+fn named(meta: &ObjectMeta) -> Arc<str> {
+    meta.name.as_deref().unwrap_or_default().into()
+}
+
+impl Watched for Lenient<RemoteClusterSpec> {
+    fn begin(state: &mut ControllerState) {
+        state.remote.clusters.begin();
+    }
+
+    fn apply(self, state: &mut ControllerState) {
+        let meta = self.meta();
+        let (name, generation) = (named(meta), meta.generation);
+        if meta.deletion_timestamp.is_some() {
+            return self.remove(state);
+        }
+        let uid: Arc<str> = meta.uid.as_deref().unwrap_or_default().into();
+        let row = match self.0 {
+            Ok(object) => RemoteClusterRow {
+                uid,
+                generation,
+                spec: Ok(object.spec),
+                status: object.status.unwrap_or_default(),
+            },
+            // The fault names the field, and never a value.
+            Err(unreadable) => RemoteClusterRow {
+                uid,
+                generation,
+                spec: Err(format!("{}: {}", unreadable.fault.field, unreadable.fault.message)),
+                status: RemoteClusterStatus::default(),
+            },
+        };
+        state.remote.clusters.set(name, Arc::new(row));
+        state.remote.has_changed();
+    }
+
+    fn remove(self, state: &mut ControllerState) {
+        state.remote.clusters.remove(&named(self.meta()));
+        state.remote.has_changed();
+    }
+
+    fn end(state: &mut ControllerState) {
+        for name in state.remote.clusters.end() {
+            state.remote.clusters.remove(&name);
+        }
+        state.remote.has_changed();
+    }
+}
+
+/// The table of a mirrored kind.
+pub(super) trait MirroredKind: Kind {
+    fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>>;
+}
+
+impl MirroredKind for RemoteSubnetSpec {
+    fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>> {
+        &mut state.cluster.remote_subnets
+    }
+}
+
+impl MirroredKind for RemoteVtepSpec {
+    fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>> {
+        &mut state.remote.vteps
+    }
+}
+
+macro_rules! watched {
+    ($spec:ty) => {
+        impl Watched for Lenient<$spec> {
+            fn begin(state: &mut ControllerState) {
+                <$spec>::table(state).begin();
+            }
+
+            fn apply(self, state: &mut ControllerState) {
+                let (name, row) = (named(self.meta()), Mirrored::of(self));
+                let old = <$spec>::table(state).set(Arc::clone(&name), row);
+                if old.as_ref() != <$spec>::table(state).get(&name) {
+                    state.remote.has_changed();
+                }
+            }
+
+            fn remove(self, state: &mut ControllerState) {
+                <$spec>::table(state).remove(&named(self.meta()));
+                state.remote.has_changed();
+            }
+
+            fn end(state: &mut ControllerState) {
+                for name in <$spec>::table(state).end() {
+                    <$spec>::table(state).remove(&name);
+                }
+                state.remote.has_changed();
+            }
+        }
+    };
+}
+
+watched!(RemoteSubnetSpec);
+watched!(RemoteVtepSpec);
