@@ -375,7 +375,7 @@ async fn reconcile_with(
         tunnels: config.tunnels(),
         guard: config.guard(),
         kernel_limits: config.kernel_limits(),
-        remote_limits: RemoteLimits::default(),
+        remote_limits: trunkline_agent::plan::remote::RemoteLimits::default(),
         sysctls: config.sysctls(),
         probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },

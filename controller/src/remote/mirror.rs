@@ -34,7 +34,7 @@ use super::client::{PATIENCE, client, patience};
 use super::plan::{Local, Plan, plan};
 use super::rows::MirroredKind;
 use super::view::{Change, View};
-use super::{Health, RemoteClusterRow, owner};
+use super::{RemoteClusterRow, owner};
 use crate::cluster::ClusterReader as _;
 use crate::events::reason;
 use crate::reconcile::{Context, reference, written};

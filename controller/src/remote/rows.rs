@@ -49,7 +49,7 @@ impl<S: Kind> Mirrored<S> {
         let meta = object.meta();
         let labels = meta.labels.as_ref();
         let owners = meta.owner_references.iter().flatten();
-        let owner =
+        let mut owner =
             owners.filter(|owner| owner.kind == RemoteClusterSpec::KIND).map(|owner| owner.uid.as_str());
         Mirrored {
             cluster: labels
@@ -57,7 +57,7 @@ impl<S: Kind> Mirrored<S> {
                 .map(String::as_str)
                 .unwrap_or_default()
                 .into(),
-            owner: owner.last().unwrap_or_default().into(),
+            owner: owner.next_back().unwrap_or_default().into(),
             spec: object.0.ok().map(|object| object.spec),
         }
     }

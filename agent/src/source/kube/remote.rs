@@ -45,7 +45,10 @@ pub(super) fn vteps(
     Rows { api: Api::all(client), page: PAGE, by_page: false, convert: |object| named(object, vtep_row) }
 }
 
-fn named<S: Kind, R>(object: Lenient<S>, read: fn(&str, &S) -> Result<(String, R), RemoteError>) -> Named<R> {
+/// Reads the time of creation and the spec.
+type Read<S, R> = fn(&str, &S) -> Result<(String, R), RemoteError>;
+
+fn named<S: Kind, R>(object: Lenient<S>, read: Read<S, R>) -> Named<R> {
     let name = object.name_any().into_boxed_str();
     let created = object.meta().creation_timestamp.as_ref().map(|time| time.0.to_string());
     let row = match &object.0 {

@@ -30,6 +30,7 @@ pub mod subnet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use trunkline_api::resources::{IPInstance, Network, ServiceAddress, ServicePool, Subnet};
 use trunkline_api::validate::Fault;
 
