@@ -48,7 +48,7 @@ pub struct Config {
     pub pod_label_selector: LabelSelector,
 
     /// How long the mirrored subnets and nodes of a RemoteCluster stay while its API server does not
-    /// answer, in seconds; 0: for ever
+    /// answer, in seconds, 0 to 4294967295; 0: for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     pub remote_retention: u32,
 
@@ -212,7 +212,8 @@ mod tests {
             };
             let (low, high): (u64, u64) = (range[0].parse().unwrap(), range[2].parse().unwrap());
             assert!(takes(&flag, low) && takes(&flag, high), "{flag}: {help}");
-            assert!(!takes(&flag, low - 1) && !takes(&flag, high + 1), "{flag}: {help}");
+            let is_lower = |below| takes(&flag, below);
+            assert!(!low.checked_sub(1).is_some_and(is_lower) && !takes(&flag, high + 1), "{flag}: {help}");
             bounded += 1;
         }
         assert!(bounded >= 5, "{bounded}");

@@ -150,6 +150,7 @@ mod tests {
             }));
             state.services.set_pool(&"p".into(), PoolRow::of(&pool.unwrap(), None));
             let state = &mut *state;
+            state.remote.health.entry("east".into()).or_default();
             state.services.begin_term(&state.cluster, ServiceQueues::new(Duration::ZERO));
         }
         shared.metrics().service_failed("Exhausted");

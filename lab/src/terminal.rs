@@ -32,8 +32,9 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts the program.
-    pub(crate) fn start(mut command: Command) -> Result<Terminal> {
+    /// Starts the program in a session of its own, with this terminal as `/dev/tty`. Without it, the
+    /// program would find the size of the terminal that the lab runs in.
+    pub(crate) fn start(command: &Command) -> Result<Terminal> {
         let seat = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&seat)?;
         unlockpt(&seat)?;
@@ -42,7 +43,19 @@ impl Terminal {
         tcsetwinsize(&line, SIZE)?;
         let before = tcgetattr(&line)?;
         let [seat, line] = [seat, line].map(File::from);
-        let child = command
+        // It replaces itself by the program, so the child is the program.
+        let mut session = Command::new("setsid");
+        session.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => session.env(name, value),
+                None => session.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            session.current_dir(folder);
+        }
+        let child = session
             .stdin(line.try_clone()?)
             .stdout(line.try_clone()?)
             .stderr(line.try_clone()?)

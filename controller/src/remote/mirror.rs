@@ -231,35 +231,41 @@ impl Mirror {
         let mut away_since = None;
         let mut withdrawn = false;
         let mut due: Option<Instant> = None;
+        // When the UUID is compared again, after all watches answer.
+        let mut verify: Option<Instant> = None;
         loop {
             let timer = OptionFuture::from(due.map(sleep_until));
+            let verification = OptionFuture::from(verify.map(sleep_until));
             tokio::select! {
                 event = events.next() => match event {
                     Some((kind, Ok(change))) => {
-                        view.apply(change);
-                        failing.remove(kind);
-                        if away_since.is_some() && failing.is_empty() {
-                            // Another cluster may answer at this address now.
-                            match uuid(client, patience).await {
-                                Ok(now) if now == identity => {}
-                                Ok(_) => return None,
-                                Err(error) => {
-                                    failing.insert("Namespace", error);
-                                    continue;
-                                }
-                            }
-                            tracing::info!(cluster = %self.name, "the API server of a RemoteCluster answers again");
-                            away_since = None;
-                            withdrawn = false;
+                        // At its beginning, a list is not answered yet.
+                        if !change.is_beginning() && failing.remove(kind).is_some() && failing.is_empty() {
+                            verify = Some(Instant::now());
                         }
+                        view.apply(change);
                     }
                     Some((kind, Err(error))) => {
                         failing.insert(kind, format!("{kind}: {}", chain(&error)));
                         let text = failing.values().next().cloned().unwrap_or_default();
+                        verify = None;
                         self.is_away(&mut away_since, &text).await;
                         continue;
                     }
                     None => return Some(Instant::now()),
+                },
+                Some(()) = verification => match uuid(client, patience).await {
+                    Ok(now) if now == identity => {
+                        tracing::info!(cluster = %self.name, "the API server of a RemoteCluster answers again");
+                        (verify, away_since, withdrawn) = (None, None, false);
+                    }
+                    // Another cluster answers at this address.
+                    Ok(_) => return None,
+                    Err(error) => {
+                        self.is_away(&mut away_since, &error).await;
+                        verify = Some(Instant::now() + IDENTIFY);
+                        continue;
+                    }
                 },
                 _ = changed.changed() => {}
                 _ = subnets.changed() => {}

@@ -26,6 +26,18 @@ pub enum Change {
     Instance(Event<Lenient<IPInstanceSpec>>),
 }
 
+impl Change {
+    /// Whether a list begins, before the first answer.
+    pub fn is_beginning(&self) -> bool {
+        match self {
+            Change::Network(event) => matches!(event, Event::Init),
+            Change::Subnet(event) => matches!(event, Event::Init),
+            Change::Node(event) => matches!(event, Event::Init),
+            Change::Instance(event) => matches!(event, Event::Init),
+        }
+    }
+}
+
 /// A Network: its type, and its netID.
 type NetworkRow = (NetworkType, Option<u32>);
 

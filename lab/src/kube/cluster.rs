@@ -223,6 +223,16 @@ impl Cluster {
         Ok(folder)
     }
 
+    /// A client certificate of a user without any right, and its key: files in PEM.
+    pub(crate) fn client_certificate(&self, file: &str, user: &str) -> Result<(PathBuf, PathBuf)> {
+        self.pki.certificate(file, &pki::User::named(user), Vec::new())
+    }
+
+    /// The certificate of the authority that signed the API server's.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.folder.join("pki/ca.crt")
+    }
+
     /// The port of the API server on the loopback.
     pub(crate) fn port(&self) -> u16 {
         self.ports.api.number()

@@ -30,9 +30,19 @@ pub(crate) fn join(
     fabric: &Fabric,
     kubeconfig: impl Fn(&str) -> Result<PathBuf>,
 ) -> Result<Vec<Doorway>> {
+    join_some(cluster, fabric, fabric.topology.with_image(Image::Node), kubeconfig)
+}
+
+/// Like [`join`], for some nodes of the fabric.
+pub(crate) fn join_some<'a>(
+    cluster: &Cluster,
+    fabric: &Fabric,
+    nodes: impl IntoIterator<Item = &'a str>,
+    kubeconfig: impl Fn(&str) -> Result<PathBuf>,
+) -> Result<Vec<Doorway>> {
     let pretended = Pretended::new(cluster.client());
     let mut doorways = Vec::new();
-    for name in fabric.topology.with_image(Image::Node) {
+    for name in nodes {
         let host = fabric.host(name)?;
         doorways.push(cluster.doorway(&host.ns)?);
         let labels = labels(fabric, name)?;

@@ -12,13 +12,22 @@ use crate::{client, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "clusters/all-pairs",
-    about: "BGP and VXLAN pods of two clusters: all pairs in both directions, sources unchanged, \
+    about: "BGP, VLAN and VXLAN pods of two clusters: all pairs in both directions, sources unchanged, \
             full-size packets; objects that claim addresses of others change nothing; a cluster leaves",
     run: all_pairs,
 }];
 
 /// Each node with the remote cluster that it knows.
 const NODES: [(&str, &str); 4] = [("node1", "west"), ("node2", "west"), ("node3", "east"), ("node4", "east")];
+
+/// The second octet of a node's VLAN; none on a node with BGP pods.
+fn vlan_of(node: &str) -> Option<&'static str> {
+    match node {
+        "node2" => Some("41"),
+        "node4" => Some("42"),
+        _ => None,
+    }
+}
 
 fn remote(bed: &Bed<'_>, node: &str) -> Result<Option<RemoteClusterStatus>> {
     Ok(client::status(bed.host(node)?)?.remote_clusters.pop())
@@ -39,9 +48,11 @@ fn wait_remote(
 /// Waits until all sessions are up, the overlay works and both clusters know each other.
 fn ready(bed: &Bed<'_>) -> Result<()> {
     for (node, cluster) in NODES {
-        client::wait_established(bed.host(node)?, PATIENCE)?;
+        if vlan_of(node).is_none() {
+            client::wait_established(bed.host(node)?, PATIENCE)?;
+        }
         wait_remote(bed, node, "the remote cluster", |remote| {
-            (remote.name.as_str(), remote.subnets.len(), remote.vteps, remote.endpoints) == (cluster, 4, 2, 8)
+            (remote.name.as_str(), remote.subnets.len(), remote.vteps, remote.endpoints) == (cluster, 6, 2, 8)
                 && remote.ignored == IgnoredParts::default()
         })?;
         wait_for(&format!("routes to the remote pods on {node}"), PATIENCE, || {
@@ -59,14 +70,18 @@ fn ready(bed: &Bed<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A BGP pod and an overlay pod on each node, with the addresses in the manifests of the other
-/// cluster.
+/// A pod of its underlay and an overlay pod on each node, with the addresses in the manifests of the
+/// other cluster.
 fn pods(bed: &Bed<'_>) -> Result<Vec<Party>> {
     let mut pods = Vec::new();
     for (number, (node, remote)) in (1..).zip(NODES) {
         let cluster = if remote == "west" { 1 } else { 2 };
-        for (network, tens) in [("rack", 6), ("overlay", 7)] {
-            let addresses = format!("10.{tens}{cluster}.{number}.5,fd00:{tens}{cluster}::{number}005");
+        let underlay = match vlan_of(node) {
+            Some(vlan) => ("vlan", format!("10.{vlan}.0.69,fd00:{vlan}::{number}005")),
+            None => ("rack", format!("10.6{cluster}.{number}.5,fd00:6{cluster}::{number}005")),
+        };
+        let overlay = ("overlay", format!("10.7{cluster}.{number}.5,fd00:7{cluster}::{number}005"));
+        for (network, addresses) in [underlay, overlay] {
             pods.push(Party::attach(bed, node, &format!("{network}{number}"), network, Some(&addresses))?);
         }
     }
@@ -128,7 +143,7 @@ fn leave(bed: &Bed<'_>, pods: &[Party]) -> Result<()> {
         let left = node
             .sh("ip route show table 40000; ip route show table 40001; bridge fdb show dev eth1.vxlan70; \
              nft list set inet trunkline-guard vteps4")?;
-        let is_left = ["10.72.", "10.62.", "10.52."].iter().any(|prefix| left.contains(prefix));
+        let is_left = ["10.72.", "10.62.", "10.42.", "10.52."].iter().any(|prefix| left.contains(prefix));
         Ok(Seen::when(!is_left, || left.clone()))
     })?;
     let find = |name: &str| pods.iter().find(|pod| pod.name == name);

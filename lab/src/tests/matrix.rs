@@ -27,8 +27,12 @@ pub(super) struct Party {
 
 impl Party {
     pub(super) fn pod(sandbox: &Sandbox, attached: &Attached) -> Self {
-        let addresses = attached.addresses.clone();
-        Self { name: sandbox.name.clone(), ns: sandbox.ns.clone(), addresses, pod: true }
+        Self::with(sandbox, &attached.addresses)
+    }
+
+    /// A pod with these addresses.
+    pub(super) fn with(sandbox: &Sandbox, addresses: &[IpAddr]) -> Self {
+        Self { name: sandbox.name.clone(), ns: sandbox.ns.clone(), addresses: addresses.to_vec(), pod: true }
     }
 
     /// A new pod on a node, attached to a network, with requested addresses if any are named (in

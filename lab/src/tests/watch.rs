@@ -25,7 +25,7 @@ const OTHER: &str = "10.2.0.1";
 const ERASE: char = '\u{15}';
 
 fn start(bed: &Bed<'_>) -> Result<Terminal> {
-    Terminal::start(bed.node()?.command("trunkline", ["watch"]))
+    Terminal::start(&bed.node()?.command("trunkline", ["watch"]))
 }
 
 fn watch(context: &Context) -> Result<Verdict> {

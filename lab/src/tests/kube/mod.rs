@@ -16,6 +16,7 @@ pub(super) mod install;
 mod interfaces;
 mod leader;
 mod migrate;
+mod multi_cluster;
 mod overlay;
 mod own_node;
 mod racks;
@@ -51,6 +52,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     install::TESTS,
     interfaces::TESTS,
     migrate::TESTS,
+    multi_cluster::TESTS,
     overlay::TESTS,
     own_node::TESTS,
     racks::TESTS,
