@@ -112,8 +112,9 @@ fn attack(bed: &Bed<'_>) -> Result<()> {
                  nft list set inet trunkline-guard vteps4")
     };
     let before = state()?;
-    let manifest = bed.manifest("attack.yaml");
-    manifest.write(
+    let file = bed.fabric.file("clusters/east/attack.yaml");
+    std::fs::write(
+        &file,
         "apiVersion: multicluster.alibaba.com/v1\n\
          kind: RemoteSubnet\n\
          metadata: {name: west.stolen}\n\
@@ -130,7 +131,7 @@ fn attack(bed: &Bed<'_>) -> Result<()> {
     })?;
     let after = state()?;
     ensure!(before == after, "the attack changed the kernel:\n{before}\nafter it:\n{after}");
-    std::fs::remove_file(bed.fabric.file("clusters/node1/manifests/attack.yaml"))?;
+    std::fs::remove_file(&file)?;
     wait_remote(bed, "node1", "the end of the attack", |remote| remote.ignored == IgnoredParts::default())
 }
 
@@ -138,7 +139,7 @@ fn attack(bed: &Bed<'_>) -> Result<()> {
 /// through the tunnel.
 fn leave(bed: &Bed<'_>, pods: &[Party]) -> Result<()> {
     let node = bed.node()?;
-    std::fs::remove_file(bed.fabric.file("clusters/node1/manifests/remote.yaml"))?;
+    std::fs::remove_file(bed.fabric.file("clusters/east/remote.yaml"))?;
     wait_for("the removal of all entries of the remote cluster", PATIENCE, || {
         let left = node
             .sh("ip route show table 40000; ip route show table 40001; bridge fdb show dev eth1.vxlan70; \
