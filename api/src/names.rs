@@ -22,6 +22,10 @@ pub const LOAD_BALANCER_CLASS: &str = "trunkline.io/load-balancer";
 /// Value of the annotation [`annotation::POLICY_MODE`].
 pub const POLICY_MODE_AUDIT: &str = "audit";
 
+/// Value of the label [`label::MANAGED_BY`] of an EndpointSlice with endpoints of other clusters, as in
+/// hybridnet: its controllers do not mirror such a slice back.
+pub const REMOTE_ENDPOINTS_MANAGER: &str = "remote-endpointslice.hybridnet";
+
 /// `namespace/name`, only the name without a namespace, and empty without a name.
 pub fn full_name(namespace: &str, name: &str) -> String {
     match (namespace, name) {
@@ -43,6 +47,9 @@ pub mod annotation {
     pub const IP_RETAIN: &str = "networking.alibaba.com/ip-retain";
     /// A Service that is also reachable from other clusters.
     pub const GLOBAL_SERVICE: &str = "networking.alibaba.com/global-service";
+    /// Of a global Service: `local` uses the endpoints of other clusters only while this cluster has
+    /// none that serves.
+    pub const GLOBAL_SERVICE_AFFINITY: &str = "trunkline.io/global-service-affinity";
     /// The Network of the address.
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
     /// The Subnet of the address, for dual stack as `v4/v6`. Several Subnets as `a,b`, in order of
@@ -159,6 +166,8 @@ pub mod label {
     pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
     /// Kubernetes' own, on an EndpointSlice: the name of its Service.
     pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+    /// Kubernetes' own, on an EndpointSlice: the program that writes it.
+    pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
     /// Kubernetes' own, on an EndpointSlice of a headless Service.
     pub const HEADLESS: &str = "service.kubernetes.io/headless";
 }

@@ -61,6 +61,8 @@ pub mod reason {
     pub const REMOTE_CLUSTER: &str = "RemoteCluster";
     /// A subnet of another cluster is not mirrored; the text gives the reason.
     pub const REMOTE_SUBNET_REFUSED: &str = "RemoteSubnetRefused";
+    /// A global Service with an unknown setting; the text names it.
+    pub const GLOBAL_SERVICE: &str = "GlobalService";
     /// An object that requests an unsupported feature; the text names it.
     pub const NOT_SUPPORTED: &str = "NotSupported";
 }

@@ -53,7 +53,9 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
             ("subnets", health.subnets),
             ("vteps", health.vteps),
             ("endpoints", health.endpoints),
+            ("endpoint_slices", health.slices),
             ("refused", health.refused),
+            ("refused_endpoints", health.refused_endpoints),
         ] {
             page.put_count(m::REMOTE_MIRRORED, &[name, kind], count as u64);
         }

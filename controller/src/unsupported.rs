@@ -4,7 +4,6 @@
 //! | [`Feature`] | objects | watch |
 //! |---|---|---|
 //! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances | that of the pods |
-//! | `GlobalService` | Services with hybridnet's annotation `global-service` | its own, metadata only |
 //!
 //! Each feature has these reports in each term. There is one log line for the first object, and one
 //! more if there are more than [`EVENTS`] objects. Each of the first [`EVENTS`] objects gets an
@@ -28,8 +27,6 @@ pub const EVENTS: usize = 20;
 pub enum Feature {
     /// The addresses of virtual machines' pods are not retained.
     VirtualMachine,
-    /// Services get no endpoints of other clusters.
-    GlobalService,
 }
 
 struct Description {
@@ -41,7 +38,7 @@ struct Description {
 
 impl Feature {
     /// All features, in the order of their discriminants.
-    pub const ALL: [Feature; 2] = [Feature::VirtualMachine, Feature::GlobalService];
+    pub const ALL: [Feature; 1] = [Feature::VirtualMachine];
 
     /// Value of the metric's label `kind`.
     pub fn label(self) -> &'static str {
@@ -56,14 +53,6 @@ impl Feature {
                 kind: "Pod",
                 text: "Trunkline does not retain addresses of virtual machines: the next pod of this one gets \
                        another address. Reach the virtual machine by a Service",
-            },
-            Feature::GlobalService => Description {
-                label: "GlobalService",
-                api_version: "v1",
-                kind: "Service",
-                text: "Trunkline does not support global Services: this one has only the endpoints of its own \
-                       cluster. Add an EndpointSlice with those of other clusters, or remove the annotation \
-                       networking.alibaba.com/global-service",
             },
         }
     }

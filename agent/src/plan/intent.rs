@@ -11,8 +11,8 @@ use trunkline_api::resources::{
     AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 
-use super::{LinkChoice, ServiceTags};
 use super::remote::{RemoteLimits, RemoteObjects};
+use super::{LinkChoice, ServiceTags};
 
 /// A consistent wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]

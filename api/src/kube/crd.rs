@@ -22,7 +22,7 @@ use super::rules::{bounds, rules};
 use crate::policy::Members;
 use crate::resources::{
     AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, NodeServicesSpec,
-    RemoteClusterSpec, RemoteSubnetSpec, RemoteVtepSpec, Secret, ServiceAddressSpec,
+    RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec, Secret, ServiceAddressSpec,
     ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
 };
 
@@ -189,6 +189,17 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
                 ("ClusterName", "string", ".spec.clusterName"),
                 ("NodeName", "string", ".spec.nodeName"),
                 ("LastModifyTime", "date", ".status.lastModifyTime"),
+            ],
+        ),
+        crd::<RemoteEndpointSliceSpec>(
+            "Cluster",
+            "Endpoints of a Service in another cluster. The controller writes it.",
+            &[],
+            &[
+                ("Service", "string", ".spec.remoteService.name"),
+                ("Namespace", "string", ".spec.remoteService.namespace"),
+                ("AddressType", "string", ".spec.addressType"),
+                ("Cluster", "string", ".spec.remoteService.cluster"),
             ],
         ),
     ]

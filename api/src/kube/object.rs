@@ -15,10 +15,10 @@ use crate::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP, OWN_VERSION};
 use crate::resources::{
     self, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, IPInstanceStatus, Network,
     NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus, NodeServices, NodeServicesSpec,
-    NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus, RemoteStatus, RemoteSubnet, RemoteSubnetSpec,
-    RemoteVtep, RemoteVtepSpec, ServiceAddress, ServiceAddressSpec, ServiceAddressStatus,
-    ServiceAdvertisement, ServiceAdvertisementSpec, ServiceAdvertisementStatus, ServicePool, ServicePoolSpec,
-    ServicePoolStatus, Subnet, SubnetSpec, SubnetStatus,
+    NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus, RemoteEndpointSliceSpec, RemoteStatus,
+    RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec, ServiceAddress, ServiceAddressSpec,
+    ServiceAddressStatus, ServiceAdvertisement, ServiceAdvertisementSpec, ServiceAdvertisementStatus,
+    ServicePool, ServicePoolSpec, ServicePoolStatus, Subnet, SubnetSpec, SubnetStatus,
 };
 
 /// The properties of a kind. The implementor is the spec.
@@ -104,6 +104,14 @@ impl Kind for RemoteVtepSpec {
     type Scope = ClusterResourceScope;
     const KIND: &'static str = "RemoteVtep";
     const PLURAL: &'static str = "remotevteps";
+    const GROUP: &'static str = MULTICLUSTER_GROUP;
+}
+
+impl Kind for RemoteEndpointSliceSpec {
+    type Status = RemoteStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "RemoteEndpointSlice";
+    const PLURAL: &'static str = "remoteendpointslices";
     const GROUP: &'static str = MULTICLUSTER_GROUP;
 }
 

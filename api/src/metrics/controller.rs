@@ -36,7 +36,7 @@ catalogue! {
         REMOTE_AWAY = Gauge, Seconds, "trunkline_controller_remote_cluster_away_seconds" ["cluster"],
             "leader: the time since which it does not answer; 0 while it answers";
         REMOTE_MIRRORED = Gauge, Count, "trunkline_controller_remote_cluster_objects" ["cluster", "kind"],
-            "leader: mirrored `subnets` and `vteps` of a RemoteCluster, the `endpoints` behind its VTEPs, and `refused` subnets, which overlap others";
+            "leader: mirrored `subnets`, `vteps` and `endpoint_slices` of a RemoteCluster, the `endpoints` behind its VTEPs, `refused` subnets, which overlap others, and `refused_endpoints` of Services, whose addresses are none of its pods and nodes";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],

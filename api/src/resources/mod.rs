@@ -31,6 +31,7 @@ mod node_services;
 mod nodeinfo;
 mod remote;
 mod remote_cluster;
+mod remote_endpoints;
 mod retention;
 mod selector;
 mod service_address;
@@ -60,6 +61,10 @@ pub use node_services::{
 pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, NodePeer, Vtep, VtepInfo};
 pub use remote::{RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec};
 pub use remote_cluster::{RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus};
+pub use remote_endpoints::{
+    RemoteConditions, RemoteEndpoint, RemoteEndpointSliceSpec, RemoteHints, RemotePort, RemoteService,
+    RemoteTarget, RemoteZone,
+};
 pub use retention::Retention;
 pub use selector::{LabelSelector, LabelSelectorError, Operator, Requirement};
 pub use service_address::{ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceRef};

@@ -15,18 +15,20 @@ use futures_util::future::{OptionFuture, join_all};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use ipnet::IpNet;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use trunkline_api::kube::{Kind, Lenient};
-use trunkline_api::names::{MULTICLUSTER_API_VERSION, label};
+use trunkline_api::names::{MULTICLUSTER_API_VERSION, REMOTE_ENDPOINTS_MANAGER, label};
 use trunkline_api::resources::{
     Condition, ConditionStatus, NetworkMode, RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus,
-    RemoteSubnetSpec, RemoteVtepSpec,
+    RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec,
 };
 use trunkline_daemon::errors::chain;
 
@@ -42,13 +44,15 @@ use crate::state::ControllerState;
 use crate::watch::delays::Delays;
 
 /// Changes within this time are written together.
-const COALESCE: Duration = Duration::from_millis(50);
+pub(super) const COALESCE: Duration = Duration::from_millis(50);
 /// Number of writes at the same time.
-const WRITES: usize = 16;
+pub(super) const WRITES: usize = 16;
 /// The interval between two attempts to identify a cluster whose UUID is not accepted.
 const IDENTIFY: Duration = Duration::from_secs(30);
+/// The interval between two attempts to write.
+pub(super) const RETRY: Duration = Duration::from_secs(5);
 /// The field manager of the mirrored objects.
-const MANAGER: &str = "trunkline-controller";
+pub(super) const MANAGER: &str = "trunkline-controller";
 
 /// Names of conditions, as in hybridnet where it has them.
 mod condition {
@@ -60,6 +64,8 @@ mod condition {
     pub(super) const OVERLAY_NET_ID: &str = "OverlayNetID";
     /// No subnet overlaps another cluster's.
     pub(super) const SUBNETS: &str = "SubnetNonCross";
+    /// Its Services and EndpointSlices can be read. Not in hybridnet.
+    pub(super) const GLOBAL_SERVICES: &str = "GlobalServices";
 }
 
 /// Mirrors a cluster until the task is aborted.
@@ -117,6 +123,36 @@ where
     let api: Api<Lenient<S>> = Api::all(client.clone());
     let events = watcher(api, watcher::Config::default()).backoff(Delays::default());
     events.map(move |event| (kind, event.map(change))).boxed()
+}
+
+/// Kinds that the other cluster may refuse.
+const SERVICE: &str = "Service";
+const ENDPOINT_SLICE: &str = "EndpointSlice";
+
+fn watch_services(client: &Client) -> BoxStream<'static, Watched> {
+    let api: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
+    let events = watcher(api, watcher::Config::default()).backoff(Delays::default());
+    events.map(|event| (SERVICE, event.map(Change::Service))).boxed()
+}
+
+/// EndpointSlices, without those with endpoints of other clusters: they are not mirrored back.
+fn watch_slices(client: &Client) -> BoxStream<'static, Watched> {
+    let ours = format!("{},{}!={REMOTE_ENDPOINTS_MANAGER}", label::SERVICE_NAME, label::MANAGED_BY);
+    let config = watcher::Config::default().labels(&ours).page_size(100);
+    let events = watcher(Api::<EndpointSlice>::all(client.clone()), config).backoff(Delays::default());
+    events.map(|event| (ENDPOINT_SLICE, event.map(Change::Slice))).boxed()
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    let status = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => status,
+        watcher::Error::WatchError(status) => status,
+        _ => return false,
+    };
+    status.code == 403
 }
 
 impl Mirror {
@@ -222,12 +258,16 @@ impl Mirror {
             watch(client, "Subnet", Change::Subnet),
             watch(client, "NodeInfo", Change::Node),
             watch(client, "IPInstance", Change::Instance),
+            watch_services(client),
+            watch_slices(client),
         ]);
         let mut view = View::default();
         let mut changed = self.context.shared.lock().remote.changed.subscribe();
         let mut subnets = self.context.shared.changes();
         // The kinds whose watch failed.
         let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+        // Why Services cannot be read.
+        let mut refused: Option<String> = None;
         let mut away_since = None;
         let mut withdrawn = false;
         let mut due: Option<Instant> = None;
@@ -240,10 +280,20 @@ impl Mirror {
                 event = events.next() => match event {
                     Some((kind, Ok(change))) => {
                         // At its beginning, a list is not answered yet.
+                        if matches!(kind, SERVICE | ENDPOINT_SLICE) && !change.is_beginning() {
+                            refused = None;
+                        }
                         if !change.is_beginning() && failing.remove(kind).is_some() && failing.is_empty() {
                             verify = Some(Instant::now());
                         }
                         view.apply(change);
+                    }
+                    // The reader may have no right for them. Then there are no global Services.
+                    Some((kind @ (SERVICE | ENDPOINT_SLICE), Err(error))) if is_forbidden(&error) => {
+                        if refused.replace(chain(&error).to_string()).is_none() {
+                            tracing::warn!(cluster = %self.name, "{kind}s of a RemoteCluster cannot be read: \
+                                it has no global Services; give its user the rights in docs/multi-cluster.md");
+                        }
                     }
                     Some((kind, Err(error))) => {
                         failing.insert(kind, format!("{kind}: {}", chain(&error)));
@@ -277,8 +327,8 @@ impl Mirror {
                 Some(()) = timer => {
                     due = None;
                     changed.mark_unchanged();
-                    if !self.write(&view, identity).await {
-                        due = Some(Instant::now() + IDENTIFY);
+                    if !self.write(&view, identity, refused.as_deref()).await {
+                        due = Some(Instant::now() + RETRY);
                     }
                     continue;
                 }
@@ -311,13 +361,17 @@ impl Mirror {
     }
 
     /// Writes all differences, and the state. Returns whether all writes succeeded.
-    async fn write(&self, view: &View, identity: &str) -> bool {
+    async fn write(&self, view: &View, identity: &str, no_services: Option<&str>) -> bool {
         let plan = plan(&self.name, view, &self.local());
         self.set_health(None, Some(&plan));
         for (name, refusal) in &plan.refused {
             self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
         }
-        let done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
+        let mut done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
+        // Routes to the endpoints come first.
+        if let Some(slices) = &plan.slices {
+            done &= self.write_kind(slices).await;
+        }
         let refused: Vec<String> =
             plan.refused.iter().map(|(name, why)| format!("Subnet {name}: {why}")).collect();
         let refused = refused.join("; ");
@@ -329,6 +383,7 @@ impl Mirror {
             (condition::UUID, Ok(())),
             (condition::OVERLAY_NET_ID, net_id.as_ref().map(drop).map_err(String::as_str)),
             (condition::SUBNETS, subnets.as_ref().map(drop).map_err(String::as_str)),
+            (condition::GLOBAL_SERVICES, no_services.map_or(Ok(()), Err)),
         ];
         let state = if is_ready { RemoteClusterState::Ready } else { RemoteClusterState::NotReady };
         self.report(state, Some(identity.to_owned()), &checks).await;
@@ -367,18 +422,14 @@ impl Mirror {
     }
 
     /// Writes one object by server-side apply.
-    async fn put<S: Kind>(&self, name: &str, spec: &S) -> bool {
-        let (of, about) = match json!(spec) {
-            Value::Object(fields) if fields.contains_key("nodeName") => {
-                (label::NODE, fields["nodeName"].clone())
-            }
-            _ => (label::SUBNET, json!(name.split_once('.').map_or(name, |(_, subnet)| subnet))),
-        };
+    async fn put<S: MirroredKind>(&self, name: &str, spec: &S) -> bool {
+        let mut labels = spec.labels(name);
+        labels.insert(label::CLUSTER, self.name.to_string());
         let object = json!({
             "apiVersion": MULTICLUSTER_API_VERSION, "kind": S::KIND,
             "metadata": {
                 "name": name,
-                "labels": {label::CLUSTER: &*self.name, of: about},
+                "labels": labels,
                 "ownerReferences": [owner(&self.name, &self.row)],
             },
             "spec": spec,
@@ -401,6 +452,7 @@ impl Mirror {
     }
 
     async fn remove_all(&self) {
+        self.write_kind::<RemoteEndpointSliceSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteVtepSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteSubnetSpec>(&BTreeMap::new()).await;
     }
@@ -414,6 +466,8 @@ impl Mirror {
             health.refused = plan.refused.len();
             health.vteps = plan.vteps.len();
             health.endpoints = plan.endpoints();
+            health.slices = plan.slices.as_ref().map_or(0, BTreeMap::len);
+            health.refused_endpoints = plan.refused_endpoints;
         }
     }
 
@@ -490,8 +544,21 @@ async fn uuid(client: &Client, patience: Duration) -> Result<String, String> {
     }
 }
 
+/// Names of objects whose RemoteCluster does not exist.
+pub(super) struct Orphans {
+    subnets: Vec<Arc<str>>,
+    vteps: Vec<Arc<str>>,
+    slices: Vec<Arc<str>>,
+}
+
+impl Orphans {
+    pub(super) fn is_empty(&self) -> bool {
+        self.subnets.is_empty() && self.vteps.is_empty() && self.slices.is_empty()
+    }
+}
+
 /// Objects of RemoteClusters that do not exist.
-pub(super) fn orphans(state: &mut ControllerState) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+pub(super) fn orphans(state: &mut ControllerState) -> Orphans {
     fn of<S: MirroredKind>(state: &mut ControllerState) -> Vec<Arc<str>> {
         let owners: Vec<Arc<str>> =
             state.remote.clusters.iter().map(|(_, row)| Arc::clone(&row.uid)).collect();
@@ -499,13 +566,18 @@ pub(super) fn orphans(state: &mut ControllerState) -> (Vec<Arc<str>>, Vec<Arc<st
         let orphaned = rows.filter(|(_, row)| !row.owner.is_empty() && !owners.contains(&row.owner));
         orphaned.map(|(name, _)| Arc::clone(name)).collect()
     }
-    (of::<RemoteSubnetSpec>(state), of::<RemoteVtepSpec>(state))
+    Orphans {
+        subnets: of::<RemoteSubnetSpec>(state),
+        vteps: of::<RemoteVtepSpec>(state),
+        slices: of::<RemoteEndpointSliceSpec>(state),
+    }
 }
 
 /// Deletes orphans.
-pub(super) async fn delete(context: &Context, (subnets, vteps): (Vec<Arc<str>>, Vec<Arc<str>>)) {
-    delete_kind::<RemoteVtepSpec>(context, &vteps).await;
-    delete_kind::<RemoteSubnetSpec>(context, &subnets).await;
+pub(super) async fn delete(context: &Context, orphans: Orphans) {
+    delete_kind::<RemoteEndpointSliceSpec>(context, &orphans.slices).await;
+    delete_kind::<RemoteVtepSpec>(context, &orphans.vteps).await;
+    delete_kind::<RemoteSubnetSpec>(context, &orphans.subnets).await;
 }
 
 async fn delete_kind<S: Kind>(context: &Context, names: &[Arc<str>]) -> bool {
@@ -531,7 +603,7 @@ async fn delete_one<S: Kind>(
 }
 
 /// Logs a failed write. The next write repeats it.
-fn logged(result: crate::reconcile::ReconcileResult) -> bool {
+pub(super) fn logged(result: crate::reconcile::ReconcileResult) -> bool {
     match result {
         Ok(()) => true,
         Err(error) => {

@@ -4,6 +4,7 @@
 //! RemoteCluster ─▶ client of the other API server ─▶ View (its Networks, Subnets, NodeInfos, IPInstances)
 //!                                                      │ plan: what may be mirrored
 //!                  RemoteSubnet, RemoteVtep ◀──────────┘ only differences are written
+//!                  RemoteEndpointSlice ─▶ EndpointSlice of a global Service ([`global`])
 //! ```
 //!
 //! There is one task for each RemoteCluster ([`mirror`]), and only the leader has tasks. All replicas
@@ -15,28 +16,33 @@
 //! Subnet of this cluster nor one of a third cluster ([`plan`]). It gets no right in this cluster.
 
 mod client;
+pub mod global;
 pub mod mirror;
 pub mod plan;
 mod rows;
+pub mod slices;
 pub mod view;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trunkline_api::kube::Lenient;
-use trunkline_api::resources::{RemoteClusterSpec, RemoteVtepSpec};
+use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
+use trunkline_api::resources::{RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteVtepSpec};
 
 pub use rows::{Mirrored, RemoteClusterRow};
 
-use crate::cluster::Table;
+use self::global::{BoundRow, GlobalRow};
+use crate::cluster::{Key, Table};
 use crate::reconcile::Context;
 use crate::term::TermDependencies;
-use crate::watch::{Relist, follow_optional};
+use crate::watch::{Relist, follow, follow_optional};
 
 /// Rows about other clusters.
 pub struct RemoteState {
@@ -44,6 +50,14 @@ pub struct RemoteState {
     pub clusters: Table<Arc<str>, Arc<RemoteClusterRow>>,
     /// The RemoteVteps; only the leader has them.
     pub vteps: Table<Arc<str>, Mirrored<RemoteVtepSpec>>,
+    /// The RemoteEndpointSlices; only the leader has them.
+    pub slices: Table<Arc<str>, Mirrored<RemoteEndpointSliceSpec>>,
+    /// The global Services; only the leader has them.
+    pub global: Table<Key, GlobalRow>,
+    /// The EndpointSlices with endpoints of other clusters; only the leader has them.
+    pub bound: Table<Key, BoundRow>,
+    /// Changes with each change that concerns a global Service.
+    pub global_changed: watch::Sender<u64>,
     /// The health of each cluster, for metrics; only the leader has it.
     pub health: HashMap<Arc<str>, Health>,
     /// Changes with each change of a row.
@@ -55,6 +69,10 @@ impl Default for RemoteState {
         RemoteState {
             clusters: Table::default(),
             vteps: Table::default(),
+            slices: Table::default(),
+            global: Table::default(),
+            bound: Table::default(),
+            global_changed: watch::Sender::new(0),
             health: HashMap::new(),
             changed: watch::Sender::new(0),
         }
@@ -64,6 +82,22 @@ impl Default for RemoteState {
 impl RemoteState {
     pub(crate) fn has_changed(&self) {
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(crate) fn global_has_changed(&self) {
+        self.global_changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Sets or removes the row of a global Service.
+    pub(crate) fn set_global(&mut self, service: &Key, row: Option<GlobalRow>) {
+        let is_set = row.is_some();
+        let old = match row {
+            Some(row) => self.global.set(service.clone(), row),
+            None => self.global.remove(service),
+        };
+        if is_set || old.is_some() {
+            self.global_has_changed();
+        }
     }
 }
 
@@ -80,6 +114,10 @@ pub struct Health {
     pub vteps: usize,
     /// The addresses behind them.
     pub endpoints: usize,
+    /// Its mirrored EndpointSlices.
+    pub slices: usize,
+    /// Endpoints of Services that are not mirrored.
+    pub refused_endpoints: usize,
 }
 
 /// A task that ends with its handle.
@@ -93,22 +131,32 @@ impl Drop for Task {
 
 /// Mirrors all other clusters for as long as it is polled.
 pub async fn serve(lead: &TermDependencies, context: &Context) {
-    let (clusters, vteps) = (Relist::default(), Relist::default());
+    let (clusters, vteps, slices) = (Relist::default(), Relist::default(), Relist::default());
     let config = watcher::Config::default;
     let api: Api<Lenient<RemoteClusterSpec>> = Api::all(lead.client.clone());
     let following_clusters = follow_optional(api, config(), Arc::clone(&lead.shared), clusters.clone());
     let api: Api<Lenient<RemoteVtepSpec>> = Api::all(lead.client.clone());
     let following_vteps =
         follow_optional(api, config().page_size(100), Arc::clone(&lead.shared), vteps.clone());
+    let api: Api<Lenient<RemoteEndpointSliceSpec>> = Api::all(lead.client.clone());
+    let following_slices =
+        follow_optional(api, config().page_size(100), Arc::clone(&lead.shared), slices.clone());
+    let api: Api<EndpointSlice> = Api::all(lead.client.clone());
+    let ours = config().labels(&format!("{}={REMOTE_ENDPOINTS_MANAGER}", label::MANAGED_BY));
+    let following_bound = follow(api, ours, Arc::clone(&lead.shared), Relist::default());
     let working = async {
         clusters.listed().await;
         vteps.listed().await;
+        slices.listed().await;
         lead.remote_subnets.list().await;
         supervise(lead, context).await;
     };
     tokio::select! {
         () = following_clusters => {}
         () = following_vteps => {}
+        () = following_slices => {}
+        () = following_bound => {}
+        () = global::serve(context) => {}
         () = working => {}
     }
 }
@@ -138,7 +186,7 @@ async fn supervise(lead: &TermDependencies, context: &Context) {
             }
             mirror::orphans(state)
         };
-        if !orphans.0.is_empty() || !orphans.1.is_empty() {
+        if !orphans.is_empty() {
             mirror::delete(context, orphans).await;
         }
         if changed.changed().await.is_err() {

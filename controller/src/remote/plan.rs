@@ -5,9 +5,14 @@
 //! one, neither the overlay's subnets nor the nodes are mirrored.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{NetworkType, RemoteSubnetSpec, RemoteVtepSpec};
+use rustc_hash::FxHasher;
+use trunkline_api::resources::{
+    NetworkType, RemoteEndpointSliceSpec, RemoteService, RemoteSubnetSpec, RemoteVtepSpec,
+};
 
 use super::view::View;
 
@@ -29,6 +34,11 @@ pub struct Plan {
     pub subnets: BTreeMap<String, RemoteSubnetSpec>,
     /// The RemoteVteps, by name.
     pub vteps: BTreeMap<String, RemoteVtepSpec>,
+    /// The RemoteEndpointSlices, by name; none if the other cluster's are not known.
+    pub slices: Option<BTreeMap<String, RemoteEndpointSliceSpec>>,
+    /// Number of endpoints of Services that are refused: their addresses are neither in a mirrored subnet
+    /// nor those of a mirrored node.
+    pub refused_endpoints: usize,
     /// The refused subnets, by name, with the reason.
     pub refused: BTreeMap<String, String>,
     /// The fault of the overlay's netID.
@@ -47,6 +57,22 @@ pub fn mirrored_name(cluster: &str, name: &str) -> String {
     format!("{cluster}.{name}")
 }
 
+/// The longest name of an object.
+const LONGEST: usize = 253;
+
+/// The name of a RemoteEndpointSlice, and of the EndpointSlice of it.
+fn slice_name(cluster: &str, namespace: &str, name: &str) -> String {
+    let full = format!("{cluster}.{namespace}.{name}");
+    if full.len() <= LONGEST {
+        return full;
+    }
+    let mut hasher = FxHasher::default();
+    full.hash(&mut hasher);
+    let hash = format!("-{:016x}", hasher.finish());
+    let kept = full[..LONGEST - hash.len()].trim_end_matches(['.', '-']);
+    format!("{kept}{hash}")
+}
+
 /// Plans the objects for a cluster.
 pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
     let mut plan = Plan::default();
@@ -59,6 +85,7 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
         ));
     }
     let mut accepted = BTreeSet::new();
+    let mut prefixes = Vec::new();
     for (name, (network_type, range)) in view.subnets() {
         let prefix = match range.parse() {
             Ok(range) => range.cidr,
@@ -84,6 +111,7 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
             continue;
         }
         accepted.insert(name);
+        prefixes.push(prefix);
         let spec = RemoteSubnetSpec {
             range: range.clone(),
             network_type: Some(network_type),
@@ -91,9 +119,16 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
         };
         plan.subnets.insert(mirrored_name(cluster, name), spec);
     }
-    if plan.net_id_fault.is_some() {
-        return plan;
+    if plan.net_id_fault.is_none() {
+        plan_vteps(cluster, view, &accepted, &mut plan);
     }
+    if view.has_services() {
+        plan_slices(cluster, view, &prefixes, &mut plan);
+    }
+    plan
+}
+
+fn plan_vteps(cluster: &str, view: &View, accepted: &BTreeSet<&str>, plan: &mut Plan) {
     for (node, vtep) in view.nodes().filter(|(_, vtep)| !vtep.ip.is_empty()) {
         let spec = RemoteVtepSpec {
             cluster_name: cluster.to_owned(),
@@ -101,11 +136,52 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
             ip: vtep.ip.clone(),
             mac: vtep.mac.clone(),
             local_ips: vtep.local_ips.clone(),
-            endpoint_ip_list: view.endpoints(node, &accepted).iter().map(ToString::to_string).collect(),
+            endpoint_ip_list: view.endpoints(node, accepted).iter().map(ToString::to_string).collect(),
         };
         plan.vteps.insert(mirrored_name(cluster, node), spec);
     }
-    plan
+}
+
+/// The endpoints of a cluster's Services may only have addresses of its pods and nodes: another address
+/// could lead clients of the Service anywhere.
+fn plan_slices(cluster: &str, view: &View, prefixes: &[IpNet], plan: &mut Plan) {
+    let of_nodes: BTreeSet<IpAddr> = plan
+        .vteps
+        .values()
+        .flat_map(|vtep| vtep.local_ips.iter().chain([&vtep.ip]))
+        .filter_map(|address| address.parse().ok())
+        .collect();
+    let mut slices = BTreeMap::new();
+    for ((namespace, name), slice) in view.global_slices() {
+        let v6 = match slice.address_type.as_str() {
+            "IPv4" => false,
+            "IPv6" => true,
+            _ => continue,
+        };
+        let is_accepted = |address: &String| {
+            address.parse().is_ok_and(|address: IpAddr| {
+                let is_known =
+                    of_nodes.contains(&address) || prefixes.iter().any(|prefix| prefix.contains(&address));
+                address.is_ipv6() == v6 && is_known
+            })
+        };
+        let all = slice.endpoints.iter();
+        let endpoints: Vec<_> =
+            all.filter(|endpoint| endpoint.addresses.iter().all(is_accepted)).cloned().collect();
+        plan.refused_endpoints += slice.endpoints.len() - endpoints.len();
+        let spec = RemoteEndpointSliceSpec {
+            remote_service: RemoteService {
+                cluster: cluster.to_owned(),
+                name: slice.service.clone(),
+                namespace: namespace.clone(),
+            },
+            address_type: slice.address_type.clone(),
+            endpoints,
+            ports: slice.ports.clone(),
+        };
+        slices.insert(slice_name(cluster, namespace, name), spec);
+    }
+    plan.slices = Some(slices);
 }
 
 #[cfg(test)]
@@ -212,6 +288,71 @@ mod tests {
         );
         let none = plan("east", &view(), &Local::default());
         assert!(none.net_id_fault.is_none(), "a cluster without an overlay");
+    }
+
+    fn service(name: &str, global: bool) -> Change {
+        Change::Service(Event::Apply(
+            serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": name, "namespace": "shop",
+                             "annotations": {"networking.alibaba.com/global-service": global.to_string()}},
+            }))
+            .unwrap(),
+        ))
+    }
+
+    fn slice(name: &str, service: &str, addresses: &[&str]) -> Change {
+        let endpoints: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"addresses": [address], "nodeName": "n1", "conditions": {"ready": true}}))
+            .collect();
+        Change::Slice(Event::Apply(
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": service}},
+                "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 80}],
+            }))
+            .unwrap(),
+        ))
+    }
+
+    #[test]
+    fn endpoints_of_global_services_are_mirrored() {
+        let mut view = view();
+        assert_eq!(plan("east", &view, &Local::default()).slices, None, "not listed: left as they are");
+        for change in [
+            Change::Service(Event::Init),
+            Change::Service(Event::InitDone),
+            Change::Slice(Event::Init),
+            Change::Slice(Event::InitDone),
+            service("web", true),
+            service("api", false),
+            slice("web-1", "web", &["10.1.0.5", "169.254.169.254", "127.0.0.1", "192.0.2.1", "fd00::1"]),
+            slice("api-1", "api", &["10.1.0.5"]),
+        ] {
+            view.apply(change);
+        }
+        let found = plan("east", &view, &Local::default());
+        let slices = found.slices.unwrap();
+        assert_eq!(slices.keys().collect::<Vec<_>>(), ["east.shop.web-1"]);
+        let spec = &slices["east.shop.web-1"];
+        let addresses: Vec<_> = spec.endpoints.iter().flat_map(|endpoint| &endpoint.addresses).collect();
+        assert_eq!(addresses, ["10.1.0.5", "192.0.2.1"], "a pod, and a node");
+        assert_eq!((found.refused_endpoints, spec.ports[0].protocol.as_deref()), (3, Some("TCP")));
+        assert_eq!(spec.endpoints[0].node_name, None);
+        view.apply(service("api", true));
+        assert_eq!(plan("east", &view, &Local::default()).slices.unwrap().len(), 2);
+        view.apply(service("web", false));
+        view.apply(service("api", false));
+        assert_eq!(plan("east", &view, &Local::default()).slices.unwrap().len(), 0);
+    }
+
+    #[test]
+    fn names_of_slices_are_not_too_long() {
+        let (long, other) = ("a".repeat(200), "b".repeat(60));
+        let name = slice_name("east", &other, &long);
+        assert_eq!(name.len(), LONGEST);
+        assert_ne!(name, slice_name("east", &other, &format!("{long}-2")));
+        assert_eq!(slice_name("east", "shop", "web-1"), "east.shop.web-1");
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The rows of RemoteClusters, RemoteSubnets and RemoteVteps, and their watches.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use kube::Resource;
 use kube::core::ObjectMeta;
 use trunkline_api::kube::{Kind, Lenient};
-use trunkline_api::names::label;
-use trunkline_api::resources::{RemoteClusterSpec, RemoteClusterStatus, RemoteSubnetSpec, RemoteVtepSpec};
+use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
+use trunkline_api::resources::{
+    RemoteClusterSpec, RemoteClusterStatus, RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec,
+};
 
 use crate::cluster::Table;
 use crate::state::ControllerState;
@@ -114,17 +117,52 @@ impl Watched for Lenient<RemoteClusterSpec> {
 /// The table of a mirrored kind.
 pub(super) trait MirroredKind: Kind {
     fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>>;
+
+    /// Labels of the object besides that of its cluster.
+    fn labels(&self, name: &str) -> BTreeMap<&'static str, String>;
+
+    /// A row has changed.
+    fn has_changed(state: &ControllerState) {
+        state.remote.has_changed();
+    }
 }
 
 impl MirroredKind for RemoteSubnetSpec {
     fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>> {
         &mut state.cluster.remote_subnets
     }
+
+    fn labels(&self, name: &str) -> BTreeMap<&'static str, String> {
+        let subnet = name.split_once('.').map_or(name, |(_, subnet)| subnet);
+        BTreeMap::from([(label::SUBNET, subnet.to_owned())])
+    }
 }
 
 impl MirroredKind for RemoteVtepSpec {
     fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>> {
         &mut state.remote.vteps
+    }
+
+    fn labels(&self, _: &str) -> BTreeMap<&'static str, String> {
+        BTreeMap::from([(label::NODE, self.node_name.clone())])
+    }
+}
+
+impl MirroredKind for RemoteEndpointSliceSpec {
+    fn table(state: &mut ControllerState) -> &mut Table<Arc<str>, Mirrored<Self>> {
+        &mut state.remote.slices
+    }
+
+    fn labels(&self, _: &str) -> BTreeMap<&'static str, String> {
+        BTreeMap::from([
+            (label::SERVICE_NAME, self.remote_service.name.clone()),
+            (label::MANAGED_BY, REMOTE_ENDPOINTS_MANAGER.to_owned()),
+        ])
+    }
+
+    fn has_changed(state: &ControllerState) {
+        state.remote.has_changed();
+        state.remote.global_has_changed();
     }
 }
 
@@ -139,20 +177,20 @@ macro_rules! watched {
                 let (name, row) = (named(self.meta()), Mirrored::of(self));
                 let old = <$spec>::table(state).set(Arc::clone(&name), row);
                 if old.as_ref() != <$spec>::table(state).get(&name) {
-                    state.remote.has_changed();
+                    <$spec>::has_changed(state);
                 }
             }
 
             fn remove(self, state: &mut ControllerState) {
                 <$spec>::table(state).remove(&named(self.meta()));
-                state.remote.has_changed();
+                <$spec>::has_changed(state);
             }
 
             fn end(state: &mut ControllerState) {
                 for name in <$spec>::table(state).end() {
                     <$spec>::table(state).remove(&name);
                 }
-                state.remote.has_changed();
+                <$spec>::has_changed(state);
             }
         }
     };
@@ -160,3 +198,4 @@ macro_rules! watched {
 
 watched!(RemoteSubnetSpec);
 watched!(RemoteVtepSpec);
+watched!(RemoteEndpointSliceSpec);

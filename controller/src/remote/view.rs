@@ -3,14 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt as _};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::label;
+use trunkline_api::pod::is_global_service;
 use trunkline_api::resources::{
     AddressRange, IPInstanceSpec, NetworkSpec, NetworkType, NodeInfoSpec, SubnetSpec, VtepInfo,
 };
 
+use super::slices::Slice;
 use crate::cluster::Table;
 
 /// A change of one of the watched kinds.
@@ -24,6 +29,10 @@ pub enum Change {
     Node(Event<Lenient<NodeInfoSpec>>),
     /// Of an IPInstance.
     Instance(Event<Lenient<IPInstanceSpec>>),
+    /// Of a Service.
+    Service(Event<PartialObjectMeta<Service>>),
+    /// Of an EndpointSlice.
+    Slice(Event<EndpointSlice>),
 }
 
 impl Change {
@@ -34,6 +43,8 @@ impl Change {
             Change::Subnet(event) => matches!(event, Event::Init),
             Change::Node(event) => matches!(event, Event::Init),
             Change::Instance(event) => matches!(event, Event::Init),
+            Change::Service(event) => matches!(event, Event::Init),
+            Change::Slice(event) => matches!(event, Event::Init),
         }
     }
 }
@@ -56,17 +67,33 @@ pub struct View {
     subnets: Table<String, (String, AddressRange)>,
     nodes: Table<String, VtepInfo>,
     instances: Table<(String, String), InstanceRow>,
+    /// Global Services, by namespace and name.
+    services: Table<(String, String), ()>,
+    /// The EndpointSlices of all Services, because a Service may become global.
+    slices: Table<(String, String), Slice>,
     /// The subnet of each address of a node.
     by_node: BTreeMap<String, BTreeMap<IpAddr, String>>,
 }
 
 impl View {
-    /// Whether each kind was listed.
+    /// Whether each kind that routes depend on was listed.
     pub fn is_complete(&self) -> bool {
         self.networks.is_listed()
             && self.subnets.is_listed()
             && self.nodes.is_listed()
             && self.instances.is_listed()
+    }
+
+    /// Whether Services and their endpoints were listed. A cluster may refuse them to the reader.
+    pub fn has_services(&self) -> bool {
+        self.services.is_listed() && self.slices.is_listed()
+    }
+
+    /// The EndpointSlices of global Services, by namespace and name.
+    pub fn global_slices(&self) -> impl Iterator<Item = (&(String, String), &Slice)> {
+        self.slices.iter().filter(|((namespace, _), slice)| {
+            self.services.get(&(namespace.clone(), slice.service.clone())).is_some()
+        })
     }
 
     /// Applies a change.
@@ -90,10 +117,16 @@ impl View {
                 let row = |object: Lenient<NodeInfoSpec>| object.0.ok()?.spec.vtep_info;
                 apply(&mut self.nodes, event, |object| object.name_any(), row, |_, _, _| {});
             }
-            Change::Instance(event) => {
-                let name = |object: &Lenient<IPInstanceSpec>| {
-                    (object.namespace().unwrap_or_default(), object.name_any())
+            Change::Service(event) => {
+                let row = |object: PartialObjectMeta<Service>| {
+                    let annotations = object.metadata.annotations?;
+                    is_global_service(&annotations).then_some(())
                 };
+                apply(&mut self.services, event, named, row, |_, _, _| {});
+            }
+            Change::Slice(event) => apply(&mut self.slices, event, named, Slice::of, |_, _, _| {}),
+            Change::Instance(event) => {
+                let name = named;
                 let by_node = &mut self.by_node;
                 apply(&mut self.instances, event, name, instance, |_, old, new| {
                     if let Some(old) = old {
@@ -137,6 +170,11 @@ impl View {
     }
 }
 
+/// Namespace and name.
+fn named<T: Resource>(object: &T) -> (String, String) {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
 /// The row of an IPInstance that a pod uses.
 fn instance(object: Lenient<IPInstanceSpec>) -> Option<InstanceRow> {
     if object.meta().deletion_timestamp.is_some() {
@@ -152,13 +190,12 @@ fn instance(object: Lenient<IPInstanceSpec>) -> Option<InstanceRow> {
 /// Applies an event to a table. `changed` gets the key, the former and the new row.
 fn apply<K, R, T>(
     table: &mut Table<K, R>,
-    event: Event<Lenient<T>>,
-    key: impl Fn(&Lenient<T>) -> K,
-    row: impl Fn(Lenient<T>) -> Option<R>,
+    event: Event<T>,
+    key: impl Fn(&T) -> K,
+    row: impl Fn(T) -> Option<R>,
     mut changed: impl FnMut(&K, Option<&R>, Option<&R>),
 ) where
     K: Clone + Eq + std::hash::Hash,
-    T: trunkline_api::kube::Kind,
 {
     match event {
         Event::Init => table.begin(),

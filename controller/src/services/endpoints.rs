@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
-use trunkline_api::names::label;
+use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
 
 use crate::cluster::{Key, Table};
 
@@ -92,19 +92,23 @@ pub struct SliceRow {
     v6: bool,
     /// Whether one of its endpoints serves.
     serves: bool,
+    /// Whether its endpoints are those of another cluster.
+    remote: bool,
 }
 
 impl SliceRow {
     /// Row of an EndpointSlice in this namespace; none if it has no addresses, or no Service.
     pub fn of(slice: &EndpointSlice, namespace: &str) -> Option<SliceRow> {
-        let service = slice.metadata.labels.as_ref()?.get(label::SERVICE_NAME)?;
+        let labels = slice.metadata.labels.as_ref()?;
+        let service = labels.get(label::SERVICE_NAME)?;
+        let remote = labels.get(label::MANAGED_BY).is_some_and(|manager| manager == REMOTE_ENDPOINTS_MANAGER);
         let v6 = match slice.address_type.as_str() {
             "IPv4" => false,
             "IPv6" => true,
             _ => return None,
         };
         let serves = slice.endpoints.iter().any(|endpoint| endpoint.conditions.serves());
-        Some(SliceRow { service: Key::new(namespace, service.as_str()), v6, serves })
+        Some(SliceRow { service: Key::new(namespace, service.as_str()), v6, serves, remote })
     }
 }
 
@@ -113,17 +117,23 @@ impl SliceRow {
 pub struct EndpointRows {
     /// The slices.
     pub slices: Table<Key, SliceRow>,
-    /// By family: IPv4, IPv6.
-    serving: HashMap<Key, [u32; 2]>,
+    /// By family: IPv4, IPv6; each those of this cluster, and those of other clusters.
+    serving: HashMap<Key, [[u32; 2]; 2]>,
 }
 
 impl EndpointRows {
     /// Whether a Service has an endpoint that serves.
     pub fn has(&self, service: &Key, v6: bool) -> bool {
-        self.serving.get(service).is_some_and(|counts| counts[usize::from(v6)] > 0)
+        self.serving.get(service).is_some_and(|counts| counts[usize::from(v6)] != [0, 0])
     }
 
-    /// Sets or removes a slice. Returns the Services for which [`Self::has`] has changed.
+    /// Whether a Service has an endpoint in this cluster that serves.
+    pub fn has_local(&self, service: &Key, v6: bool) -> bool {
+        self.serving.get(service).is_some_and(|counts| counts[usize::from(v6)][0] > 0)
+    }
+
+    /// Sets or removes a slice. Returns the Services for which [`Self::has`] or [`Self::has_local`] has
+    /// changed.
     #[must_use]
     pub fn set(&mut self, slice: &Key, row: Option<SliceRow>) -> Vec<Key> {
         self.slices.note(slice);
@@ -137,19 +147,20 @@ impl EndpointRows {
         let mut concerned: Vec<(Key, bool)> =
             old.iter().chain(&row).map(|row| (row.service.clone(), row.v6)).collect();
         concerned.dedup();
-        let before: Vec<bool> = concerned.iter().map(|(service, v6)| self.has(service, *v6)).collect();
+        let both = |rows: &Self, service: &Key, v6| (rows.has(service, v6), rows.has_local(service, v6));
+        let before: Vec<_> = concerned.iter().map(|(service, v6)| both(self, service, *v6)).collect();
         for (row, step) in [(old, -1), (row, 1)] {
             let Some(row) = row.filter(|row| row.serves) else { continue };
             let counts = self.serving.entry(row.service.clone()).or_default();
-            let count = &mut counts[usize::from(row.v6)];
+            let count = &mut counts[usize::from(row.v6)][usize::from(row.remote)];
             *count = count.saturating_add_signed(step);
-            if *counts == [0, 0] {
+            if *counts == [[0, 0]; 2] {
                 self.serving.remove(&row.service);
             }
         }
         let changed = concerned.into_iter().zip(before);
         changed
-            .filter(|((service, v6), before)| self.has(service, *v6) != *before)
+            .filter(|((service, v6), before)| both(self, service, *v6) != *before)
             .map(|((service, _), _)| service)
             .collect()
     }

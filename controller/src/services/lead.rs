@@ -37,9 +37,16 @@ pub(crate) async fn serve(lead: &TermDependencies, context: &Context) {
     let all = watcher::Config::default;
     let api: Api<Service> = Api::all(lead.client.clone());
     let following = follow(api, all(), Arc::clone(&lead.shared), services.clone());
+    let api: Api<EndpointSlice> = Api::all(lead.client.clone());
+    let config =
+        all().page_size(SLICES_PAGE).labels(&format!("{},!{}", label::SERVICE_NAME, label::HEADLESS));
+    let following_slices = follow(api, config, Arc::clone(&lead.shared), Relist::default());
     if !lead.service_addresses {
-        // Only the reports of unsupported features need the Services.
-        return following.await;
+        // Only global Services need them.
+        return tokio::select! {
+            () = following => {}
+            () = following_slices => {}
+        };
     }
     let api: Api<Lenient<ServiceAddressSpec>> = Api::all(lead.client.clone());
     let following_claims = follow_optional(api, all(), Arc::clone(&lead.shared), claims.clone());
@@ -48,10 +55,6 @@ pub(crate) async fn serve(lead: &TermDependencies, context: &Context) {
     let api: Api<Lenient<NodeServicesSpec>> = Api::all(lead.client.clone());
     let config = all().page_size(NODES_PAGE);
     let following_nodes = follow_optional(api, config, Arc::clone(&lead.shared), Relist::default());
-    let api: Api<EndpointSlice> = Api::all(lead.client.clone());
-    let config =
-        all().page_size(SLICES_PAGE).labels(&format!("{},!{}", label::SERVICE_NAME, label::HEADLESS));
-    let following_slices = follow(api, config, Arc::clone(&lead.shared), Relist::default());
     let working = async {
         claims.listed().await;
         services.list().await;

@@ -229,12 +229,15 @@ impl ServiceState {
     }
 
     /// Handles a changed EndpointSlice. None: a deleted one, or one that needs no row.
-    pub(crate) fn set_slice(&mut self, slice: &Key, row: Option<SliceRow>) {
+    /// Returns the Services for which it matters.
+    pub(crate) fn set_slice(&mut self, slice: &Key, row: Option<SliceRow>) -> Vec<Key> {
         let services = self.endpoints.set(slice, row);
-        let Some(term) = &self.term else { return };
-        for service in services {
-            self.rows.claims_of(&service).for_each(|(address, _)| term.queues.claims.add(address));
+        if let Some(term) = &self.term {
+            for service in &services {
+                self.rows.claims_of(service).for_each(|(address, _)| term.queues.claims.add(address));
+            }
         }
+        services
     }
 
     /// Handles a change that may concern the status of every claim.

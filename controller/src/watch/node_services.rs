@@ -4,6 +4,7 @@ use trunkline_api::kube::Lenient;
 use trunkline_api::resources::NodeServicesSpec;
 
 use super::{Watched, key, name, name_faults};
+use crate::cluster::Key;
 use crate::services::advertised::NodeServicesRow;
 use crate::services::endpoints::{EndpointSlice, SliceRow};
 use crate::state::ControllerState;
@@ -47,18 +48,26 @@ impl Watched for EndpointSlice {
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
         let row = SliceRow::of(&self, &key.namespace);
-        state.services.set_slice(&key, row);
+        set_slice(state, &key, row);
     }
 
     fn remove(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
-        state.services.set_slice(&key, None);
+        set_slice(state, &key, None);
     }
 
     fn end(state: &mut ControllerState) {
         for key in state.services.endpoints.slices.end() {
-            state.services.set_slice(&key, None);
+            set_slice(state, &key, None);
         }
         state.services.reports_changed();
+        state.remote.global_has_changed();
+    }
+}
+
+fn set_slice(state: &mut ControllerState, key: &Key, row: Option<SliceRow>) {
+    let services = state.services.set_slice(key, row);
+    if services.iter().any(|service| state.remote.global.get(service).is_some()) {
+        state.remote.global_has_changed();
     }
 }

@@ -1,7 +1,6 @@
 //! Watches of Services, pools and claims, which only the leader has.
 
 use trunkline_api::kube::Lenient;
-use trunkline_api::pod::is_global_service;
 use trunkline_api::resources::{ServiceAddressSpec, ServicePoolSpec};
 
 use tokio::time::Instant;
@@ -9,32 +8,27 @@ use tokio::time::Instant;
 use super::{Watched, key, name, name_faults};
 use crate::cluster::version;
 use crate::ipam::named_address;
+use crate::remote::global::GlobalRow;
 use crate::services::object::Service;
 use crate::services::rows::{ClaimRow, PoolRow, ServiceRow};
 use crate::state::ControllerState;
-use crate::unsupported::Feature;
 
 impl Watched for Service {
     fn begin(state: &mut ControllerState) {
         state.services.rows.services.begin();
-        state.unsupported.begin(Feature::GlobalService);
+        state.remote.global.begin();
     }
 
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
-        if self.metadata.annotations.as_ref().is_some_and(is_global_service) {
-            let uid = self.metadata.uid.as_deref().unwrap_or_default();
-            state.unsupported.set(Feature::GlobalService, &key, uid);
-        } else {
-            state.unsupported.remove(Feature::GlobalService, &key);
-        }
+        state.remote.set_global(&key, GlobalRow::of(&self.metadata));
         let row = ServiceRow::of(&self, &mut state.cluster.interner);
         state.services.set_service(&key, row);
     }
 
     fn remove(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
-        state.unsupported.remove(Feature::GlobalService, &key);
+        state.remote.set_global(&key, None);
         state.services.remove_service(&key);
     }
 
@@ -42,7 +36,10 @@ impl Watched for Service {
         for key in state.services.rows.services.end() {
             state.services.remove_service(&key);
         }
-        state.unsupported.end(Feature::GlobalService);
+        for key in state.remote.global.end() {
+            state.remote.set_global(&key, None);
+        }
+        state.remote.global_has_changed();
     }
 }
 

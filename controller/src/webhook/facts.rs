@@ -15,8 +15,8 @@ use kube::{Client, ResourceExt};
 use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
-    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, ServiceAddress,
-    RemoteSubnet, RemoteSubnetSpec, ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
+    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, RemoteSubnet,
+    RemoteSubnetSpec, ServiceAddress, ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
 };
 
 use super::rules::{Facts, Node};
