@@ -1,6 +1,8 @@
 //! Two clusters, each with its own API server, controllers and nodes, in two fabrics that exchange their
 //! routes by BGP (lab/topologies/pair.clab.yml).
 
+mod global;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -25,12 +27,15 @@ use crate::tests::matrix::{Party, full_size, matrix};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
 
-pub(super) const TESTS: &[Test] = &[Test {
-    name: "kube/multi-cluster",
-    about: "two API servers, two controllers, four nodes: all pairs of BGP and overlay pods of both clusters without \
+pub(super) const TESTS: &[Test] = &[
+    global::TEST,
+    Test {
+        name: "kube/multi-cluster",
+        about: "two API servers, two controllers, four nodes: all pairs of BGP and overlay pods of both clusters without \
             NAT; an API server is away and comes back; a RemoteCluster is deleted; no packet is lost",
-    run: multi_cluster,
-}];
+        run: multi_cluster,
+    },
+];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "mixed";
@@ -48,9 +53,18 @@ const CLUSTERS: [(&str, &str, [&str; 2]); 2] =
     [("east", "west", ["node1", "node2"]), ("west", "east", ["node3", "node4"])];
 
 fn multi_cluster(context: &Lab) -> Result<Verdict> {
+    pair(context, "pair", run_all)
+}
+
+/// Starts both clusters and the fabric.
+fn pair(
+    context: &Lab,
+    name: &str,
+    test: impl FnOnce(&Fabric, [Side<'_>; 2]) -> Result<Verdict>,
+) -> Result<Verdict> {
     let (product, controller) = (context.product()?, context.controller()?);
-    cluster(context, "pair-east", |east| {
-        cluster(context, "pair-west", |west| {
+    cluster(context, &format!("{name}-east"), |east| {
+        cluster(context, &format!("{name}-west"), |west| {
             let fabric = Fabric::up(&context.place, "pair", &product)?;
             fabric.watched(|fabric| {
                 for node in fabric.topology.with_image(Image::Node) {
@@ -58,7 +72,7 @@ fn multi_cluster(context: &Lab) -> Result<Verdict> {
                 }
                 let sides =
                     [Side::start(east, fabric, &controller, 0)?, Side::start(west, fabric, &controller, 1)?];
-                run_all(fabric, sides)
+                test(fabric, sides)
             })
         })
     })
