@@ -1,13 +1,13 @@
 //! The controller, its webhook, and the nodes' view of the API server.
 
 use super::View::{Series, Stat};
-use super::{Bounds, Dashboard, Panel, Row};
+use super::{Bounds, Dashboard, Panel, Row, YES_NO};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
         name: "controller",
         title: "Trunkline: controller",
-        description: "The controller: leader, queues, allocation times; its webhook; the nodes' connections to the API server.",
+        description: "The controller: leader, queues, allocation times; remote clusters; its webhook; the nodes' connections to the API server.",
         variables: &[],
         rows: vec![
             Row {
@@ -64,6 +64,19 @@ pub(super) fn dashboard() -> Dashboard {
                         "Services with an address and no ready endpoint.").bad(Bounds::Above(1.0)).alert("TrunklineServiceWithoutEndpoint"),
                     Panel::new(Stat, "Conflicting Services", "short", "node", &[("max(trunkline_controller_service_conflicts)", "Services")],
                         "Services with an address in their status that a ServiceAddress gives to others. Any value except 0 is a fault.").bad(Bounds::Above(1.0)).alert("TrunklineServiceConflict"),
+                ],
+            },
+            Row {
+                title: "Remote clusters",
+                panels: vec![
+                    Panel::new(Stat, "API server answers", "short", "node",
+                        &[("max by (cluster) (trunkline_controller_remote_cluster_connected)", "{{cluster}}")],
+                        "no: running pods still reach each other; new and moved pods of this cluster are not reachable through the tunnel.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
+                    Panel::new(Series, "Refused subnets", "short", "node",
+                        &[("max by (cluster) (trunkline_controller_remote_cluster_objects{kind=\"refused\"})", "{{cluster}}")],
+                        "Subnets of each remote cluster that are not mirrored; `kubectl describe remotecluster` has the reasons.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
                 ],
             },
             Row {

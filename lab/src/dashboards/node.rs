@@ -180,6 +180,15 @@ pub(super) fn dashboard() -> Dashboard {
                 ],
             },
             Row {
+                title: "Remote clusters",
+                panels: vec![
+                    Panel::new(Series, "Ignored parts", "short", "controller",
+                        &[("max by (cluster, what) (trunkline_remote_cluster_ignored{instance=~\"$node\"})", "{{cluster}} {{what}}")],
+                        "Parts of each remote cluster whose addresses have another owner, or that a limit excludes; `trunkline status` has the reasons.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
+                ],
+            },
+            Row {
                 title: "Pods",
                 panels: vec![
                     Panel::new(Series, "Pods by network", "short", "attach", &[("trunkline_network_attachments{instance=~\"$node\"}", "{{network}}")],
