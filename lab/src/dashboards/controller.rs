@@ -73,6 +73,14 @@ pub(super) fn dashboard() -> Dashboard {
                         &[("max by (cluster) (trunkline_controller_remote_cluster_connected)", "{{cluster}}")],
                         "no: running pods still reach each other; new and moved pods of this cluster are not reachable through the tunnel.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
+                    Panel::new(Series, "Time without an answer", "s", "node",
+                        &[("max by (cluster) (trunkline_controller_remote_cluster_away_seconds)", "{{cluster}}")],
+                        "The time since the last answer of each remote API server; 0 while it answers. After --remote-retention the controller withdraws the cluster.")
+                        .bad(Bounds::Above(300.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
+                    Panel::new(Series, "Mirrored objects", "short", "node",
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!=\"refused\"})", "{{cluster}} {{kind}}")],
+                        "RemoteSubnets and RemoteVteps of each remote cluster, and the addresses of pods behind its VTEPs.")
+                        .alert("TrunklineRemoteClusterIgnored").width(6),
                     Panel::new(Series, "Refused subnets", "short", "node",
                         &[("max by (cluster) (trunkline_controller_remote_cluster_objects{kind=\"refused\"})", "{{cluster}}")],
                         "Subnets of each remote cluster that are not mirrored; `kubectl describe remotecluster` has the reasons.")
