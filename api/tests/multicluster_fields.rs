@@ -36,13 +36,15 @@ fn is_named(path: &str) -> bool {
 
 /// The fields by kind and path, each with its type in hybridnet.
 fn hybridnet() -> BTreeMap<(&'static str, &'static str), &'static str> {
-    let lines = FIELDS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let [kind, path, of_type] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            ((kind, path), of_type)
-        })
+    lines()
+        .filter(|[_, path, _]| path.contains('.'))
+        .map(|[kind, path, of_type]| ((kind, path), of_type))
         .collect()
+}
+
+fn lines() -> impl Iterator<Item = [&'static str; 3]> {
+    let lines = FIELDS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap())
 }
 
 /// The rows of the section "Fields" by kind and path. A row can have several paths.
@@ -89,6 +91,18 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeMap<String, String>) {
         }
         None => drop(found.insert(path.to_owned(), schema["type"].as_str().unwrap_or_default().to_owned())),
     }
+}
+
+#[test]
+fn the_kinds_have_hybridnets_names() {
+    let hybridnet: BTreeSet<_> = lines().filter(|[_, plural, _]| !plural.contains('.')).collect();
+    let of_group: Vec<_> = crds().into_iter().filter(|crd| crd.spec.group == MULTICLUSTER_GROUP).collect();
+    let own: BTreeSet<_> = of_group
+        .iter()
+        .map(|crd| [&*crd.spec.names.kind, &*crd.spec.names.plural, &*crd.spec.scope])
+        .collect();
+    assert_eq!(own, hybridnet);
+    assert!(of_group.iter().all(|crd| crd.spec.versions[0].name == "v1"));
 }
 
 #[test]
