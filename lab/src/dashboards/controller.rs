@@ -78,12 +78,12 @@ pub(super) fn dashboard() -> Dashboard {
                         "The time since the last answer of each remote API server; 0 while it answers. After --remote-retention the controller withdraws the cluster.")
                         .bad(Bounds::Above(300.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
                     Panel::new(Series, "Mirrored objects", "short", "node",
-                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!=\"refused\"})", "{{cluster}} {{kind}}")],
-                        "RemoteSubnets and RemoteVteps of each remote cluster, and the addresses of pods behind its VTEPs.")
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!~\"refused.*\"})", "{{cluster}} {{kind}}")],
+                        "RemoteSubnets, RemoteVteps and RemoteEndpointSlices of each remote cluster, and the addresses of pods behind its VTEPs.")
                         .alert("TrunklineRemoteClusterIgnored").width(6),
-                    Panel::new(Series, "Refused subnets", "short", "node",
-                        &[("max by (cluster) (trunkline_controller_remote_cluster_objects{kind=\"refused\"})", "{{cluster}}")],
-                        "Subnets of each remote cluster that are not mirrored; `kubectl describe remotecluster` has the reasons.")
+                    Panel::new(Series, "Refused parts", "short", "node",
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind=~\"refused.*\"})", "{{cluster}} {{kind}}")],
+                        "Subnets of each remote cluster that overlap others, and endpoints of its Services with addresses of others; neither are mirrored.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
                 ],
             },
