@@ -2,7 +2,10 @@
 #![allow(missing_docs, reason = "a test")]
 
 use trunkline_api::manifest::{self, Resource};
-use trunkline_api::resources::{Endpoint, IPInstance, Network, NetworkMode, NetworkType, Subnet};
+use trunkline_api::resources::{
+    Endpoint, IPInstance, Network, NetworkMode, NetworkType, RemoteClusterSpec, RemoteClusterState,
+    RemoteClusterStatus, Subnet,
+};
 use trunkline_api::validate::{unsupported_subnet, validate, validate_nodes};
 
 fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
@@ -113,6 +116,36 @@ fn reserved_fields_are_refused_by_name() {
         let refusal = unsupported_subnet(&subnets[0]).unwrap();
         assert_eq!(refusal, format!("Subnet rack1-pods: spec.config.{field} is not supported: leave it out"));
     }
+}
+
+#[test]
+fn remote_objects_as_the_manager_writes_them() {
+    let resources = manifest::parse(include_str!("fixtures/remote.yaml")).unwrap();
+    let [Resource::RemoteSubnet(subnet), Resource::RemoteVtep(vtep)] = resources.as_slice() else {
+        panic!("{resources:?}")
+    };
+    assert_eq!(subnet.spec.network_type, Some(NetworkType::Overlay));
+    let range = subnet.spec.range.parse().unwrap();
+    assert_eq!((range.first.to_string(), range.gateway), ("198.51.100.10".to_owned(), None));
+    assert_eq!((vtep.spec.node_name.as_str(), vtep.spec.local_ips.len()), ("node1", 2));
+    assert_eq!(vtep.spec.endpoint_ip_list, ["198.51.100.10", "198.51.100.11"]);
+}
+
+#[test]
+fn remote_cluster_as_documented() {
+    let spec = r#"{"apiEndpoint": "https://192.0.2.1:6443", "caData": "YQ==", "certData": "Yg==", "keyData": "Yw==", "timeout": 5}"#;
+    let spec: RemoteClusterSpec = serde_json::from_str(spec).unwrap();
+    assert_eq!((spec.timeout, spec.key_data.expose()), (5, "Yw=="));
+    let status = r#"{
+        "uuid": "11111111-2222-3333-4444-555555555555", "state": "Ready",
+        "conditions": [{"type": "HealthProbe", "status": "True", "reason": "CheckPass", "message": "",
+                        "observedGeneration": 1, "lastTransitionTime": "2022-05-06T07:08:09Z"}]
+    }"#;
+    let status: RemoteClusterStatus = serde_json::from_str(status).unwrap();
+    assert_eq!((status.state, status.conditions.len()), (Some(RemoteClusterState::Ready), 1));
+    let cleared: RemoteClusterStatus =
+        serde_json::from_str(r#"{"uuid": "", "state": "Offline", "conditions": null}"#).unwrap();
+    assert!(cleared.conditions.is_empty());
 }
 
 #[test]

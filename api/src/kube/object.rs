@@ -111,7 +111,8 @@ impl Kind for RemoteEndpointSliceSpec {
     type Status = RemoteStatus;
     type Scope = ClusterResourceScope;
     const KIND: &'static str = "RemoteEndpointSlice";
-    const PLURAL: &'static str = "remoteendpointslices";
+    // As in hybridnet: another CRD with the same kind would not be served.
+    const PLURAL: &'static str = "remoteendpointslice";
     const GROUP: &'static str = MULTICLUSTER_GROUP;
 }
 

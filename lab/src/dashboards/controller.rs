@@ -1,13 +1,13 @@
 //! The controller, its webhook, and the nodes' view of the API server.
 
 use super::View::{Series, Stat};
-use super::{Bounds, Dashboard, Panel, Row};
+use super::{Bounds, Dashboard, Panel, Row, YES_NO};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
         name: "controller",
         title: "Trunkline: controller",
-        description: "The controller: leader, queues, allocation times; its webhook; the nodes' connections to the API server.",
+        description: "The controller: leader, queues, allocation times; remote clusters; its webhook; the nodes' connections to the API server.",
         variables: &[],
         rows: vec![
             Row {
@@ -64,6 +64,27 @@ pub(super) fn dashboard() -> Dashboard {
                         "Services with an address and no ready endpoint.").bad(Bounds::Above(1.0)).alert("TrunklineServiceWithoutEndpoint"),
                     Panel::new(Stat, "Conflicting Services", "short", "node", &[("max(trunkline_controller_service_conflicts)", "Services")],
                         "Services with an address in their status that a ServiceAddress gives to others. Any value except 0 is a fault.").bad(Bounds::Above(1.0)).alert("TrunklineServiceConflict"),
+                ],
+            },
+            Row {
+                title: "Remote clusters",
+                panels: vec![
+                    Panel::new(Stat, "API server answers", "short", "node",
+                        &[("max by (cluster) (trunkline_controller_remote_cluster_connected)", "{{cluster}}")],
+                        "no: running pods still reach each other; new and moved pods of this cluster are not reachable through the tunnel.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
+                    Panel::new(Series, "Time without an answer", "s", "node",
+                        &[("max by (cluster) (trunkline_controller_remote_cluster_away_seconds)", "{{cluster}}")],
+                        "The time since the last answer of each remote API server; 0 while it answers. After --remote-retention the controller withdraws the cluster.")
+                        .bad(Bounds::Above(300.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
+                    Panel::new(Series, "Mirrored objects", "short", "node",
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!~\"refused.*\"})", "{{cluster}} {{kind}}")],
+                        "RemoteSubnets, RemoteVteps and RemoteEndpointSlices of each remote cluster, and the addresses of pods behind its VTEPs.")
+                        .alert("TrunklineRemoteClusterIgnored").width(6),
+                    Panel::new(Series, "Refused parts", "short", "node",
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind=~\"refused.*\"})", "{{cluster}} {{kind}}")],
+                        "Subnets of each remote cluster that overlap others, and endpoints of its Services with addresses of others; neither are mirrored.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
                 ],
             },
             Row {

@@ -180,6 +180,24 @@ pub(super) fn dashboard() -> Dashboard {
                 ],
             },
             Row {
+                title: "Remote clusters",
+                panels: vec![
+                    Panel::new(Series, "Remote subnets", "short", "controller",
+                        &[("max by (cluster) (trunkline_remote_cluster_subnets{instance=~\"$node\"})", "{{cluster}}")],
+                        "Accepted RemoteSubnets of each remote cluster.").alert("TrunklineRemoteClusterIgnored").width(6),
+                    Panel::new(Series, "Remote VTEPs", "short", "controller",
+                        &[("max by (cluster) (trunkline_remote_cluster_vteps{instance=~\"$node\"})", "{{cluster}}")],
+                        "Accepted RemoteVteps of each remote cluster; 0 on a node without an overlay.").alert("TrunklineRemoteClusterIgnored").width(6),
+                    Panel::new(Series, "Remote endpoints", "short", "controller",
+                        &[("max by (cluster) (trunkline_remote_cluster_endpoints{instance=~\"$node\"})", "{{cluster}}")],
+                        "Accepted addresses of pods behind the remote VTEPs.").alert("TrunklineRemoteClusterIgnored").width(6),
+                    Panel::new(Series, "Ignored parts", "short", "controller",
+                        &[("max by (cluster, what) (trunkline_remote_cluster_ignored{instance=~\"$node\"})", "{{cluster}} {{what}}")],
+                        "Parts of each remote cluster whose addresses have another owner, or that a limit excludes; `trunkline status` has the reasons.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
+                ],
+            },
+            Row {
                 title: "Pods",
                 panels: vec![
                     Panel::new(Series, "Pods by network", "short", "attach", &[("trunkline_network_attachments{instance=~\"$node\"}", "{{network}}")],
