@@ -178,7 +178,8 @@ pub async fn follow_optional<K: Watched>(
     loop {
         let serving = *wanted.borrow_and_update();
         match api.list(&ListParams::default().limit(1)).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            // Without a reason if the API server does not have the kind's group.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
             _ => break,
         }
         if !reported {

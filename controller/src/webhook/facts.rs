@@ -122,7 +122,7 @@ impl ApiReader {
     /// All ServicePools; none in a cluster without Trunkline's own kinds.
     async fn service_pools(&self) -> Result<Vec<ServicePool>, kube::Error> {
         match self.all::<ServicePoolSpec, _>().await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             answer => answer,
         }
     }
@@ -130,7 +130,7 @@ impl ApiReader {
     /// All RemoteSubnets with their prefixes; none in a cluster without the kind.
     async fn remote_subnets(&self) -> Result<Vec<(String, IpNet)>, kube::Error> {
         let all: Vec<RemoteSubnet> = match self.all::<RemoteSubnetSpec, _>().await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             answer => answer?,
         };
         let prefix = |subnet: RemoteSubnet| Some((subnet.metadata.name, subnet.spec.range.cidr().ok()?));
