@@ -217,7 +217,7 @@ impl Racks<'_> {
         let rights = accounts.check(
             cluster,
             &["agent", "controller"],
-            &[UNSEEN, &rights::L2, &rights::POLICIES].concat(),
+            &[UNSEEN, &rights::L2, &rights::POLICIES, &rights::VMS].concat(),
         )?;
         passed(format!("{} pods on three nodes in the end, all pairs of both families; {rights}", pods.len()))
     }
