@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::interfaces::{Interface, InterfaceSettings};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
-use trunkline_api::names::{annotation, condition, finalizer};
+use trunkline_api::names::{annotation, condition, finalizer, label};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{LabelSelector, Retention, parse_mac};
+use trunkline_api::resources::{LabelSelector, MigrationTarget, Retention, parse_mac};
 use trunkline_daemon::versions;
 
 use super::interner::Interner;
@@ -91,6 +91,7 @@ fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let kept = |name: &str| {
         name.starts_with("networking.alibaba.com/")
             || [
+                label::MIGRATION_JOB,
                 annotation::CALICO_POD_IPS,
                 annotation::EXTRA_PREFIXES,
                 annotation::IP_RETENTION,
@@ -253,6 +254,8 @@ pub struct InstanceRow {
     pub of_vm: bool,
     /// Whether the owner is only recorded in its binding, so that it outlives the owner.
     pub outlives_owner: bool,
+    /// The pod to which its virtual machine moves in a live migration.
+    pub target: Option<Box<MigrationTarget>>,
     /// How long it is retained after its pod has ended, by the pod's annotation.
     pub retention: Option<Retention>,
     /// The time since which it is retained, if recorded.
@@ -317,6 +320,7 @@ impl InstanceRow {
             outlives_owner: recorded.is_some(),
             of_vm: retain_vms && owner.as_ref().is_some_and(vm::is_virtual_machine),
             owner: owner.or(recorded),
+            target: noted(annotation::MIGRATION_TARGET).and_then(|text| serde_json::from_str(text).ok()),
             retention: noted(annotation::IP_RETENTION).and_then(|text| text.parse().ok()),
             retained_since: noted(annotation::RETAINED_SINCE).and_then(|text| text.parse().ok()),
             interface: noted(annotation::INTERFACE)

@@ -67,11 +67,22 @@ pub struct VirtualMachine {
     pub metadata: ObjectMeta,
 }
 
-/// A VirtualMachineInstance from the API server. Only its metadata matter.
+/// A VirtualMachineInstance from the API server.
 #[derive(Clone, Debug, Deserialize)]
 pub struct VirtualMachineInstance {
     /// Name, owner and so on.
     pub metadata: ObjectMeta,
+    /// The observed state.
+    #[serde(default)]
+    pub status: VirtualMachineInstanceStatus,
+}
+
+/// The observed state of a [`VirtualMachineInstance`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachineInstanceStatus {
+    /// The node that runs it. At the end of a live migration KubeVirt writes the target's node.
+    pub node_name: Option<String>,
 }
 
 macro_rules! kubevirt_resource {
@@ -134,6 +145,8 @@ impl VmRow {
 pub struct VmInstanceRow {
     /// Its VirtualMachine.
     pub vm: Option<Owner>,
+    /// The node that runs it.
+    pub node: Option<Arc<str>>,
 }
 
 impl VmInstanceRow {
@@ -141,7 +154,11 @@ impl VmInstanceRow {
     pub fn of(instance: &VirtualMachineInstance, interner: &mut Interner) -> VmInstanceRow {
         let name = instance.metadata.name.as_deref().unwrap_or_default();
         let owner = Owner::controller(&instance.metadata.owner_references, interner);
-        VmInstanceRow { vm: owner.filter(|owner| is_virtual_machine(owner) && &*owner.name == name) }
+        let node = instance.status.node_name.as_deref().filter(|node| !node.is_empty());
+        VmInstanceRow {
+            vm: owner.filter(|owner| is_virtual_machine(owner) && &*owner.name == name),
+            node: node.map(|node| interner.get(node)),
+        }
     }
 }
 
@@ -214,6 +231,11 @@ impl VirtualMachines {
             None if !self.vms.is_listed() => VmState::Unknown,
             _ => VmState::Gone,
         }
+    }
+
+    /// The node that runs a virtual machine.
+    pub(crate) fn node_of(&self, vm: &Key) -> Option<&str> {
+        self.instances.get(vm)?.node.as_deref()
     }
 
     /// The names of a virtual machine's pods.

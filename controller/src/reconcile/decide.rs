@@ -327,6 +327,7 @@ mod tests {
             family: None,
             outlives_owner: false,
             of_vm: false,
+            target: None,
             retention: None,
             retained_since: None,
             interface: None,

@@ -22,7 +22,7 @@ use trunkline_api::validate::Fault;
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::recover::{self, NotRecovered, RefusedReport};
 use super::retention::{Amendment, Expired};
-use super::vm::{self, Orphans, Subject};
+use super::vm::{self, Orphans, Redirect, Subject};
 use crate::cluster::vm::vm_of_key;
 use crate::cluster::{Key, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
@@ -50,6 +50,8 @@ pub enum Plan {
     Expire(Vec<Expired>),
     /// Change these IPInstances as their retention requires.
     Amend(Vec<Amendment>),
+    /// Change the pod in the labels of these IPInstances, for a live migration.
+    Redirect(Vec<Redirect>),
     /// Delete these IPInstances, whose virtual machine is gone.
     ReleaseOrphans(Orphans),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
@@ -272,7 +274,11 @@ impl ControllerState {
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
         Ok(match (decision, vm) {
-            (Decision::Nothing, Some(_)) => Plan::Nothing,
+            (Decision::Nothing, Some(vm)) => {
+                let pod = subject.as_ref().map(|subject| (subject.key, &*subject.pod));
+                let redirects = pod.map(|pod| vm::redirect(&self.cluster, key, &vm, pod, interface.as_ref()));
+                redirects.filter(|all| !all.is_empty()).map_or(Plan::Nothing, Plan::Redirect)
+            }
             // The retention of all interfaces is planned at once.
             (Decision::Nothing, None) if interface.is_none() => self.plan_retention(key, policy, now),
             (Decision::Nothing, None) => Plan::Nothing,

@@ -142,6 +142,7 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             family: Some(assignment.family),
             outlives_owner: false,
             of_vm: false,
+            target: None,
             retention: None,
             retained_since: None,
             interface: assignment.interface.other(),

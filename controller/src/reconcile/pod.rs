@@ -77,6 +77,9 @@ async fn execute(
         }
         Plan::Retain { keep, remove_finalizer } => leave(context, key, keep, remove_finalizer, pod).await,
         Plan::Assign(assignment) => assign(context, key, *assignment).await,
+        Plan::Redirect(redirects) => {
+            first_error(join_all(redirects.iter().map(|change| redirect(context, change))).await)
+        }
         Plan::ReleaseOrphans(orphans) => {
             let released = vm::release(context, &orphans).await?;
             context.shared.metrics().released(released);
@@ -243,6 +246,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         // The next pod has another name.
         patch["metadata"]["labels"][label::POD] = Value::Null;
         patch["spec"]["binding"]["podName"] = Value::Null;
+        patch["metadata"]["annotations"][annotation::MIGRATION_TARGET] = Value::Null;
     }
     let status = json!({
         "metadata": {"uid": &*instance.uid},
@@ -263,6 +267,24 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         learn(context, &instance.key, object, Answer::Changed);
     }
     written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
+}
+
+/// Changes the pod in an IPInstance's labels, and the target of its live migration.
+async fn redirect(context: &Context, change: &vm::Redirect) -> ReconcileResult {
+    let Existing { key, uid } = &change.instance;
+    let pod = &change.pod;
+    let target = change.is_target.then(|| json!(pod).to_string());
+    let patch = json!({"metadata": {
+        "uid": &**uid,
+        "labels": {label::NODE: pod.node_name, label::POD: pod_label(&pod.pod_name), label::POD_UID: pod.pod_uid},
+        "annotations": {annotation::MIGRATION_TARGET: target},
+    }});
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
+    let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+    if let Ok(object) = &answer {
+        learn(context, key, object, Answer::Changed);
+    }
+    written(answer, || format!("the target of the live migration was not written to IPInstance {key}"))
 }
 
 /// Removes hybridnet's finalizer from a pod.
@@ -422,6 +444,7 @@ async fn bind(
         annotation::WORKLOAD_API_VERSION,
         annotation::INTERFACE,
         annotation::OTHER_INTERFACES,
+        annotation::MIGRATION_TARGET,
     ] {
         if annotations.get(name).is_none() {
             annotations[name] = Value::Null;

@@ -10,13 +10,25 @@
 //! | exists | one that needs addresses | bound to this pod; new ones if it has none |
 //! | exists | none, or all have ended | retained |
 //! | exists | the bound one is terminating and runs | unchanged: the next pod waits for its end |
-//! | exists | two, the bound one lives | unchanged: the other pod waits for its end |
+//! | exists | two, the bound one lives | unchanged: the other pod waits for its end, except in a live migration |
 //! | deleted, or being deleted | the bound one lives or runs | unchanged |
 //! | deleted, or being deleted | no pod uses them | released |
 //! | created again with the name | no pod uses them | those of the former one are released |
 //!
 //! The pod's `ip-pool`, `mac-pool`, `ip-retain` and retention have no effect, as in hybridnet: a
 //! virtual machine keeps its addresses as long as it exists.
+//!
+//! **Live migration.** KubeVirt creates the target's pod, waits until it runs, copies the memory, and
+//! then writes the target's node to the VirtualMachineInstance's status. So both pods need the same
+//! addresses for a while, and an address has one IPInstance:
+//!
+//! | time | `spec.binding` | labels, and the annotation `trunkline.io/migration-target` |
+//! |---|---|---|
+//! | the target's pod has a node | the source's pod | the target's pod: its agent sees the IPInstance, and its ADD gets the address |
+//! | the status has the target's node, or the source's pod has ended | the target's pod | the target's pod, no annotation |
+//! | the target's pod has ended before | the source's pod | the source's pod, no annotation |
+//!
+//! Nodes of an overlay send packets to the node in the binding.
 //!
 //! The garbage collector deletes the IPInstances of a deleted virtual machine too. It stops while any
 //! aggregated API of the cluster is down, and KubeVirt brings one; the release does not depend on it.
@@ -27,7 +39,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kube::Api;
+use trunkline_api::names::label;
 use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::MigrationTarget;
 
 use super::decide::{AddressSelector, AssignDecision, Decision, kept_for, leave};
 use super::plan::{AllocationRefusal, Existing};
@@ -56,7 +70,7 @@ pub fn subject<'a>(cluster: &'a Cluster, key: &'a Key) -> Option<Subject<'a>> {
     let pods = pods_of(cluster, key, &vm);
     let bound: BTreeSet<&str> = cluster.instances_of(key).iter().map(|(_, row)| &*row.pod_uid).collect();
     let rows: Vec<(&Key, &PodRow)> = pods.iter().map(|(key, pod, _)| (*key, *pod)).collect();
-    let chosen = choose(&rows, &bound)?;
+    let chosen = choose(&rows, &bound, cluster.vms.node_of(&vm))?;
     let (key, pod, owner) = pods.into_iter().find(|(key, ..)| *key == chosen)?;
     Some(Subject { key, pod: Cow::Borrowed(pod), vm: Some(owner) })
 }
@@ -90,14 +104,67 @@ fn is_ready(pod: &PodRow) -> bool {
 }
 
 /// The pod of a virtual machine that has or gets its addresses. `bound` has the UIDs in the
-/// bindings of its IPInstances.
-pub fn choose<'a>(pods: &[(&'a Key, &PodRow)], bound: &BTreeSet<&str>) -> Option<&'a Key> {
+/// bindings of its IPInstances, `node` is the node in the status of its VirtualMachineInstance.
+pub fn choose<'a>(
+    pods: &[(&'a Key, &PodRow)],
+    bound: &BTreeSet<&str>,
+    node: Option<&str>,
+) -> Option<&'a Key> {
     let is_bound = |pod: &PodRow| bound.contains(&*pod.uid);
-    if let Some((key, pod)) = pods.iter().find(|(_, pod)| is_bound(pod) && uses(pod)) {
-        return is_ready(pod).then_some(*key);
-    }
+    let is_there = |pod: &PodRow| node.is_some() && pod.node.as_deref() == node;
     let ready = pods.iter().filter(|(_, pod)| is_ready(pod) && pod.selected);
-    ready.map(|(key, _)| *key).min()
+    let next = ready.min_by_key(|(key, pod)| (!is_there(pod), *key));
+    match pods.iter().find(|(_, pod)| is_bound(pod) && uses(pod)) {
+        // The live migration is complete.
+        Some((_, pod)) if !is_there(pod) && next.is_some_and(|(_, next)| is_there(next)) => {}
+        Some((key, pod)) => return is_ready(pod).then_some(*key),
+        None => {}
+    }
+    next.map(|(key, _)| *key)
+}
+
+/// An IPInstance whose labels and annotation follow a live migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The IPInstance.
+    pub instance: Existing,
+    /// The pod in the labels.
+    pub pod: MigrationTarget,
+    /// Whether the pod is the target of a live migration, and not the one in the binding.
+    pub is_target: bool,
+}
+
+/// The changes of IPInstances that are bound to `pod`, at the begin and at the end of a live migration.
+pub(super) fn redirect(
+    cluster: &Cluster,
+    key: &Key,
+    vm: &Key,
+    (name, pod): (&Key, &PodRow),
+    interface: Option<&Arc<str>>,
+) -> Vec<Redirect> {
+    let reference = |name: &Key, pod: &PodRow| MigrationTarget {
+        node_name: pod.node.as_deref().unwrap_or_default().to_owned(),
+        pod_name: name.name.to_string(),
+        pod_uid: pod.uid.to_string(),
+    };
+    let pods = pods_of(cluster, key, vm);
+    let target = pods.iter().find(|(other, pod, _)| *other != name && is_target(pod));
+    let target = target.map(|(name, pod, _)| reference(name, pod));
+    let rows = cluster.instances_of(key).into_iter().filter(|(_, row)| {
+        let of_interface = row.interface.as_ref() == interface && !row.deleting;
+        of_interface && row.pod_uid == pod.uid && row.target.as_deref() != target.as_ref()
+    });
+    let redirect = |(key, row): (&Key, &InstanceRow)| Redirect {
+        instance: Existing { key: key.clone(), uid: Arc::clone(&row.uid) },
+        pod: target.clone().unwrap_or_else(|| reference(name, pod)),
+        is_target: target.is_some(),
+    };
+    rows.map(redirect).collect()
+}
+
+/// Whether a pod is the target of a live migration, and needs addresses now.
+fn is_target(pod: &PodRow) -> bool {
+    is_ready(pod) && pod.selected && pod.networking.labels.contains_key(label::MIGRATION_JOB)
 }
 
 /// Decides for an interface of a virtual machine. `pods` are its pods, `pod` the row of the interface
@@ -213,8 +280,10 @@ pub(super) fn belongs_to_vm(cluster: &Cluster, key: &Key, pod: &PodRow) -> Resul
         VmOfPod::None => Ok(false),
         VmOfPod::Unknown if pod.selected => Err(AllocationRefusal::UnknownVm { instance: vm() }),
         VmOfPod::Unknown => Ok(true),
+        // The source of a live migration that is complete.
+        VmOfPod::Vm(_) if !pod.addresses.is_empty() => Ok(true),
         VmOfPod::Vm(_) => match subject(cluster, &of) {
-            Some(chosen) if chosen.key != key && pod.selected => {
+            Some(chosen) if chosen.key != key && pod.selected && !is_target(pod) => {
                 Err(AllocationRefusal::VmInUse { vm: vm(), pod: chosen.key.name.to_string() })
             }
             _ => Ok(true),

@@ -82,7 +82,7 @@ fn one_pod_has_the_addresses() {
     ] {
         let keys: Vec<Key> = pods.iter().map(|pod| key(&pod.uid)).collect();
         let pods: Vec<(&Key, &PodRow)> = keys.iter().zip(&pods).collect();
-        let found = choose(&pods, &BTreeSet::from([bound]));
+        let found = choose(&pods, &BTreeSet::from([bound]), None);
         assert_eq!(found.map(|key| &*key.name), chosen, "{case}");
     }
 }
@@ -307,7 +307,7 @@ fn pods_of_other_instances_are_plain() {
         let mut state = state();
         state.cluster.vms.no_instances = !listed;
         if listed {
-            state.set_vm_instance(&key("web"), VmInstanceRow { vm: None });
+            state.set_vm_instance(&key("web"), VmInstanceRow { vm: None, node: None });
         }
         state.set_pod(&key("one"), pod("one", "n1"));
         assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)));
@@ -331,4 +331,65 @@ fn addresses_of_a_deleted_virtual_machine_are_released() {
     // Without the kind it is not known which virtual machines exist.
     state.cluster.vms.clear();
     assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)));
+}
+
+/// The target's pod of a live migration.
+fn target(uid: &str, node: &str) -> PodRow {
+    let mut target = pod(uid, node);
+    target.networking.labels.insert(label::MIGRATION_JOB.to_owned(), "job".to_owned());
+    target
+}
+
+fn runs_on(node: &str) -> VmInstanceRow {
+    VmInstanceRow { node: Some(node.into()), ..known_instance() }
+}
+
+fn redirects(plan: Result<Plan, AllocationRefusal>) -> Vec<(String, bool)> {
+    match plan {
+        Ok(Plan::Redirect(all)) => {
+            all.into_iter().map(|change| (change.pod.pod_name, change.is_target)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn binding_moves_at_the_end_of_a_live_migration() {
+    let mut state = state();
+    state.set_vm_instance(&key("web"), runs_on("n1"));
+    state.set_pod(&key("one"), pod("one", "n1"));
+    let bound = instance(A, "one", &vm());
+    state.set_instance(&key(A), bound.clone());
+    assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)));
+
+    state.set_pod(&key("two"), target("two", "n2"));
+    assert!(matches!(plan(&mut state, &key("two")), Ok(Plan::Nothing)), "it does not wait");
+    assert_eq!(redirects(plan(&mut state, &of_web())), [("two".to_owned(), true)]);
+    let reference =
+        MigrationTarget { node_name: "n2".to_owned(), pod_name: "two".to_owned(), pod_uid: "two".to_owned() };
+    let redirected = InstanceRow { version: 2, target: Some(Box::new(reference)), ..bound };
+    state.set_instance(&key(A), redirected.clone());
+    assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)));
+
+    // The target fails: back to the source. The source ends, or the migration completes: to the target.
+    state.set_pod(&key("two"), PodRow { failed: true, ..target("two", "n2") });
+    assert_eq!(redirects(plan(&mut state, &of_web())), [("one".to_owned(), false)]);
+    state.set_pod(&key("two"), target("two", "n2"));
+    state.set_vm_instance(&key("web"), runs_on("n2"));
+    let given = assignment(plan(&mut state, &of_web()));
+    assert_eq!((given.pod_key, given.granted.addresses[0].rebind), (key("two"), true));
+    state.set_instance(&key(A), InstanceRow { version: 3, target: None, ..instance(A, "two", &vm()) });
+    let moved = state.cluster.instance(&key(A)).unwrap().clone();
+    state.set_instance(&key(A), InstanceRow { version: 4, node: Some("n2".into()), ..moved });
+    assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)), "the source still runs");
+}
+
+#[test]
+fn target_gets_the_addresses_of_a_source_that_ended() {
+    let mut state = state();
+    state.set_vm_instance(&key("web"), runs_on("n1"));
+    state.set_pod(&key("one"), PodRow { life: PodLifecycle::Over, ..pod("one", "n1") });
+    state.set_pod(&key("two"), target("two", "n2"));
+    state.set_instance(&key(A), instance(A, "one", &vm()));
+    assert_eq!(assignment(plan(&mut state, &of_web())).pod_key, key("two"));
 }

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::names::annotation::{EXTRA_PREFIXES, IP_RETENTION, RETAINED_SINCE, WORKLOAD_API_VERSION};
+use trunkline_api::names::annotation::{
+    EXTRA_PREFIXES, IP_RETENTION, MIGRATION_TARGET, RETAINED_SINCE, WORKLOAD_API_VERSION,
+};
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, NetworkType, Subnet};
@@ -486,6 +488,7 @@ fn leader_with_vm(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send +
                 name: "web".into(),
                 uid: "v".into(),
             }),
+            node: None,
         };
         state.set_vm_instance(&key("web"), row);
         let owner = Owner {
@@ -588,4 +591,32 @@ async fn addresses_are_released_only_if_the_virtual_machine_is_gone() {
             "{sent:?}"
         );
     }
+}
+
+/// During a live migration the labels have the target, and the binding stays.
+#[tokio::test]
+async fn target_of_a_live_migration_is_in_labels_and_annotation() {
+    let bound = instance("7", "new", json!({"ownerReferences": [owner_vm()], "finalizers": [IP_ALLOCATED]}));
+    let answer = bound.clone();
+    let leader = leader_with_vm(move |_| (200, answer.clone()));
+    leader.show(&bound);
+    leader.with(|state| {
+        let source = state.cluster.pod(&key("virt-launcher-web-x7k2p")).unwrap().clone();
+        let mut target = PodRow { uid: "target".into(), node: Some("n2".into()), ..source };
+        target.networking.labels.insert("kubevirt.io/migrationJobUID".to_owned(), "job".to_owned());
+        state.set_pod(&key("virt-launcher-web-a1b2c"), target);
+    });
+    assert!(pod::reconcile(leader.context.clone(), Key::new("default", "vm/web")).await.is_ok());
+    let sent = leader.sent();
+    let [(method, _, body)] = &sent[..] else { panic!("{sent:?}") };
+    let target = r#"{"nodeName":"n2","podName":"virt-launcher-web-a1b2c","podUID":"target"}"#;
+    let expected = json!({"metadata": {
+        "uid": "i",
+        "labels": {
+            "networking.alibaba.com/node": "n2", "networking.alibaba.com/pod": "virt-launcher-web-a1b2c",
+            "networking.alibaba.com/pod-uid": "target",
+        },
+        "annotations": {MIGRATION_TARGET: target},
+    }});
+    assert_eq!((method.as_str(), body), ("PATCH", &expected));
 }

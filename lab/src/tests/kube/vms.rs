@@ -17,7 +17,7 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/vms",
-    about: "KubeVirt's virtual machines keep their addresses when they stop and start on another node, also those that hybridnet left, and release them when they are deleted",
+    about: "KubeVirt's virtual machines keep their addresses when they stop and start on another node, also those that hybridnet left, and release them when they are deleted; in a live migration both pods have them",
     run: vms,
 }];
 
@@ -112,6 +112,8 @@ fn vms(context: &Context) -> Result<Verdict> {
         let again = lab.bound("web", "virt-launcher-web-3", "n1", 2)?;
         ensure!(again == first, "web had {first:?} and has {again:?} after a change of the leader");
 
+        lab.migrate("web", "virt-launcher-web-3", &first)?;
+
         // The virtual machine that hybridnet stopped.
         lab.start("old", "virt-launcher-old-1", "n2")?;
         let old = lab.bound("old", "virt-launcher-old-1", "n2", 1)?;
@@ -119,7 +121,7 @@ fn vms(context: &Context) -> Result<Verdict> {
 
         // A VirtualMachineInstance without a VirtualMachine keeps nothing.
         lab.create_instance("alone", None)?;
-        lab.create_pod("alone", "virt-launcher-alone-1", "n1")?;
+        lab.create_pod("alone", "virt-launcher-alone-1", "n1", &json!({}))?;
         let selector = "networking.alibaba.com/pod=virt-launcher-alone-1";
         lab.instances(selector, "those of a pod", |all| all.len() == 2)?;
         lab.stop("alone", "virt-launcher-alone-1")?;
@@ -127,8 +129,8 @@ fn vms(context: &Context) -> Result<Verdict> {
 
         // Deleted while it runs: released when its pod has ended. Deleted while it is stopped.
         lab.delete("vm", "web")?;
-        lab.bound("web", "virt-launcher-web-3", "n1", 2)?;
-        lab.stop("web", "virt-launcher-web-3")?;
+        lab.bound("web", "virt-launcher-web-5", "n2", 2)?;
+        lab.stop("web", "virt-launcher-web-5")?;
         lab.instances(&format!("{VM}=web"), "none", <[Value]>::is_empty)?;
         lab.stop("old", "virt-launcher-old-1")?;
         lab.retained("old", 1)?;
@@ -165,12 +167,13 @@ impl Vms<'_> {
         self.cluster.apply(&instance.to_string()).map(drop)
     }
 
-    fn create_pod(&self, instance: &str, name: &str, node: &str) -> Result<()> {
+    fn create_pod(&self, instance: &str, name: &str, node: &str, labels: &Value) -> Result<()> {
         let uid = self.uid("vmi", instance)?;
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": name, "namespace": "default", "ownerReferences": [owner("VirtualMachineInstance", instance, &uid)],
+                "labels": labels,
                 "annotations": {"networking.alibaba.com/ip-family": "DualStack"},
             },
             "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "pretended"}]},
@@ -181,13 +184,61 @@ impl Vms<'_> {
     /// Starts a virtual machine as KubeVirt does.
     fn start(&self, vm: &str, pod: &str, node: &str) -> Result<()> {
         self.create_instance(vm, Some(&self.uid("vm", vm)?))?;
-        self.create_pod(vm, pod, node)
+        self.create_pod(vm, pod, node, &json!({}))
     }
 
     /// Stops a virtual machine as KubeVirt does.
     fn stop(&self, instance: &str, pod: &str) -> Result<()> {
         self.cluster.wait(self.pretended.delete("default", pod))?;
         self.delete("vmi", instance)
+    }
+
+    /// Two live migrations from n1 to n2: the target's pod fails, then another one takes over.
+    fn migrate(&self, vm: &str, source: &str, addresses: &[String]) -> Result<()> {
+        let runs_on = |node: &str| {
+            let status = json!({"status": {"nodeName": node}}).to_string();
+            self.cluster.kubectl(["patch", "vmi", vm, "--type=merge", "-p", &status]).map(drop)
+        };
+        let labels = json!({"kubevirt.io/migrationJobUID": "job"});
+        runs_on("n1")?;
+        for (name, fails) in [("virt-launcher-web-4", true), ("virt-launcher-web-5", false)] {
+            self.create_pod(vm, name, "n2", &labels)?;
+            self.migrates(vm, source, name)?;
+            if fails {
+                let failed = json!({"status": {"phase": "Failed"}}).to_string();
+                self.cluster.kubectl([
+                    "patch",
+                    "pod",
+                    name,
+                    "--subresource=status",
+                    "--type=merge",
+                    "-p",
+                    &failed,
+                ])?;
+                let again = self.bound(vm, source, "n1", 2)?;
+                ensure!(again == addresses, "{vm} has {again:?} after a failed migration");
+                self.cluster.wait(self.pretended.delete("default", name))?;
+            }
+        }
+        runs_on("n2")?;
+        let moved = self.bound(vm, "virt-launcher-web-5", "n2", 2)?;
+        ensure!(moved == addresses, "{vm} has {moved:?} after a migration");
+        self.cluster.wait(self.pretended.delete("default", source))
+    }
+
+    /// Waits until the agent of the target's node sees the addresses, which the source still has.
+    fn migrates(&self, vm: &str, source: &str, target: &str) -> Result<()> {
+        let uid = self.uid("pod", target)?;
+        let selector =
+            format!("{VM}={vm},networking.alibaba.com/node=n2,networking.alibaba.com/pod-uid={uid}");
+        let all = self.instances(&selector, "2", |all| all.len() == 2)?;
+        for instance in all {
+            let binding = &instance["spec"]["binding"];
+            ensure!(binding["podName"] == source && binding["nodeName"] == "n1", "the binding is {binding}");
+            let target = instance["metadata"]["annotations"]["trunkline.io/migration-target"].as_str();
+            ensure!(target.is_some_and(|target| target.contains(&uid)), "the target is {target:?}");
+        }
+        Ok(())
     }
 
     fn delete(&self, kind: &str, name: &str) -> Result<()> {
@@ -251,6 +302,8 @@ impl Vms<'_> {
                 "nodeName": node, "podUID": pod_uid, "podName": pod,
             });
             ensure!(*binding == expected, "the binding of {vm} is {binding} and not {expected}");
+            let target = &instance["metadata"]["annotations"]["trunkline.io/migration-target"];
+            ensure!(target.is_null(), "{vm} has the target {target}");
             ensure!(owner["kind"] == "VirtualMachine" && owner["name"] == vm, "the owner is {owner}");
             let address = &instance["spec"]["address"];
             let text = |field: &str| address[field].as_str().map(str::to_owned).context("an address");
