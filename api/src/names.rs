@@ -80,6 +80,9 @@ pub mod annotation {
     pub const INTERFACE: &str = "trunkline.io/interface";
     /// On an IPInstance of `eth0`: the names of the pod's other interfaces, separated by commas.
     pub const OTHER_INTERFACES: &str = "trunkline.io/other-interfaces";
+    /// On an IPInstance of a virtual machine during its live migration: the pod to which it moves, in
+    /// JSON: [`crate::resources::MigrationTarget`].
+    pub const MIGRATION_TARGET: &str = "trunkline.io/migration-target";
     /// Multus': the networks of a pod besides the cluster's default network.
     pub const MULTUS_NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
     /// Marks a pod that the webhook has handled.
@@ -123,8 +126,10 @@ pub mod label {
     pub const CLUSTER: &str = "networking.alibaba.com/cluster";
     /// Subnet of an IPInstance.
     pub const SUBNET: &str = "networking.alibaba.com/subnet";
-    /// Marks a virtual machine's pod.
+    /// The virtual machine of an IPInstance: KubeVirt's VirtualMachine in its namespace.
     pub const VM: &str = "networking.alibaba.com/vm";
+    /// KubeVirt's own, on a pod: the live migration for which it was created.
+    pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
     /// Network of an IPInstance.
     pub const NETWORK: &str = "networking.alibaba.com/network";
     /// Node of an IPInstance.

@@ -38,6 +38,11 @@ pub struct Config {
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
     pub default_ip_retain: bool,
 
+    /// Whether virtual machines of KubeVirt keep their addresses until they are deleted, whichever pod
+    /// runs them
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = false)]
+    pub vm_ip_retain: bool,
+
     /// Kinds of workloads with recurring pod names, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "StatefulSet")]
     pub stateful_workload_kinds: Vec<String>,

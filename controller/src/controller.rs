@@ -54,6 +54,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         let mut state = shared.lock();
         state.services.classes = config.service_classes();
         state.pod_selector = config.pod_label_selector.clone();
+        state.cluster.vms.retain = config.vm_ip_retain;
     }
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),

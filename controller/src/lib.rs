@@ -22,6 +22,7 @@
 //! - [`term`]: starts with leadership and ends with it.
 //! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
 //! - [`services`]: addresses of Services of type LoadBalancer, beside the work for pods.
+//! - [`cluster::vm`], [`reconcile::vm`]: addresses that belong to KubeVirt's virtual machines.
 //! - [`unsupported`]: reports of objects that have no effect, such as global Services.
 //! - [`policy_faults`]: reports of network policies with faults.
 //!

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
 use trunkline_api::names::label;
-use trunkline_api::pod::{AddressPreferences, IpFamily, SubnetNames, annotation_field, retains};
+use trunkline_api::pod::{AddressPreferences, IpFamily, SubnetNames, annotation_field};
 use trunkline_api::resources::{IpVersion, LabelSelector, Network, NetworkType};
 use trunkline_api::validate::Fault;
 
@@ -59,16 +59,16 @@ pub struct Selection {
 }
 
 /// Selects network, subnets and family for a pod of this name with these annotations and labels.
+/// `holder` is the allocation key whose retained addresses have precedence.
 pub fn select(
     cluster: &Cluster,
     pod: &Key,
     annotations: &BTreeMap<String, String>,
     labels: &BTreeMap<String, String>,
-    stateful: bool,
+    holder: Option<&Key>,
     policy: &Policy,
 ) -> Result<Selection, Vec<Fault>> {
-    let retained = stateful && retains(annotations, policy.retain);
-    if let Some(kept) = retained.then(|| kept(cluster, pod)).flatten() {
+    if let Some(kept) = holder.and_then(|holder| kept(cluster, holder)) {
         return Ok(kept);
     }
     let own = AddressPreferences::read("Pod", &pod.name, annotations, labels)?;
@@ -84,9 +84,9 @@ pub fn select(
     resolve(cluster, "Namespace", &pod.namespace, preferences, policy)
 }
 
-/// The selection by the addresses that are retained for a pod.
-fn kept(cluster: &Cluster, pod: &Key) -> Option<Selection> {
-    let mut rows = cluster.instances_of_pod(pod);
+/// The selection by the retained addresses of an allocation key.
+fn kept(cluster: &Cluster, holder: &Key) -> Option<Selection> {
+    let mut rows = cluster.instances_of(holder);
     rows.retain(|(_, row)| !row.deleting && row.interface.is_none());
     let (_, first) = rows.first()?;
     let has = |v6: bool| rows.iter().any(|(_, row)| row.address.is_ipv6() == v6);

@@ -19,6 +19,7 @@ use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
+use crate::cluster::vm::{VmInstanceRow, VmRow, key_of_vm};
 use crate::cluster::{Answer, Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
 use crate::ipam::{
     AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
@@ -99,7 +100,7 @@ pub struct ParseFault {
 
 /// Work queues, one for each kind.
 pub struct Queues {
-    /// Pods by name, including deleted ones.
+    /// Pods by allocation key: by name, including deleted ones, or by virtual machine.
     pub pods: Queue<Key>,
     /// IPInstances with a deletion timestamp.
     pub instances: Queue<Key>,
@@ -364,8 +365,8 @@ impl ControllerState {
             term.adopt_row(key, row);
             if row.deleting {
                 queues.instances.add(key.clone());
-            } else if let Some(pod) = row.pod_key(key) {
-                queues.pods.add(pod);
+            } else if let Some(of) = row.allocation_key(key) {
+                queues.pods.add(of);
             }
         }
         for (key, ()) in self.cluster.unreadable.iter() {
@@ -373,8 +374,9 @@ impl ControllerState {
                 term.adopt(key, address, None, InstanceState::Bound);
             }
         }
-        for (key, _) in self.cluster.pods.iter() {
+        for (key, row) in self.cluster.pods.iter() {
             queues.pods.add(key.clone());
+            self.cluster.vms.key_of_pod(key, row).into_iter().for_each(|of| queues.pods.add(of));
         }
         for (name, _) in self.cluster.nodes() {
             queues.nodes.add(Arc::clone(name));
@@ -397,6 +399,7 @@ impl ControllerState {
         self.term = None;
         self.services.end_term();
         self.cluster.pods = Default::default();
+        self.cluster.vms.clear();
         self.unsupported = Unsupported::default();
         self.policy_faults = PolicyFaults::default();
     }
@@ -485,8 +488,8 @@ impl ControllerState {
         let Some(term) = &self.term else { return };
         for (address, namespace) in term.ipam.holders(subnet) {
             let key = Key::new(Arc::clone(namespace), instance_name(address));
-            if let Some(pod) = self.cluster.instance(&key).and_then(|row| row.pod_key(&key)) {
-                term.queues.pods.add(pod);
+            if let Some(of) = self.cluster.instance(&key).and_then(|row| row.allocation_key(&key)) {
+                term.queues.pods.add(of);
             }
         }
     }
@@ -606,24 +609,74 @@ impl ControllerState {
             self.cluster.pods.note(key);
             return;
         }
-        self.cluster.pods.set(key.clone(), row);
-        self.pod_changed(key);
+        let vm = self.cluster.vms.key_of_pod(key, &row);
+        self.cluster.set_pod(key, row);
+        self.pod_changed(key, vm);
     }
 
     /// Handles a deleted pod.
     pub(crate) fn remove_pod(&mut self, key: &Key) {
-        self.cluster.pods.remove(key);
-        self.pod_changed(key);
+        let old = self.cluster.remove_pod(key);
+        let vm = old.and_then(|old| self.cluster.vms.key_of_pod(key, &old));
+        self.pod_changed(key, vm);
     }
 
-    fn pod_changed(&mut self, key: &Key) {
+    /// Queues a pod, and the key of its virtual machine.
+    fn pod_changed(&mut self, key: &Key, vm: Option<Key>) {
         let Some(term) = &mut self.term else { return };
-        term.queues.pods.add(key.clone());
-        for (instance, row) in self.cluster.instances_of_pod(key) {
-            if row.deleting {
-                term.queues.instances.add(instance.clone());
+        for key in [Some(key.clone()), vm].into_iter().flatten() {
+            for (instance, row) in self.cluster.instances_of(&key) {
+                if row.deleting {
+                    term.queues.instances.add(instance.clone());
+                }
             }
+            term.queues.pods.add(key);
         }
+    }
+
+    /// Handles an added or changed VirtualMachine.
+    pub(crate) fn set_vm(&mut self, key: &Key, row: VmRow) {
+        let changed = self.cluster.vms.vms.get(key) != Some(&row);
+        self.cluster.vms.vms.set(key.clone(), row);
+        if changed {
+            self.vm_changed(key);
+        }
+    }
+
+    /// Handles a deleted VirtualMachine.
+    pub(crate) fn remove_vm(&mut self, key: &Key) {
+        self.cluster.vms.vms.remove(key);
+        self.vm_changed(key);
+    }
+
+    /// Handles a complete list of VirtualMachines: those with addresses that are not in it are gone.
+    pub(crate) fn vms_listed(&mut self) {
+        let Some(term) = &self.term else { return };
+        for (key, row) in self.cluster.instances().filter(|(_, row)| row.of_vm) {
+            row.allocation_key(key).into_iter().for_each(|of| term.queues.pods.add(of));
+        }
+    }
+
+    /// Handles an added or changed VirtualMachineInstance.
+    pub(crate) fn set_vm_instance(&mut self, key: &Key, row: VmInstanceRow) {
+        let changed = self.cluster.vms.instances.get(key) != Some(&row);
+        self.cluster.vms.instances.set(key.clone(), row);
+        if changed {
+            self.vm_changed(key);
+        }
+    }
+
+    /// Handles a deleted VirtualMachineInstance.
+    pub(crate) fn remove_vm_instance(&mut self, key: &Key) {
+        self.cluster.vms.instances.remove(key);
+        self.vm_changed(key);
+    }
+
+    /// Queues a virtual machine and its pods.
+    fn vm_changed(&self, vm: &Key) {
+        let Some(term) = &self.term else { return };
+        term.queues.pods.add(key_of_vm(&vm.namespace, &vm.name));
+        self.cluster.vms.pods(vm).for_each(|pod| term.queues.pods.add(pod.clone()));
     }
 
     /// Handles an added or changed IPInstance from the watch.
@@ -658,8 +711,9 @@ impl ControllerState {
         if new.deleting {
             term.queues.instances.add(key.clone());
         }
-        for pod in [old.and_then(|old| old.pod_key(key)), new.pod_key(key)].into_iter().flatten() {
-            term.queues.pods.add(pod);
+        let before = old.and_then(|old| old.allocation_key(key));
+        for of in [before, new.allocation_key(key)].into_iter().flatten() {
+            term.queues.pods.add(of);
         }
     }
 
@@ -685,8 +739,8 @@ impl ControllerState {
         let Some(term) = &mut self.term else { return };
         term.ipam.gone(row.address, &key.namespace);
         term.count_changed(&row);
-        if let Some(pod) = row.pod_key(key) {
-            term.queues.pods.add(pod);
+        if let Some(of) = row.allocation_key(key) {
+            term.queues.pods.add(of);
         }
         term.address_is_free(&row.network, &row.subnet);
     }

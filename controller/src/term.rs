@@ -11,6 +11,7 @@ use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject, NodeI
 
 use crate::cluster::ClusterReader as _;
 use crate::cluster::pod::Pod;
+use crate::cluster::vm::{VirtualMachine, VirtualMachineInstance};
 use crate::events::Events;
 use crate::leader::Fence;
 use crate::multus::NetworkAttachmentDefinition;
@@ -28,6 +29,8 @@ const INSTANCE_WORKERS: usize = 32;
 const OTHER_WORKERS: usize = 4;
 /// Number of NodeInfos on a page.
 const PAGE: u32 = 500;
+/// VirtualMachines on a page: their statuses may be large.
+const VMS_PAGE: u32 = 100;
 
 /// Inputs of a term.
 #[derive(Clone)]
@@ -58,9 +61,9 @@ pub struct TermDependencies {
     pub status_interval: Duration,
 }
 
-/// How long the first list of NetworkAttachmentDefinitions may delay the work: a missing right must
-/// not stop the pods of other networks.
-const MULTUS_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the first list of NetworkAttachmentDefinitions, and that of VirtualMachineInstances, may
+/// delay the work: a missing right must not stop all other pods.
+const OPTIONAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Leads while the fence is valid.
 pub async fn lead(lead: TermDependencies, fence: Fence) {
@@ -95,6 +98,8 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
     let api: Api<NetworkAttachmentDefinition> = Api::all(lead.client.clone());
     let (shared, multus) = (Arc::clone(&lead.shared), Relist::default());
     let following_multus = follow_optional(api, watcher::Config::default(), shared, multus.clone());
+    let vm_instances = Relist::default();
+    let following_vms = follow_vms(lead, &vm_instances);
     let context = &Context {
         client: lead.client.clone(),
         shared: Arc::clone(&lead.shared),
@@ -111,9 +116,19 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
         // Without the definitions, a pod of Multus would get addresses for its first interface only.
         tokio::select! {
             () = multus.listed() => {}
-            () = tokio::time::sleep(MULTUS_PATIENCE) => {
+            () = tokio::time::sleep(OPTIONAL_PATIENCE) => {
                 tracing::warn!("NetworkAttachmentDefinitions cannot be listed: interfaces of Multus get no \
                     addresses; update the controller's ClusterRole");
+            }
+        }
+        // A pod of a virtual machine waits until its VirtualMachineInstance is known.
+        if lead.shared.with_cluster(|cluster| cluster.vms.retain) {
+            tokio::select! {
+                () = vm_instances.listed() => {}
+                () = tokio::time::sleep(OPTIONAL_PATIENCE) => {
+                    tracing::warn!("VirtualMachineInstances cannot be listed: pods of virtual machines get no \
+                        addresses; update the controller's ClusterRole");
+                }
             }
         }
         work(lead, context).await;
@@ -123,10 +138,29 @@ async fn serve(lead: &TermDependencies, fence: &Fence) {
         () = policies => {}
         () = cluster_policies => {}
         () = following_multus => {}
+        () = following_vms => {}
         () = services => {}
         () = remote => {}
         () = working => {}
     }
+}
+
+/// Watches virtual machines, if these keep their addresses and the API server has them.
+async fn follow_vms(lead: &TermDependencies, instances: &Relist) {
+    if !lead.shared.with_cluster(|cluster| cluster.vms.retain) {
+        return std::future::pending().await;
+    }
+    let (vms, vm_instances) = (Api::all(lead.client.clone()), Api::all(lead.client.clone()));
+    let page = watcher::Config::default().page_size(VMS_PAGE);
+    let following =
+        follow_optional::<VirtualMachine>(vms, page.clone(), Arc::clone(&lead.shared), Relist::default());
+    let following_instances = follow_optional::<VirtualMachineInstance>(
+        vm_instances,
+        page,
+        Arc::clone(&lead.shared),
+        instances.clone(),
+    );
+    tokio::join!(following, following_instances);
 }
 
 async fn watch<K: Watched>(lead: &TermDependencies, config: watcher::Config, relist: Relist) {

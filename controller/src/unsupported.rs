@@ -3,7 +3,7 @@
 //!
 //! | [`Feature`] | objects | watch |
 //! |---|---|---|
-//! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances | that of the pods |
+//! | `VirtualMachine` | pods of KubeVirt's VirtualMachineInstances, without `--vm-ip-retain` | that of the pods |
 //!
 //! Each feature has these reports in each term. There is one log line for the first object, and one
 //! more if there are more than [`EVENTS`] objects. Each of the first [`EVENTS`] objects gets an
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::cluster::{Key, Owner, Table};
+use crate::cluster::{Key, Table};
 use crate::events::{Events, reason};
 
 /// Number of objects of a feature that get an event in a term.
@@ -51,16 +51,12 @@ impl Feature {
                 label: "VirtualMachineInstance",
                 api_version: "v1",
                 kind: "Pod",
-                text: "Trunkline does not retain addresses of virtual machines: the next pod of this one gets \
-                       another address. Reach the virtual machine by a Service",
+                text: "Trunkline does not retain addresses of virtual machines without --vm-ip-retain: the next pod \
+                       of this one gets another address. Set vmIPRetain of the chart, or reach the virtual machine \
+                       by a Service",
             },
         }
     }
-}
-
-/// Whether the owner of a pod is a virtual machine of KubeVirt.
-pub fn is_virtual_machine(owner: &Owner) -> bool {
-    owner.api_version.starts_with("kubevirt.io/") && &*owner.kind == "VirtualMachineInstance"
 }
 
 /// Reports the objects of a term.
@@ -209,25 +205,6 @@ mod tests {
     fn features_are_in_the_order_of_their_discriminants() {
         for (index, feature) in Feature::ALL.into_iter().enumerate() {
             assert_eq!(feature as usize, index);
-        }
-    }
-
-    #[test]
-    fn only_pods_of_virtual_machines_are_unsupported() {
-        for (api_version, kind, expected) in [
-            ("kubevirt.io/v1", "VirtualMachineInstance", true),
-            ("kubevirt.io/v1alpha3", "VirtualMachineInstance", true),
-            ("apps/v1", "StatefulSet", false),
-            ("example.org/v1", "VirtualMachineInstance", false),
-            ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", false),
-        ] {
-            let owner = Owner {
-                api_version: api_version.into(),
-                kind: kind.into(),
-                name: "vm".into(),
-                uid: "u".into(),
-            };
-            assert_eq!(is_virtual_machine(&owner), expected, "{api_version} {kind}");
         }
     }
 

@@ -19,7 +19,7 @@ catalogue! {
         ADDRESSES = Counter, Count, "trunkline_controller_addresses_total" ["what"],
             "addresses that were `given` (allocated), `kept` (retained for the next pod of the name), or `given_back` (released)";
         ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_allocation_failures_total" ["reason"],
-            "failed allocations for a pod: `annotation` (unreadable), `network` (none for the pod on its node), `exhausted` (no free address), `address` (the named one is not available), `api` (the API server refused), `unanswered` (it did not answer)";
+            "failed allocations for a pod: `annotation` (unreadable), `network` (none for the pod on its node), `exhausted` (no free address), `address` (the named one is not available), `vm` (the pod's virtual machine is not known, or another pod has its addresses), `api` (the API server refused), `unanswered` (it did not answer)";
         RECONCILE_FAILURES = Counter, Count, "trunkline_controller_reconcile_failures_total" ["queue", "reason"],
             "failed reconciliations by kind of object (each one is repeated); `reason` is `api` (the API server refused a request), `unanswered` (it did not answer), `not_leader` (another replica leads), or a reason of trunkline_controller_allocation_failures_total";
         PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
@@ -28,7 +28,7 @@ catalogue! {
             "leader: IPInstances with the address of another IPInstance; any value but 0 is a \
              fault";
         UNSUPPORTED_OBJECTS = Gauge, Count, "trunkline_controller_unsupported_objects" ["kind"],
-            "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
+            "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt without `--vm-ip-retain`, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
         POLICY_FAULTS = Gauge, Count, "trunkline_controller_policy_faults" ["kind"],
             "leader: policies with an entry that is not in force as written: `NetworkPolicy`, `ClusterNetworkPolicy`; each has an event `InvalidPolicyEntry` with the entry and its effect";
         REMOTE_CONNECTED = Gauge, Bool, "trunkline_controller_remote_cluster_connected" ["cluster"],

@@ -111,6 +111,23 @@ pub struct Stateful {
     pub index: Option<u32>,
 }
 
+/// The pod to which a virtual machine moves in a live migration, in the annotation
+/// [`MIGRATION_TARGET`](crate::names::annotation::MIGRATION_TARGET) of its [`IPInstance`]s.
+///
+/// The binding has the pod that runs the virtual machine. The labels have the target's node and pod,
+/// so that the agent of the target's node sees the IPInstance and the target's ADD gets the address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationTarget {
+    /// The pod's node.
+    pub node_name: String,
+    /// The pod's name.
+    pub pod_name: String,
+    /// The pod's UID.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+}
+
 /// The current user of an [`IPInstance`]'s address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]

@@ -46,7 +46,7 @@ pub use anycast::{
     AnycastAddress, AnycastAddressSpec, CheckMethod, GrpcCheck, HealthCheck, HttpCheck, TcpCheck,
 };
 pub use ipinstance::{
-    Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
+    Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, MigrationTarget, ReferredObject, Stateful,
 };
 pub use meta::{Condition, ConditionStatus, Count, Ignored, ObjectMeta};
 pub use naming::{instance_name, named_address};

@@ -127,12 +127,7 @@ const VALUES: &[(&str, Fate)] = &[
         ),
     ),
     ("defaultIPFamily", Mapped),
-    (
-        "vmIPRetain",
-        Reported(
-            "a virtual machine gets another address with each new pod: reach it by a Service, or leave its nodes with hybridnet (docs/hybridnet-differences.md#not-yet)",
-        ),
-    ),
+    ("vmIPRetain", Mapped),
 ];
 
 /// Converts the text of the values.
@@ -212,6 +207,10 @@ fn settings(values: &Values) -> anyhow::Result<Vec<Setting>> {
         json!(network_type),
         format!("{}; the default of Trunkline's chart is Underlay", origin(path)),
     );
+
+    let path = "vmIPRetain";
+    let retains = values.switch(path)?.unwrap_or(false);
+    set(&[path], json!(retains), origin(path));
 
     controller(values, &mut set, &origin)?;
 

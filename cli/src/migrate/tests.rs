@@ -27,6 +27,7 @@ fn defaults_that_differ_are_carried_over() {
         "image": {"pullPolicy": "IfNotPresent"},
         "defaultIPFamily": "IPv4",
         "defaultNetworkType": "Overlay",
+        "vmIPRetain": false,
         "controller": {
             "replicas": 3,
             "httpPort": 9899,
@@ -46,7 +47,7 @@ fn defaults_that_differ_are_carried_over() {
         line,
         "defaultNetworkType: \"Overlay\"  # defaultNetworkType; the default of Trunkline's chart is Underlay"
     );
-    for path in ["multiCluster", "vmIPRetain", "daemon.resources", "daemon.preferBGPInterfaces"] {
+    for path in ["multiCluster", "daemon.resources", "daemon.preferBGPInterfaces"] {
         let begin = format!("no counterpart: {path}:");
         assert!(!converted.notes.iter().any(|note| note.starts_with(&begin)), "{path} is not set");
     }
@@ -59,6 +60,7 @@ fn each_changed_value_is_mapped_or_reported() {
         "image": {"pullPolicy": "Always"},
         "defaultIPFamily": "DualStack",
         "defaultNetworkType": "Underlay",
+        "vmIPRetain": true,
         "controller": {
             "replicas": 5,
             "httpPort": 19899,

@@ -10,6 +10,7 @@ mod interner;
 pub mod pod;
 mod row;
 mod table;
+pub mod vm;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -27,6 +28,7 @@ pub use row::{
     version,
 };
 pub use table::Table;
+pub use vm::VirtualMachines;
 
 /// Rows and indexes of the cluster.
 #[derive(Default)]
@@ -43,10 +45,13 @@ pub struct Cluster {
     pub(crate) remote_subnets: Table<Arc<str>, Mirrored<RemoteSubnetSpec>>,
     /// NetworkAttachmentDefinitions; `None` for those of other plugins.
     pub(crate) multus: Table<Key, Option<MultusNetwork>>,
+    /// KubeVirt's virtual machines.
+    pub vms: VirtualMachines,
     /// IPInstances that cannot be read.
     pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
-    instances_of_pod: HashMap<Key, Vec<Key>>,
+    /// The IPInstances of each allocation key.
+    instances_of: HashMap<Key, Vec<Key>>,
 }
 
 /// Access to the rows of the watches.
@@ -138,10 +143,10 @@ impl Cluster {
         self.instances.iter()
     }
 
-    /// The IPInstances bound to, or retained for, a pod of this name, IPv4 first, including those
-    /// with a deletion timestamp.
-    pub fn instances_of_pod(&self, pod: &Key) -> Vec<(&Key, &InstanceRow)> {
-        let keys = self.instances_of_pod.get(pod).into_iter().flatten();
+    /// The IPInstances of an allocation key: bound to, or retained for, a pod of this name or a pod of
+    /// this virtual machine ([`vm::key_of_vm`]). IPv4 first, including those with a deletion timestamp.
+    pub fn instances_of(&self, key: &Key) -> Vec<(&Key, &InstanceRow)> {
+        let keys = self.instances_of.get(key).into_iter().flatten();
         let mut rows: Vec<_> = keys.filter_map(|key| Some((key, self.instances.get(key)?))).collect();
         rows.sort_by_key(|(key, row)| (row.address.is_ipv6(), *key));
         rows
@@ -182,6 +187,22 @@ impl Cluster {
             NetworkType::GlobalBGP => self.is_bgp_attached(node),
             NetworkType::Underlay | NetworkType::Overlay => network.selects(&node.labels),
         }
+    }
+
+    /// Inserts a pod.
+    pub(crate) fn set_pod(&mut self, key: &Key, row: PodRow) {
+        if let Some(old) = self.pods.get(key) {
+            self.vms.unindex_pod(key, old);
+        }
+        self.vms.index_pod(key, &row);
+        self.pods.set(key.clone(), row);
+    }
+
+    /// Removes a pod and returns its row.
+    pub(crate) fn remove_pod(&mut self, key: &Key) -> Option<PodRow> {
+        let old = self.pods.remove(key)?;
+        self.vms.unindex_pod(key, &old);
+        Some(old)
     }
 
     /// Inserts an IPInstance unless its row is newer. `Ok` returns the replaced row.
@@ -226,8 +247,8 @@ impl Cluster {
             let known = known.clone();
             self.unindex(key, &known);
         }
-        if let Some(pod) = row.pod_key(key) {
-            self.instances_of_pod.entry(pod).or_default().push(key.clone());
+        if let Some(of) = row.allocation_key(key) {
+            self.instances_of.entry(of).or_default().push(key.clone());
         }
     }
 
@@ -243,11 +264,11 @@ impl Cluster {
     }
 
     fn unindex(&mut self, key: &Key, row: &InstanceRow) {
-        let Some(pod) = row.pod_key(key) else { return };
-        if let Some(keys) = self.instances_of_pod.get_mut(&pod) {
+        let Some(of) = row.allocation_key(key) else { return };
+        if let Some(keys) = self.instances_of.get_mut(&of) {
             keys.retain(|known| known != key);
             if keys.is_empty() {
-                self.instances_of_pod.remove(&pod);
+                self.instances_of.remove(&of);
             }
         }
     }

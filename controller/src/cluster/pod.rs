@@ -94,6 +94,11 @@ impl Pod {
         self.status.phase == "Running"
     }
 
+    /// Whether its phase is Failed.
+    pub fn has_failed(&self) -> bool {
+        self.status.phase == "Failed"
+    }
+
     /// The addresses that the kubelet reports.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).collect()

@@ -14,12 +14,13 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::interfaces::{Interface, InterfaceSettings};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
-use trunkline_api::names::{annotation, condition, finalizer};
+use trunkline_api::names::{annotation, condition, finalizer, label};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{LabelSelector, Retention, parse_mac};
+use trunkline_api::resources::{LabelSelector, MigrationTarget, Retention, parse_mac};
 use trunkline_daemon::versions;
 
 use super::interner::Interner;
+use super::vm;
 use crate::cluster::pod::Pod;
 
 /// Namespace and name of an object.
@@ -90,6 +91,7 @@ fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let kept = |name: &str| {
         name.starts_with("networking.alibaba.com/")
             || [
+                label::MIGRATION_JOB,
                 annotation::CALICO_POD_IPS,
                 annotation::EXTRA_PREFIXES,
                 annotation::IP_RETENTION,
@@ -115,7 +117,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    fn controller(references: &Option<Vec<OwnerReference>>, interner: &mut Interner) -> Option<Self> {
+    /// The controller among an object's owners.
+    pub fn controller(references: &Option<Vec<OwnerReference>>, interner: &mut Interner) -> Option<Self> {
         let reference = references.iter().flatten().find(|reference| reference.controller == Some(true))?;
         Some(Owner {
             api_version: interner.get(&reference.api_version),
@@ -156,6 +159,8 @@ pub struct PodRow {
     pub running: bool,
     /// Whether its phase is Running: its containers were started.
     pub started: bool,
+    /// Whether its phase is Failed: all its containers have ended, and none will be restarted.
+    pub failed: bool,
     /// Whether it has hybridnet's finalizer, which delays its deletion until its addresses are
     /// released or retained.
     pub finalizer: bool,
@@ -195,6 +200,7 @@ impl PodRow {
             life,
             running: pod.is_running(),
             started: pod.has_started(),
+            failed: pod.has_failed(),
             finalizer: finalizer_place(&pod.metadata).is_some(),
             addresses: pod.addresses(),
         }
@@ -236,14 +242,20 @@ pub struct InstanceRow {
     pub mac: Option<[u8; 6]>,
     /// The node of the pod that uses it; none while it is retained.
     pub node: Option<Arc<str>>,
-    /// The pod that uses it, or for which it is retained.
+    /// The pod that uses it, or for which it is retained. None while it is retained for a virtual
+    /// machine.
     pub pod: Option<Arc<str>>,
     /// The UID of the pod that uses it; empty while it is retained.
     pub pod_uid: Arc<str>,
-    /// Its owner: the pod, or the pod's StatefulSet. Decisions compare only the kind.
+    /// Its owner: the pod, the pod's StatefulSet, or the pod's virtual machine. Decisions compare only
+    /// the kind, and the UID of a virtual machine.
     pub owner: Option<Owner>,
+    /// Whether it belongs to a virtual machine, its owner, and virtual machines keep their addresses.
+    pub of_vm: bool,
     /// Whether the owner is only recorded in its binding, so that it outlives the owner.
     pub outlives_owner: bool,
+    /// The pod to which its virtual machine moves in a live migration.
+    pub target: Option<Box<MigrationTarget>>,
     /// How long it is retained after its pod has ended, by the pod's annotation.
     pub retention: Option<Retention>,
     /// The time since which it is retained, if recorded.
@@ -268,11 +280,15 @@ pub struct InvalidAddress {
 }
 
 impl InstanceRow {
-    /// Row of an IPInstance from the API server.
+    /// Row of an IPInstance from the API server. `retain_vms`: virtual machines keep their addresses.
     ///
     /// # Errors
     /// It has no valid address.
-    pub fn of(object: &IPInstanceObject, interner: &mut Interner) -> Result<Self, InvalidAddress> {
+    pub fn of(
+        object: &IPInstanceObject,
+        retain_vms: bool,
+        interner: &mut Interner,
+    ) -> Result<Self, InvalidAddress> {
         let spec = &object.spec;
         let text = spec.address.ip.split('/').next().unwrap_or_default();
         let address = text.parse().map_err(|_| InvalidAddress { value: spec.address.ip.clone() })?;
@@ -302,7 +318,9 @@ impl InstanceRow {
             pod: some(&spec.binding.pod_name).map(Arc::from),
             pod_uid: spec.binding.pod_uid.as_str().into(),
             outlives_owner: recorded.is_some(),
+            of_vm: retain_vms && owner.as_ref().is_some_and(vm::is_virtual_machine),
             owner: owner.or(recorded),
+            target: noted(annotation::MIGRATION_TARGET).and_then(|text| serde_json::from_str(text).ok()),
             retention: noted(annotation::IP_RETENTION).and_then(|text| text.parse().ok()),
             retained_since: noted(annotation::RETAINED_SINCE).and_then(|text| text.parse().ok()),
             interface: noted(annotation::INTERFACE)
@@ -312,6 +330,15 @@ impl InstanceRow {
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: finalizer_place(&object.metadata).and_then(|place| place.try_into().ok()),
         })
+    }
+
+    /// The key under which it is allocated: that of its virtual machine, or its pod's. `own` is the
+    /// IPInstance's own key.
+    pub fn allocation_key(&self, own: &Key) -> Option<Key> {
+        match &self.owner {
+            Some(owner) if self.of_vm => Some(vm::key_of_vm(&own.namespace, &owner.name)),
+            _ => self.pod_key(own),
+        }
     }
 
     /// The pod that uses it, or for which it is retained. `own` is the IPInstance's own key.

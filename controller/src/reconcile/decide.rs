@@ -99,7 +99,7 @@ pub enum AddressSelector {
 
 impl AddressSelector {
     /// Whether both addresses of a pair are retained.
-    fn is_pair(&self) -> bool {
+    pub(super) fn is_pair(&self) -> bool {
         matches!(self, AddressSelector::Kept { addresses, .. } if addresses.len() > 1)
     }
 }
@@ -231,8 +231,8 @@ pub fn decide(
     Ok(Decision::Assign(decision))
 }
 
-/// The addresses retained for pods of this name.
-fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<AddressSelector> {
+/// The addresses retained for pods of this name, or for this virtual machine.
+pub(super) fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<AddressSelector> {
     let rows: Vec<&InstanceRow> = instances.iter().map(|(_, row)| *row).filter(|row| !row.deleting).collect();
     let network = Arc::clone(&rows.first()?.network);
     let pair = rows.len() > 1 || rows.iter().any(|row| row.family == Some(IpFamily::DualStack));
@@ -250,7 +250,7 @@ fn mine<'a>(instances: &[(&'a Key, &'a InstanceRow)], pod: &PodRow) -> Vec<(&'a 
     instances.iter().filter(|(_, row)| row.pod_uid == pod.uid && row.node == pod.node).copied().collect()
 }
 
-fn leave(keep: Vec<Key>, remove_finalizer: bool) -> Decision {
+pub(super) fn leave(keep: Vec<Key>, remove_finalizer: bool) -> Decision {
     if keep.is_empty() && !remove_finalizer {
         Decision::Nothing
     } else {
@@ -259,7 +259,7 @@ fn leave(keep: Vec<Key>, remove_finalizer: bool) -> Decision {
 }
 
 /// Whether an IPInstance with a deletion timestamp must wait, because its pod may use the address.
-/// `pod` is the pod with the name in its binding.
+/// `pod` is the pod in its binding.
 pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
     !row.is_reserved()
         && pod
@@ -305,6 +305,7 @@ mod tests {
             life: PodLifecycle::Alive,
             running: false,
             started: false,
+            failed: false,
             finalizer: false,
             addresses: Vec::new(),
         }
@@ -325,6 +326,8 @@ mod tests {
             owner: owner(kind),
             family: None,
             outlives_owner: false,
+            of_vm: false,
+            target: None,
             retention: None,
             retained_since: None,
             interface: None,

@@ -3,6 +3,7 @@
 //! | kind | queued when | what is written |
 //! |---|---|---|
 //! | [`pod`] | it, or an IPInstance of its name, changed | IPInstances |
+//! | [`vm`] | a pod, an IPInstance or the state of a virtual machine changed (in the queue of pods) | IPInstances |
 //! | [`ipinstance`] | it was deleted, or its pod is gone | its finalizer |
 //! | [`conflict`] | two IPInstances have one address | one of them is unbound and deleted |
 //! | [`network`], [`subnet`] | addresses, nodes, subnets changed; once in an interval | their status |
@@ -24,6 +25,7 @@ pub mod quota;
 pub mod recover;
 pub mod retention;
 pub mod subnet;
+pub mod vm;
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -91,6 +93,9 @@ pub enum ReconcileError {
     /// The ServiceAddress of a shared address was not created yet.
     #[error("the ServiceAddress of {0} was not created yet")]
     ClaimMissing(IpAddr),
+    /// The watch of VirtualMachines is behind the API server.
+    #[error("VirtualMachine {0} exists, and the watch has not shown it yet")]
+    LateWatch(Key),
     /// The term has ended.
     #[error("the term of this replica has ended")]
     TermOver,
@@ -102,7 +107,9 @@ impl ReconcileError {
         match self {
             ReconcileError::Refused(refusal) => refusal.reason(),
             ReconcileError::Service(_) => "address",
-            ReconcileError::Paused(_) | ReconcileError::ClaimMissing(_) => "paused",
+            ReconcileError::Paused(_) | ReconcileError::ClaimMissing(_) | ReconcileError::LateWatch(_) => {
+                "paused"
+            }
             ReconcileError::Request { source: WriteError::Refused(_), .. } | ReconcileError::Foreign(_) => {
                 "api"
             }
@@ -122,6 +129,7 @@ impl ReconcileError {
             | ReconcileError::Service(_)
             | ReconcileError::Paused(_)
             | ReconcileError::ClaimMissing(_)
+            | ReconcileError::LateWatch(_)
             | ReconcileError::TermOver => tracing::debug!("{}", chain(self)),
             ReconcileError::Request { .. } | ReconcileError::Foreign(_) => tracing::warn!("{}", chain(self)),
         }

@@ -22,7 +22,9 @@ use trunkline_api::validate::Fault;
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::recover::{self, NotRecovered, RefusedReport};
 use super::retention::{Amendment, Expired};
-use crate::cluster::{Key, PodLifecycle, PodRow};
+use super::vm::{self, Orphans, Redirect, Subject};
+use crate::cluster::vm::vm_of_key;
+use crate::cluster::{Key, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::multus;
 use crate::selection::{PlaceError, Policy, Selection, place, select};
@@ -48,6 +50,10 @@ pub enum Plan {
     Expire(Vec<Expired>),
     /// Change these IPInstances as their retention requires.
     Amend(Vec<Amendment>),
+    /// Change the pod in the labels of these IPInstances, for a live migration.
+    Redirect(Vec<Redirect>),
+    /// Delete these IPInstances, whose virtual machine is gone.
+    ReleaseOrphans(Orphans),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
@@ -64,8 +70,12 @@ pub struct Existing {
 /// Addresses to allocate to a pod.
 #[derive(Debug)]
 pub struct AssignPlan {
+    /// The pod's name.
+    pub pod_key: Key,
     /// The pod.
     pub pod: PodRow,
+    /// The virtual machine that keeps the addresses. They have no other workload then.
+    pub vm: Option<Owner>,
     /// IPInstances to delete first.
     pub release: Vec<Existing>,
     /// Their network.
@@ -74,7 +84,7 @@ pub struct AssignPlan {
     pub granted: AllocatedAddresses,
     /// The families of all addresses of the pod, including those that it already has.
     pub family: IpFamily,
-    /// Whether its IPInstances outlive it.
+    /// Whether its IPInstances belong to its workload.
     pub stateful: bool,
     /// The additional prefixes that the pod names. Its node's agent ignores prefixes that the
     /// Network does not allow.
@@ -123,6 +133,23 @@ pub enum AllocationRefusal {
     /// The network has no address for the pod.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
+    /// It is unknown whether a virtual machine keeps the pod's addresses.
+    #[error(
+        "VirtualMachineInstance {instance} is not known, so it is not known whether a VirtualMachine keeps the \
+         addresses: if this stays, allow the controller to list and watch virtualmachineinstances.kubevirt.io"
+    )]
+    UnknownVm {
+        /// The pod's VirtualMachineInstance.
+        instance: String,
+    },
+    /// Another pod has the addresses of the pod's virtual machine.
+    #[error("pod {pod} has the addresses of VirtualMachine {vm}: this pod gets them when that pod has ended")]
+    VmInUse {
+        /// The virtual machine.
+        vm: String,
+        /// The other pod.
+        pod: String,
+    },
 }
 
 impl AllocationRefusal {
@@ -132,14 +159,15 @@ impl AllocationRefusal {
             AllocationRefusal::Annotations(_) | AllocationRefusal::Pools(_) => "annotation",
             AllocationRefusal::Network(_) => "network",
             AllocationRefusal::Allocate(AllocateError::Exhausted { .. }) => "exhausted",
+            AllocationRefusal::UnknownVm { .. } | AllocationRefusal::VmInUse { .. } => "vm",
             AllocationRefusal::Report(_) | AllocationRefusal::Allocate(_) => "address",
         }
     }
 }
 
 impl ControllerState {
-    /// Plans the writes for each interface of a pod of this name, `eth0` first, and sets the addresses
-    /// aside. A MAC address takes 24 bits of `random`; `now` decides about retained addresses.
+    /// Plans the writes for each interface of an allocation key's pod, `eth0` first, and sets the
+    /// addresses aside. A MAC address takes 24 bits of `random`; `now` decides about retained addresses.
     pub fn plan_pod(
         &mut self,
         key: &Key,
@@ -169,7 +197,7 @@ impl ControllerState {
         plans
     }
 
-    /// The interfaces of a pod's name: `None` is `eth0`.
+    /// The interfaces of an allocation key: `None` is `eth0`.
     fn interfaces_of(&self, key: &Key) -> Vec<Option<Arc<str>>> {
         let mut all = vec![None];
         let mut add = |name: Arc<str>| {
@@ -178,11 +206,11 @@ impl ControllerState {
                 all.push(name);
             }
         };
-        if let Some(pod) = self.cluster.pod(key) {
-            let listed = self.listed(key, pod).unwrap_or_default();
+        if let Some(subject) = vm::subject(&self.cluster, key) {
+            let listed = self.listed(subject.key, &subject.pod).unwrap_or_default();
             listed.iter().for_each(|listed| add(listed.name.as_str().into()));
         }
-        let rows = self.cluster.instances_of_pod(key).into_iter();
+        let rows = self.cluster.instances_of(key).into_iter();
         rows.filter_map(|(_, row)| row.interface.clone()).for_each(&mut add);
         let pending = self.term.iter().filter_map(|term| term.pending_creates.get(key)).flatten();
         pending.filter_map(|pending| pending.interface.clone()).for_each(&mut add);
@@ -197,65 +225,105 @@ impl ControllerState {
         random: u32,
         now: Timestamp,
     ) -> Result<Plan, AllocationRefusal> {
-        let pod = self.cluster.pod(key).map(|pod| match &interface {
-            None => Cow::Borrowed(pod),
+        let subject = vm::subject(&self.cluster, key).map(|subject| match &interface {
+            None => subject,
             Some(name) => {
-                let all = self.listed(key, pod).unwrap_or_default();
-                Cow::Owned(pod.for_interface(name, all.iter().find(|listed| *listed.name == **name)))
+                let all = self.listed(subject.key, &subject.pod).unwrap_or_default();
+                let listed = all.iter().find(|listed| *listed.name == **name);
+                Subject { pod: Cow::Owned(subject.pod.for_interface(name, listed)), ..subject }
             }
         });
-        let pod = pod.as_deref();
+        let vm = vm_of_key(key);
+        if let Some(subject) = &subject
+            && vm.is_none()
+        {
+            match vm::belongs_to_vm(&self.cluster, key, &subject.pod) {
+                Ok(false) => {}
+                Ok(true) => return Ok(Plan::Nothing),
+                // The pod has one event, and not one for each interface.
+                Err(_) if interface.is_some() => return Ok(Plan::Nothing),
+                Err(refused) => return Err(self.wait(key, refused)),
+            }
+        }
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         if let Some(unanswered) = term.take_pending(key, interface.as_ref()) {
-            let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == PodLifecycle::Alive);
-            let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
-            let PendingCreate { network, granted, family, .. } = unanswered;
-            let interface = self.planned_interface(key, &pod).unwrap_or_else(|_| {
-                let name = pod.interface.as_deref().unwrap_or_default().to_owned();
-                PlannedInterface::Other(InterfaceSettings { name, ..InterfaceSettings::default() })
+            return Ok(match subject.map(own) {
+                Some(subject)
+                    if subject.pod.uid == unanswered.pod_uid && subject.pod.life == PodLifecycle::Alive =>
+                {
+                    self.repeat(subject, unanswered, policy)
+                }
+                _ => Plan::Settle(unanswered),
             });
-            let stateful = policy.is_stateful(pod.owner.as_ref());
-            let release = Vec::new();
-            // An annotation that became unreadable later must not block addresses that were already
-            // set aside.
-            let extra_prefixes = named(key, &pod).unwrap_or_default();
-            let retention = retention_of(key, &pod).unwrap_or_default();
-            return Ok(Plan::Assign(Box::new(AssignPlan {
-                pod,
-                release,
-                network,
-                granted,
-                family,
-                stateful,
-                extra_prefixes,
-                retention,
-                interface,
-            })));
         }
-        let mut instances = self.cluster.instances_of_pod(key);
-        instances.retain(|(_, row)| row.interface == interface);
-        let decision = decide(key, pod, &instances, policy)?;
+        let (decision, addresses) = match &vm {
+            Some(vm) => {
+                let pod = subject.as_ref().map(|subject| (subject.key, &*subject.pod));
+                vm::decide_key(&self.cluster, key, vm, pod, interface.as_ref())
+            }
+            None => {
+                let mut instances = self.cluster.instances_of(key);
+                instances.retain(|(_, row)| row.interface == interface);
+                let living = instances.iter().filter(|(_, row)| !row.deleting);
+                let addresses = living.map(|(_, row)| row.address).collect();
+                (decide(key, subject.as_ref().map(|subject| &*subject.pod), &instances, policy)?, addresses)
+            }
+        };
         let existing = |keys: Vec<Key>| -> Vec<Existing> {
             let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));
             keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
         };
-        Ok(match decision {
+        Ok(match (decision, vm) {
+            (Decision::Nothing, Some(vm)) => {
+                let pod = subject.as_ref().map(|subject| (subject.key, &*subject.pod));
+                let redirects = pod.map(|pod| vm::redirect(&self.cluster, key, &vm, pod, interface.as_ref()));
+                redirects.filter(|all| !all.is_empty()).map_or(Plan::Nothing, Plan::Redirect)
+            }
             // The retention of all interfaces is planned at once.
-            Decision::Nothing if interface.is_none() => self.plan_retention(key, policy, now),
-            Decision::Nothing => Plan::Nothing,
-            Decision::Release(keys) => Plan::Release(existing(keys)),
-            Decision::Retain { keep, remove_finalizer } => Plan::Retain {
+            (Decision::Nothing, None) if interface.is_none() => self.plan_retention(key, policy, now),
+            (Decision::Nothing, None) => Plan::Nothing,
+            (Decision::Release(keys), Some(vm)) => Plan::ReleaseOrphans(Orphans::of(&self.cluster, vm, keys)),
+            (Decision::Release(keys), None) => Plan::Release(existing(keys)),
+            (Decision::Retain { keep, remove_finalizer }, _) => Plan::Retain {
                 keep: existing(keep),
-                remove_finalizer: pod.filter(|_| remove_finalizer).map(|pod| Arc::clone(&pod.uid)),
+                remove_finalizer: subject
+                    .filter(|_| remove_finalizer)
+                    .map(|subject| Arc::clone(&subject.pod.uid)),
             },
-            Decision::Assign(decision) => {
-                let Some(pod) = pod.cloned() else { return Ok(Plan::Nothing) };
+            (Decision::Assign(decision), _) => {
+                let Some(subject) = subject.map(own) else { return Ok(Plan::Nothing) };
                 let release = existing(decision.release.clone());
-                let own: Vec<IpAddr> =
-                    instances.iter().filter(|(_, row)| !row.deleting).map(|(_, row)| row.address).collect();
-                self.grant(key, pod, decision, release, &own, policy, random)?
+                self.grant(key, subject, decision, release, &addresses, policy, random)?
             }
         })
+    }
+
+    /// Repeats the requests that had no answer.
+    fn repeat(&self, subject: OwnSubject, unanswered: PendingCreate, policy: &Policy) -> Plan {
+        let OwnSubject { key, pod, vm } = subject;
+        let PendingCreate { network, granted, family, .. } = unanswered;
+        let interface = self.planned_interface(&key, &pod).unwrap_or_else(|_| {
+            let name = pod.interface.as_deref().unwrap_or_default().to_owned();
+            PlannedInterface::Other(InterfaceSettings { name, ..InterfaceSettings::default() })
+        });
+        let stateful = vm.is_none() && policy.is_stateful(pod.owner.as_ref());
+        // An annotation that became unreadable later must not block addresses that were already
+        // set aside.
+        let extra_prefixes = named(&key, &pod).unwrap_or_default();
+        let retention = retention_of(&key, &pod).unwrap_or_default();
+        Plan::Assign(Box::new(AssignPlan {
+            pod_key: key,
+            pod,
+            vm,
+            release: Vec::new(),
+            network,
+            granted,
+            family,
+            stateful,
+            extra_prefixes,
+            retention,
+            interface,
+        }))
     }
 
     #[expect(
@@ -265,13 +333,14 @@ impl ControllerState {
     fn grant(
         &mut self,
         key: &Key,
-        pod: PodRow,
+        subject: OwnSubject,
         decision: AssignDecision,
         release: Vec<Existing>,
         own: &[IpAddr],
         policy: &Policy,
         random: u32,
     ) -> Result<Plan, AllocationRefusal> {
+        let OwnSubject { key: pod_key, pod, vm } = subject;
         let selection = match &decision.selector {
             AddressSelector::Kept { network, family, .. } | AddressSelector::Missing { network, family } => {
                 let network_type =
@@ -282,13 +351,13 @@ impl ControllerState {
             }
             AddressSelector::Any | AddressSelector::Named(_) | AddressSelector::Recover(_) => {
                 let metadata = &pod.networking;
-                select(&self.cluster, key, &metadata.annotations, &metadata.labels, false, policy)
+                select(&self.cluster, &pod_key, &metadata.annotations, &metadata.labels, None, policy)
                     .map_err(AllocationRefusal::Annotations)?
             }
         };
-        let extra_prefixes = named(key, &pod)?;
-        let retention = retention_of(key, &pod)?;
-        let interface = match self.planned_interface(key, &pod) {
+        let extra_prefixes = named(&pod_key, &pod)?;
+        let retention = retention_of(&pod_key, &pod)?;
+        let interface = match self.planned_interface(&pod_key, &pod) {
             Ok(interface) => interface,
             Err(faults) => return Err(self.wait(key, AllocationRefusal::Annotations(faults))),
         };
@@ -322,7 +391,7 @@ impl ControllerState {
             match recover::check(&key.namespace, &pod, &selection, network.name(), known) {
                 Ok(()) => {}
                 Err(NotRecovered::Foreign) => {
-                    tracing::debug!(pod = %key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
+                    tracing::debug!(pod = %pod_key, ?addresses, "no Subnet has the addresses of this pod: it belongs to another plugin");
                     return Ok(Plan::Nothing);
                 }
                 Err(NotRecovered::Refused(report)) => return Err(self.wait(key, report.into())),
@@ -347,7 +416,9 @@ impl ControllerState {
         term.queues.networks.add(network.name().into());
         let stateful = decision.stateful;
         Ok(Plan::Assign(Box::new(AssignPlan {
+            pod_key,
             pod,
+            vm,
             release,
             network,
             granted,
@@ -384,6 +455,17 @@ impl ControllerState {
         }
         refused
     }
+}
+
+/// A [`Subject`] without references.
+struct OwnSubject {
+    key: Key,
+    pod: PodRow,
+    vm: Option<Owner>,
+}
+
+fn own(subject: Subject<'_>) -> OwnSubject {
+    OwnSubject { key: subject.key.clone(), pod: subject.pod.into_owned(), vm: subject.vm }
 }
 
 /// The additional prefixes that a pod names.

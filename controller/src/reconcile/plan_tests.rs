@@ -80,6 +80,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         life: PodLifecycle::Alive,
         running: false,
         started: false,
+        failed: false,
         finalizer: false,
         addresses: Vec::new(),
     }
@@ -140,6 +141,8 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             owner: assignment.pod.owner.clone(),
             family: Some(assignment.family),
             outlives_owner: false,
+            of_vm: false,
+            target: None,
             retention: None,
             retained_since: None,
             interface: assignment.interface.other(),

@@ -26,9 +26,9 @@ use trunkline_daemon::errors::chain;
 
 use super::plan::{AllocationRefusal, AssignPlan, Existing, Plan, PlannedInterface};
 use super::retention::{Amendment, Expired, Ownership, effective};
-use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, written};
+use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, vm, written};
 use crate::cluster::pod::Pod;
-use crate::cluster::{Answer, InstanceRow, Key, Owner, PodRow, pod_label};
+use crate::cluster::{Answer, ClusterReader as _, InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
 use crate::state::{ControllerState, PendingCreate};
@@ -41,26 +41,28 @@ const VERSION: &str = "v1.2";
 pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let (plans, pod) = {
         let mut state = context.shared.lock();
-        let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
+        let pod = vm::subject(&state.cluster, &key).map(|subject| about(subject.key, Some(&subject.pod.uid)));
         (state.plan_pod(&key, &context.policy, fastrand::u32(..), Timestamp::now()), pod)
     };
     // The interfaces do not depend on each other.
-    let pod = pod.as_deref();
+    let pod = pod.as_ref();
     first_error(join_all(plans.into_iter().map(|plan| execute(&context, &key, pod, plan))).await)
 }
 
-/// Makes the writes for one interface of a pod.
+/// Makes the writes for one interface of an allocation key. `pod` is the object of its events; a
+/// deleted pod has none.
 async fn execute(
     context: &Context,
     key: &Key,
-    pod: Option<&str>,
+    pod: Option<&ObjectReference>,
     plan: Result<Plan, AllocationRefusal>,
 ) -> ReconcileResult {
     let plan = match plan {
         Ok(plan) => plan,
         Err(refused) => {
             context.shared.metrics().failed(refused.reason());
-            context.events.warning(about(key, pod), reason::ALLOCATION_FAILED, refused.to_string());
+            let about = pod.cloned().unwrap_or_else(|| about(key, None));
+            context.events.warning(about, reason::ALLOCATION_FAILED, refused.to_string());
             return Err(refused.into());
         }
     };
@@ -69,12 +71,21 @@ async fn execute(
         Plan::Release(instances) => {
             let outcome = delete(context, &instances).await;
             if outcome.is_ok() && !instances.is_empty() {
-                record_release(context, key, pod, &instances);
+                record_release(context, pod, &instances);
             }
             outcome
         }
         Plan::Retain { keep, remove_finalizer } => leave(context, key, keep, remove_finalizer, pod).await,
         Plan::Assign(assignment) => assign(context, key, *assignment).await,
+        Plan::Redirect(redirects) => {
+            first_error(join_all(redirects.iter().map(|change| redirect(context, change))).await)
+        }
+        Plan::ReleaseOrphans(orphans) => {
+            let released = vm::release(context, &orphans).await?;
+            context.shared.metrics().released(released);
+            tracing::info!(vm = %orphans.vm, addresses = released, "a virtual machine is gone: its addresses are released");
+            Ok(())
+        }
         Plan::Settle(unanswered) => settle(context, key, unanswered).await,
         Plan::Expire(expired) => expire(context, key, &expired).await,
         Plan::Amend(amendments) => {
@@ -87,12 +98,12 @@ pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
     reference("Pod", "v1", Some(&key.namespace), &key.name, uid.unwrap_or_default())
 }
 
-fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
+fn record_release(context: &Context, pod: Option<&ObjectReference>, instances: &[Existing]) {
     context.shared.metrics().released(instances.len());
     // No one reads the events of a deleted pod.
-    if pod.is_some() {
+    if let Some(pod) = pod {
         let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
-        context.events.normal(about(key, pod), reason::RELEASED, format!("released {names}"));
+        context.events.normal(pod.clone(), reason::RELEASED, format!("released {names}"));
     }
 }
 
@@ -196,7 +207,7 @@ async fn leave(
     key: &Key,
     keep: Vec<Existing>,
     remove_finalizer: Option<Arc<str>>,
-    pod: Option<&str>,
+    pod: Option<&ObjectReference>,
 ) -> ReconcileResult {
     // The clocks of both addresses of a pair are equal.
     let now = Timestamp::now();
@@ -205,9 +216,9 @@ async fn leave(
         context.shared.metrics().reserved(keep.len());
         let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
         tracing::debug!(pod = %key, addresses = names, "addresses are retained");
-        if pod.is_some() {
+        if let Some(pod) = pod {
             context.events.normal(
-                about(key, pod),
+                pod.clone(),
                 reason::RESERVED,
                 format!("retains {names} for the next pod of its name"),
             );
@@ -219,11 +230,11 @@ async fn leave(
     }
 }
 
-/// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name. Its clock
-/// starts `now`.
+/// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name, or for its
+/// virtual machine. Its clock starts `now`.
 pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timestamp) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
-    let patch = json!({
+    let mut patch = json!({
         "metadata": {
             "uid": &*instance.uid,
             "labels": {label::NODE: null, label::POD_UID: null},
@@ -231,6 +242,12 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         },
         "spec": {"binding": {"nodeName": "", "podUID": null}},
     });
+    if context.shared.with_cluster(|cluster| cluster.instance(&instance.key).is_some_and(|row| row.of_vm)) {
+        // The next pod has another name.
+        patch["metadata"]["labels"][label::POD] = Value::Null;
+        patch["spec"]["binding"]["podName"] = Value::Null;
+        patch["metadata"]["annotations"][annotation::MIGRATION_TARGET] = Value::Null;
+    }
     let status = json!({
         "metadata": {"uid": &*instance.uid},
         "status": {
@@ -252,6 +269,24 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
     written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
 }
 
+/// Changes the pod in an IPInstance's labels, and the target of its live migration.
+async fn redirect(context: &Context, change: &vm::Redirect) -> ReconcileResult {
+    let Existing { key, uid } = &change.instance;
+    let pod = &change.pod;
+    let target = change.is_target.then(|| json!(pod).to_string());
+    let patch = json!({"metadata": {
+        "uid": &**uid,
+        "labels": {label::NODE: pod.node_name, label::POD: pod_label(&pod.pod_name), label::POD_UID: pod.pod_uid},
+        "annotations": {annotation::MIGRATION_TARGET: target},
+    }});
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
+    let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+    if let Ok(object) = &answer {
+        learn(context, key, object, Answer::Changed);
+    }
+    written(answer, || format!("the target of the live migration was not written to IPInstance {key}"))
+}
+
 /// Removes hybridnet's finalizer from a pod.
 async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileResult {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -266,9 +301,10 @@ async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileRes
 async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> ReconcileResult {
     let began = Instant::now();
     let pod = &assignment.pod;
+    let about_pod = about(&assignment.pod_key, Some(&pod.uid));
     match delete(context, &assignment.release).await {
         Ok(()) if assignment.release.is_empty() => {}
-        Ok(()) => record_release(context, key, Some(&pod.uid), &assignment.release),
+        Ok(()) => record_release(context, Some(&about_pod), &assignment.release),
         Err(error) => error.log(),
     }
     let written = join_all(
@@ -314,7 +350,7 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     }
     for (reason, error) in &faults {
         context.shared.metrics().failed(reason);
-        context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, chain(error));
+        context.events.warning(about_pod.clone(), reason::ALLOCATION_FAILED, chain(error));
     }
     first_error(faults.into_iter().map(|(_, error)| Err(error)))?;
     let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
@@ -324,9 +360,9 @@ async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> Reconci
     let interface = assignment.interface.other();
     let of = interface.as_ref().map_or_else(String::new, |name| format!(" for interface {name}"));
     let text = format!("{} of Network {}{of}", addresses.join(", "), assignment.network.name());
-    context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
+    context.events.normal(about_pod, reason::ALLOCATED, text);
     if context.calico && interface.is_none() {
-        return annotate(context, key, pod).await;
+        return annotate(context, key, &assignment.pod_key, pod).await;
     }
     Ok(())
 }
@@ -346,7 +382,7 @@ async fn assign_one(
 ) -> Result<(), NotGiven> {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let subnet = context.shared.lock().cluster.subnet(&assigned.subnet).cloned();
-    let object = ip_instance(key, assignment, assigned, subnet.as_deref());
+    let object = ip_instance(assignment, assigned, subnet.as_deref());
     let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
     let answer = if assigned.rebind { Answer::Changed } else { Answer::Created };
     let outcome = if assigned.rebind {
@@ -355,7 +391,7 @@ async fn assign_one(
         context.write(api.create(&PostParams::default(), &object)).await
     };
     let request = |source| {
-        let what = format!("IPInstance {instance} of pod {key} was not written");
+        let what = format!("IPInstance {instance} of pod {} was not written", assignment.pod_key);
         ReconcileError::Request { what, source }
     };
     match outcome {
@@ -408,6 +444,7 @@ async fn bind(
         annotation::WORKLOAD_API_VERSION,
         annotation::INTERFACE,
         annotation::OTHER_INTERFACES,
+        annotation::MIGRATION_TARGET,
     ] {
         if annotations.get(name).is_none() {
             annotations[name] = Value::Null;
@@ -434,7 +471,7 @@ async fn bind(
         patch["metadata"]["finalizers"] = finalizers.into();
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
-    if assignment.pod.owner.is_none() {
+    if assignment.pod.owner.is_none() && assignment.vm.is_none() {
         // The pod's StatefulSet was deleted without the pod, and the IPInstance still records it as
         // the owner.
         remove(&mut patch, "metadata", "ownerReferences");
@@ -455,7 +492,7 @@ fn remove(value: &mut Value, at: &str, field: &str) {
 /// Applies the API server's answer before the watch shows it.
 fn learn(context: &Context, key: &Key, object: &IPInstanceObject, answer: Answer) {
     let mut state = context.shared.lock();
-    if let Ok(row) = InstanceRow::of(object, &mut state.cluster.interner) {
+    if let Ok(row) = InstanceRow::of(object, state.cluster.vms.retain, &mut state.cluster.interner) {
         state.learn_instance(key, row, answer);
     }
 }
@@ -497,11 +534,11 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Reco
 }
 
 /// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
-async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult {
+async fn annotate(context: &Context, of: &Key, key: &Key, pod: &PodRow) -> ReconcileResult {
     let addresses = {
         let state = context.shared.lock();
         let of_eth0 = |row: &InstanceRow| row.pod_uid == pod.uid && row.interface.is_none();
-        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| of_eth0(row));
+        let rows = state.cluster.instances_of(of).into_iter().filter(|(_, row)| of_eth0(row));
         rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
     };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -512,13 +549,8 @@ async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult
 }
 
 /// The IPInstance of one address of a pod.
-fn ip_instance(
-    key: &Key,
-    assignment: &AssignPlan,
-    assigned: &Assigned,
-    subnet: Option<&Subnet>,
-) -> IPInstanceObject {
-    let pod = &assignment.pod;
+fn ip_instance(assignment: &AssignPlan, assigned: &Assigned, subnet: Option<&Subnet>) -> IPInstanceObject {
+    let (key, pod) = (&assignment.pod_key, &assignment.pod);
     let node = pod.node.as_deref().unwrap_or_default();
     let itself = || Owner {
         api_version: "v1".into(),
@@ -526,7 +558,8 @@ fn ip_instance(
         name: Arc::clone(&key.name),
         uid: Arc::clone(&pod.uid),
     };
-    let owner = pod.owner.clone().filter(|_| assignment.stateful).unwrap_or_else(itself);
+    let workload = || pod.owner.clone().filter(|_| assignment.stateful);
+    let owner = assignment.vm.clone().or_else(workload).unwrap_or_else(itself);
     let labels = [
         (label::VERSION, VERSION),
         (label::NETWORK, assignment.network.name()),
@@ -535,6 +568,8 @@ fn ip_instance(
         (label::POD, &pod_label(&key.name)),
         (label::POD_UID, &pod.uid),
     ];
+    let vm = assignment.vm.as_ref().map(|vm| (label::VM, &*vm.name));
+    let labels = labels.into_iter().chain(vm).map(|(name, value)| (name.to_owned(), value.to_owned()));
     let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), assignment.family.to_string())]);
     if !assignment.extra_prefixes.is_empty() {
         let prefixes: Vec<String> = assignment.extra_prefixes.iter().map(ToString::to_string).collect();
@@ -560,7 +595,7 @@ fn ip_instance(
     let metadata = ObjectMeta {
         name: Some(instance_name(assigned.address.addr())),
         namespace: Some(key.namespace.to_string()),
-        labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+        labels: Some(labels.collect()),
         annotations: Some(annotations),
         finalizers: Some(vec![finalizer::IP_ALLOCATED.to_owned()]),
         owner_references: (!outlives).then(|| vec![reference_to(&owner)]),

@@ -229,6 +229,7 @@ mod tests {
                 life: PodLifecycle::Alive,
                 running: true,
                 started,
+                failed: false,
                 finalizer: false,
                 addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             };

@@ -97,7 +97,7 @@ impl ControllerState {
     pub(super) fn plan_retention(&mut self, pod: &Key, policy: &Policy, now: Timestamp) -> Plan {
         let Some(term) = &mut self.term else { return Plan::Nothing };
         let (mut expired, mut amendments, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
-        for (key, row) in self.cluster.instances_of_pod(pod) {
+        for (key, row) in self.cluster.instances_of(pod) {
             let owner = row.owner.as_ref().filter(|owner| policy.is_stateful(Some(owner)));
             let Some(owner) = owner.filter(|_| !row.deleting) else { continue };
             let subnet = self.cluster.subnet(&row.subnet).map(AsRef::as_ref);
@@ -143,7 +143,7 @@ impl ControllerState {
     /// Makes addresses available again whose release for the pod's name was planned, but not done.
     pub(super) fn resume_expired(&mut self, pod: &Key) {
         let Some(term) = &mut self.term else { return };
-        for (key, row) in self.cluster.instances_of_pod(pod) {
+        for (key, row) in self.cluster.instances_of(pod) {
             term.ipam.resume(row.address, &key.namespace);
         }
     }

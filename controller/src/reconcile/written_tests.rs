@@ -12,12 +12,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::names::annotation::{EXTRA_PREFIXES, IP_RETENTION, RETAINED_SINCE, WORKLOAD_API_VERSION};
+use trunkline_api::names::annotation::{
+    EXTRA_PREFIXES, IP_RETENTION, MIGRATION_TARGET, RETAINED_SINCE, WORKLOAD_API_VERSION,
+};
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
+use crate::cluster::vm::VmInstanceRow;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::events::Events;
 use crate::ipam::{AllocatedAddresses, Assigned, State};
@@ -108,7 +111,8 @@ impl Leader {
     fn show(&self, object: &Value) {
         self.with(|state| {
             let object: IPInstanceObject = serde_json::from_value(object.clone()).unwrap();
-            let row = InstanceRow::of(&object, &mut state.cluster.interner).unwrap();
+            let row =
+                InstanceRow::of(&object, state.cluster.vms.retain, &mut state.cluster.interner).unwrap();
             state.set_instance(&key("10-0-0-1"), row);
         });
     }
@@ -325,6 +329,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 life: PodLifecycle::Alive,
                 running: false,
                 started: false,
+                failed: false,
                 finalizer: false,
                 addresses: Vec::new(),
             };
@@ -362,6 +367,7 @@ fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
         life: PodLifecycle::Alive,
         running: false,
         started: false,
+        failed: false,
         finalizer: false,
         addresses: Vec::new(),
     }
@@ -459,4 +465,158 @@ async fn expired_address_is_deleted_only_in_the_seen_version() {
             _ => assert_eq!((method.as_str(), path.ends_with("/10-0-0-1")), ("PATCH", true), "{sent:?}"),
         }
     }
+}
+
+/// The owner in hybridnet's IPInstances of the virtual machine `web`.
+fn owner_vm() -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "web", "uid": "v", "controller": true,
+        "blockOwnerDeletion": false,
+    })
+}
+
+/// A leader with the virtual machine `web` and its pod on node n1.
+fn leader_with_vm(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
+    let leader = leader(answer);
+    leader.with(|state| {
+        state.cluster.vms.retain = true;
+        state.set_node(&"n1".into(), NodeRow::default());
+        let row = VmInstanceRow {
+            vm: Some(Owner {
+                api_version: "kubevirt.io/v1".into(),
+                kind: "VirtualMachine".into(),
+                name: "web".into(),
+                uid: "v".into(),
+            }),
+            node: None,
+        };
+        state.set_vm_instance(&key("web"), row);
+        let owner = Owner {
+            api_version: "kubevirt.io/v1".into(),
+            kind: "VirtualMachineInstance".into(),
+            name: "web".into(),
+            uid: "w".into(),
+        };
+        let retention = (IP_RETENTION, "72h");
+        state.set_pod(
+            &key("virt-launcher-web-x7k2p"),
+            PodRow { owner: Some(owner), ..stateful_pod(&[retention]) },
+        );
+    });
+    leader
+}
+
+/// hybridnet's controller finds the IPInstances of a virtual machine by their label, and the
+/// garbage collector by their owner.
+#[tokio::test]
+async fn ipinstance_of_a_virtual_machine_is_hybridnets() {
+    let leader = leader_with_vm(|(method, _, body)| match method.as_str() {
+        "POST" => {
+            let mut object = body.clone();
+            object["metadata"]["uid"] = "i".into();
+            object["metadata"]["resourceVersion"] = "2".into();
+            (201, object)
+        }
+        _ => (200, instance("3", "", json!({"ownerReferences": [owner_vm()]}))),
+    });
+    let of = Key::new("default", "vm/web");
+    assert!(pod::reconcile(leader.context.clone(), of.clone()).await.is_ok());
+    let sent = leader.sent();
+    let (method, _, body) = sent.first().unwrap();
+    assert_eq!(
+        (method.as_str(), &body["metadata"]["ownerReferences"]),
+        ("POST", &json!([owner_vm()])),
+        "{body}"
+    );
+    let labels = &body["metadata"]["labels"];
+    assert_eq!(labels["networking.alibaba.com/vm"], "web");
+    assert_eq!(labels["networking.alibaba.com/pod"], "virt-launcher-web-x7k2p");
+    let binding = json!({
+        "referredObject": {"kind": "VirtualMachine", "name": "web", "uid": "v"},
+        "nodeName": "n1", "podUID": "new", "podName": "virt-launcher-web-x7k2p",
+    });
+    assert_eq!(body["spec"]["binding"], binding, "without an ordinal");
+    assert!(body["metadata"]["annotations"].get(IP_RETENTION).is_none(), "{body}");
+
+    // The virtual machine is stopped: the next pod has another name.
+    leader.with(|state| state.remove_pod(&key("virt-launcher-web-x7k2p")));
+    assert!(pod::reconcile(leader.context.clone(), of).await.is_ok());
+    let sent = leader.sent();
+    let (_, _, body) = sent.last().unwrap();
+    assert_eq!(body["spec"]["binding"], json!({"nodeName": "", "podName": null, "podUID": null}));
+    let labels = body["metadata"]["labels"].as_object().unwrap();
+    let labels: Vec<&str> =
+        labels.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(labels.len(), 3, "{labels:?}");
+}
+
+/// The watch of VirtualMachines may be behind: the API server's answer decides about a release.
+#[tokio::test]
+async fn addresses_are_released_only_if_the_virtual_machine_is_gone() {
+    let machine = |uid: &str, deleting: bool| {
+        let timestamp = deleting.then_some("2026-01-01T00:00:00Z");
+        json!({"metadata": {"name": "web", "namespace": "default", "uid": uid, "deletionTimestamp": timestamp}})
+    };
+    let missing =
+        json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"});
+    for (case, code, answer, released) in [
+        ("gone", 404, missing, true),
+        ("another one", 200, machine("another", false), true),
+        ("being deleted", 200, machine("v", true), true),
+        ("it exists", 200, machine("v", false), false),
+    ] {
+        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [IP_ALLOCATED]});
+        let leader = leader_with_vm(move |(method, ..)| match method.as_str() {
+            "GET" => (code, answer.clone()),
+            _ => (200, instance("8", "", deleted.clone())),
+        });
+        leader.show(&instance(
+            "7",
+            "",
+            json!({"ownerReferences": [owner_vm()], "finalizers": [IP_ALLOCATED]}),
+        ));
+        leader.with(|state| {
+            state.remove_pod(&key("virt-launcher-web-x7k2p"));
+            state.cluster.vms.vms.begin();
+            assert!(state.cluster.vms.vms.end().is_empty());
+        });
+        let outcome = pod::reconcile(leader.context.clone(), Key::new("default", "vm/web")).await;
+        assert_eq!(outcome.is_ok(), released, "{case}");
+        let sent = leader.sent();
+        let methods: Vec<&str> = sent.iter().map(|(method, ..)| method.as_str()).collect();
+        let expected = if released { &["GET", "DELETE"][..] } else { &["GET"] };
+        assert_eq!(methods, expected, "{case}");
+        assert!(
+            sent[0].1.ends_with("/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web"),
+            "{sent:?}"
+        );
+    }
+}
+
+/// During a live migration the labels have the target, and the binding stays.
+#[tokio::test]
+async fn target_of_a_live_migration_is_in_labels_and_annotation() {
+    let bound = instance("7", "new", json!({"ownerReferences": [owner_vm()], "finalizers": [IP_ALLOCATED]}));
+    let answer = bound.clone();
+    let leader = leader_with_vm(move |_| (200, answer.clone()));
+    leader.show(&bound);
+    leader.with(|state| {
+        let source = state.cluster.pod(&key("virt-launcher-web-x7k2p")).unwrap().clone();
+        let mut target = PodRow { uid: "target".into(), node: Some("n2".into()), ..source };
+        target.networking.labels.insert("kubevirt.io/migrationJobUID".to_owned(), "job".to_owned());
+        state.set_pod(&key("virt-launcher-web-a1b2c"), target);
+    });
+    assert!(pod::reconcile(leader.context.clone(), Key::new("default", "vm/web")).await.is_ok());
+    let sent = leader.sent();
+    let [(method, _, body)] = &sent[..] else { panic!("{sent:?}") };
+    let target = r#"{"nodeName":"n2","podName":"virt-launcher-web-a1b2c","podUID":"target"}"#;
+    let expected = json!({"metadata": {
+        "uid": "i",
+        "labels": {
+            "networking.alibaba.com/node": "n2", "networking.alibaba.com/pod": "virt-launcher-web-a1b2c",
+            "networking.alibaba.com/pod-uid": "target",
+        },
+        "annotations": {MIGRATION_TARGET: target},
+    }});
+    assert_eq!((method.as_str(), body), ("PATCH", &expected));
 }

@@ -57,11 +57,11 @@ pub(super) const MANAGER: &str = "trunkline-controller";
 /// Names of conditions, as in hybridnet where it has them.
 mod condition {
     /// The API server answers.
-    pub(super) const HEALTHZ: &str = "Healthz";
+    pub(super) const HEALTHZ: &str = "HealthProbe";
     /// The UUID is of no other known cluster.
     pub(super) const UUID: &str = "UUID";
     /// Both overlays have the same netID.
-    pub(super) const OVERLAY_NET_ID: &str = "OverlayNetID";
+    pub(super) const OVERLAY_NET_ID: &str = "OverlayNetIDMatch";
     /// No subnet overlaps another cluster's.
     pub(super) const SUBNETS: &str = "SubnetNonCross";
     /// Its Services and EndpointSlices can be read. Not in hybridnet.

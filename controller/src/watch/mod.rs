@@ -10,7 +10,8 @@
 //! answers from them. Pods are watched only during a term of leadership, and only those with a
 //! node: the controller handles no others. Services, ServicePools, ServiceAddresses, NodeServices and
 //! EndpointSlices are also watched only during a term, NetworkPolicies and ClusterNetworkPolicies
-//! for the reports of their faults, and NetworkAttachmentDefinitions for the interfaces that Multus adds.
+//! for the reports of their faults, NetworkAttachmentDefinitions for the interfaces that Multus adds, and
+//! KubeVirt's VirtualMachines and VirtualMachineInstances if these keep their addresses.
 //!
 //! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
 //! continues from a later version would then wait silently. So each time a watch has broken off,
@@ -26,6 +27,7 @@ mod multus;
 mod node_services;
 mod policies;
 mod services;
+mod vms;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -47,9 +49,10 @@ use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 use trunkline_daemon::versions;
 
 use crate::cluster::pod::Pod;
+use crate::cluster::vm::is_virtual_machine_instance;
 use crate::cluster::{InstanceRow, Key, NamespaceRow, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
-use crate::unsupported::{Feature, is_virtual_machine};
+use crate::unsupported::Feature;
 use delays::Delays;
 
 /// The interval between two lists of a kind that the API server does not have.
@@ -65,6 +68,11 @@ pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned
     fn remove(self, state: &mut ControllerState);
     /// The list is complete.
     fn end(state: &mut ControllerState);
+    /// The API server does not have the kind ([`follow_optional`]). By default, this is an empty list.
+    fn missing(state: &mut ControllerState) {
+        Self::begin(state);
+        Self::end(state);
+    }
 }
 
 /// Requests a new list from a watch, and waits for it.
@@ -187,8 +195,7 @@ pub async fn follow_optional<K: Watched>(
             tracing::info!(kind = %K::kind(&()), "the API server does not have this kind: install the \
                 CustomResourceDefinitions of this version to use it");
         }
-        take::<K>(Event::Init, &shared);
-        take::<K>(Event::InitDone, &shared);
+        K::missing(&mut shared.lock());
         relist.done.send_replace(serving + 1);
         tokio::select! {
             () = sleep(MISSING) => {}
@@ -315,9 +322,8 @@ impl Watched for Lenient<IPInstanceSpec> {
         name_faults(&self);
         let key = key(self.meta(), state);
         let row = match &self.0 {
-            Ok(object) => {
-                InstanceRow::of(object, &mut state.cluster.interner).map_err(|error| error.to_string())
-            }
+            Ok(object) => InstanceRow::of(object, state.cluster.vms.retain, &mut state.cluster.interner)
+                .map_err(|error| error.to_string()),
             Err(unreadable) => Err(Unreadable::to_string(unreadable)),
         };
         match row {
@@ -396,7 +402,8 @@ impl Watched for Pod {
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
         let row = PodRow::of(&self, &state.pod_selector, &mut state.cluster.interner);
-        if row.selected && row.owner.as_ref().is_some_and(is_virtual_machine) {
+        let of_vm = row.owner.as_ref().is_some_and(is_virtual_machine_instance);
+        if of_vm && row.selected && !state.cluster.vms.retain {
             state.unsupported.set(Feature::VirtualMachine, &key, &row.uid);
         }
         state.set_pod(&key, row);

@@ -77,6 +77,19 @@ pub(crate) const POLICIES: [Unseen; 3] = {
     ]
 };
 
+/// The controller's rights for virtual machines, in a test without `--vm-ip-retain`.
+pub(crate) const VMS: [Unseen; 5] = {
+    const WHY: &str = "without --vm-ip-retain: kube/vms";
+    const INSTANCES: &str = "virtualmachineinstances.kubevirt.io";
+    [
+        ("controller", "get", "virtualmachines.kubevirt.io", WHY),
+        ("controller", "list", "virtualmachines.kubevirt.io", WHY),
+        ("controller", "watch", "virtualmachines.kubevirt.io", WHY),
+        ("controller", "list", INSTANCES, WHY),
+        ("controller", "watch", INSTANCES, WHY),
+    ]
+};
+
 /// The agents' rights for service addresses in VLANs.
 pub(crate) const L2: [Unseen; 6] = {
     const LEASES: &str = "leases.coordination.k8s.io";

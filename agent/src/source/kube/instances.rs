@@ -21,7 +21,8 @@
 //! interface knows how many more there are.
 //!
 //! **The owner of an IPInstance.** Its `spec.binding` contains the pod's name and UID. The next pod
-//! of a StatefulSet has the same name, and a retained address is bound to it again. If the runtime
+//! of a StatefulSet has the same name, and a retained address is bound to it again. During the live
+//! migration of a virtual machine the target's pod has the IPInstance too ([`MigrationTarget`]). If the runtime
 //! passes no UID, the name is enough. An IPInstance during deletion has no owner.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,9 @@ use serde::{Deserialize, Serialize};
 use trunkline_api::interfaces::{self, InterfaceName, InterfaceSettings};
 use trunkline_api::names::{annotation, label};
 use trunkline_api::pod::{IpFamily, extra_prefixes};
-use trunkline_api::resources::{IPInstance, IPInstanceStatus, ValueError, parse_address, parse_mac};
+use trunkline_api::resources::{
+    IPInstance, IPInstanceStatus, MigrationTarget, ValueError, parse_address, parse_mac,
+};
 
 use crate::ipam::{Assigned, PodName};
 
@@ -108,14 +111,21 @@ impl Row {
             "" => meta.labels.get(name).cloned().unwrap_or_default(),
             field => field.to_owned(),
         };
+        let target = migration_target(instance);
         let status = instance.status.as_ref();
         let seen = |of: fn(&IPInstanceStatus) -> &String| status.map(of).cloned().unwrap_or_default();
         Ok(Some(Row {
             network: spec.network.clone(),
             assigned: Assigned { subnet: spec.subnet.clone(), address, gateway },
             mac,
-            pod: or_label(&spec.binding.pod_name, label::POD),
-            uid: or_label(&spec.binding.pod_uid, label::POD_UID),
+            pod: target.as_ref().map_or_else(
+                || or_label(&spec.binding.pod_name, label::POD),
+                |target| target.pod_name.clone(),
+            ),
+            uid: target.as_ref().map_or_else(
+                || or_label(&spec.binding.pod_uid, label::POD_UID),
+                |target| target.pod_uid.clone(),
+            ),
             dual: is_dual(&meta.annotations),
             extra_prefixes: extra_prefixes(&meta.name, &meta.annotations).unwrap_or_else(|faults| {
                 for fault in faults {
@@ -328,6 +338,15 @@ impl Index {
     }
 }
 
+/// The target of a virtual machine's live migration. The label has the target's node, so this node's
+/// watch shows the IPInstance to the agent of this node only, and the ADD of the target's pod gets the
+/// address. [`placed`] has the node of the binding, which runs the virtual machine.
+fn migration_target(instance: &IPInstance) -> Option<MigrationTarget> {
+    let target = instance.metadata.annotations.get(annotation::MIGRATION_TARGET)?;
+    let target: MigrationTarget = serde_json::from_str(target).ok()?;
+    (instance.metadata.labels.get(label::NODE) == Some(&target.node_name)).then_some(target)
+}
+
 /// The address and node of an overlay's IPInstance, if it has both.
 pub fn placed(instance: &IPInstance) -> Option<(IpAddr, String)> {
     let node = Some(&instance.spec.binding.node_name)
@@ -385,6 +404,19 @@ mod tests {
             PodAddressLookup::MaybeIncomplete(given) => format!("unsure {}", addresses(given)),
             PodAddressLookup::Missing(words) => format!("missing {words}"),
             PodAddressLookup::Conflicting(words) => format!("wrong {words}"),
+        }
+    }
+
+    #[test]
+    fn target_of_a_live_migration_has_the_address_too() {
+        let mut moving = instance("10.0.0.7/24", "u", "IPv4");
+        let target = r#"{"nodeName": "n2", "podName": "target", "podUID": "v"}"#;
+        moving.metadata.annotations.insert(annotation::MIGRATION_TARGET.to_owned(), target.to_owned());
+        for (node, pod, uid) in [("n2", "target", "v"), ("n1", "p", "u")] {
+            moving.metadata.labels.insert(label::NODE.to_owned(), node.to_owned());
+            let row = Row::read(&moving).unwrap().unwrap();
+            assert_eq!((row.pod.as_str(), row.uid.as_str()), (pod, uid), "on {node}");
+            assert_eq!(placed(&moving).map(|(_, node)| node).as_deref(), Some("n1"), "the binding's node");
         }
     }
 

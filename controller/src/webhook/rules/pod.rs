@@ -30,13 +30,14 @@ use trunkline_api::names::{
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
 use trunkline_api::pod::{
-    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, ordinal, refused_prefix, retention,
+    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, ordinal, refused_prefix, retains,
+    retention,
 };
 use trunkline_api::resources::{IpVersion, Network, NetworkType, Subnet, instance_name};
 use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
-use crate::cluster::{Cluster, InstanceRow, Key};
+use crate::cluster::{Cluster, InstanceRow, Interner, Key, Owner, vm};
 use crate::selection::{Policy, Selection, select};
 
 /// The taint of a node without a network.
@@ -55,6 +56,8 @@ pub struct NewPod {
     pub labels: BTreeMap<String, String>,
     /// Kind of its controller.
     pub owner_kind: Option<String>,
+    /// The VirtualMachineInstance that owns it.
+    pub vm_instance: Option<String>,
     /// Whether it uses the node's network.
     pub host_network: bool,
     /// Its node selector, if the field is there.
@@ -67,16 +70,15 @@ impl NewPod {
     /// The fields of a pod that is about to be created in a namespace.
     pub fn of(pod: Pod, namespace: &str) -> NewPod {
         let spec = pod.spec.unwrap_or_default();
-        let owners = pod.metadata.owner_references.unwrap_or_default();
+        let owner = Owner::controller(&pod.metadata.owner_references, &mut Interner::default());
+        let owner_kind = owner.as_ref().map(|owner| owner.kind.to_string());
         NewPod {
             namespace: namespace.to_owned(),
             name: pod.metadata.name.unwrap_or_default(),
             annotations: pod.metadata.annotations,
             labels: pod.metadata.labels.unwrap_or_default(),
-            owner_kind: owners
-                .into_iter()
-                .find(|owner| owner.controller == Some(true))
-                .map(|owner| owner.kind),
+            vm_instance: owner.filter(vm::is_virtual_machine_instance).map(|owner| owner.name.to_string()),
+            owner_kind,
             host_network: spec.host_network.unwrap_or(false),
             node_selector: spec.node_selector,
             tolerations: spec.tolerations,
@@ -85,6 +87,22 @@ impl NewPod {
 
     fn key(&self) -> Key {
         Key::new(self.namespace.as_str(), self.name.as_str())
+    }
+
+    /// Its allocation key: its own, or that of its virtual machine, whose name is that of the
+    /// VirtualMachineInstance.
+    fn allocation_key(&self, cluster: &Cluster) -> Key {
+        match self.vm_instance.as_deref().filter(|_| cluster.vms.retain) {
+            Some(vm) => vm::key_of_vm(&self.namespace.as_str().into(), vm),
+            None => self.key(),
+        }
+    }
+
+    /// The allocation key of the addresses that are retained for it, if it is a pod that gets such.
+    fn kept_key(&self, cluster: &Cluster, policy: &Policy) -> Option<Key> {
+        let of_vm = self.vm_instance.is_some() && cluster.vms.retain;
+        let keeps = of_vm || self.is_stateful(policy) && retains(self.annotations(), policy.retain);
+        keeps.then(|| self.allocation_key(cluster))
     }
 
     fn annotations(&self) -> &BTreeMap<String, String> {
@@ -119,8 +137,13 @@ impl NewPod {
         faults.into_iter().map(|fault| self.fault(annotation::INTERFACES, text(fault))).collect()
     }
 
-    fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
-        select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
+    fn select(
+        &self,
+        cluster: &Cluster,
+        holder: Option<&Key>,
+        policy: &Policy,
+    ) -> Result<Selection, Vec<Fault>> {
+        select(cluster, &self.key(), self.annotations(), &self.labels, holder, policy)
     }
 }
 
@@ -146,7 +169,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
         mutation.patch.extend(tolerate(pod.tolerations.as_deref()));
         return Ok(mutation);
     }
-    let selection = pod.select(cluster, pod.is_stateful(policy), policy)?;
+    let selection = pod.select(cluster, pod.kept_key(cluster, policy).as_ref(), policy)?;
     let mut stamps = BTreeMap::from([
         (annotation::NETWORK_TYPE.to_owned(), format!("{:?}", selection.network_type)),
         (annotation::IP_FAMILY.to_owned(), selection.family.to_string()),
@@ -164,7 +187,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
     for interface in interfaces::read(&pod.name, pod.annotations())? {
         let own = pod.for_interface(&interface);
         let selection =
-            own.select(cluster, false, policy).map_err(|faults| pod.of_interface(&interface, faults))?;
+            own.select(cluster, None, policy).map_err(|faults| pod.of_interface(&interface, faults))?;
         selector.extend(node_selector(cluster, &selection));
     }
     for (key, value) in &selector {
@@ -193,7 +216,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
         let own = pod.for_interface(interface);
         let faults = validate_one(&own, Some(&interface.name), cluster, policy).err().unwrap_or_default();
         found.extend(pod.of_interface(interface, faults));
-        let network = own.select(cluster, false, policy).ok().and_then(|selection| selection.network);
+        let network = own.select(cluster, None, policy).ok().and_then(|selection| selection.network);
         let Some(network) = network.and_then(|name| cluster.network(&name)) else { continue };
         for (key, value) in &network.spec.node_selector {
             match selector.insert(key, value) {
@@ -216,9 +239,10 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
 /// Whether the request for one interface can be satisfied. `interface` is `None` for `eth0`.
 fn validate_one(pod: &NewPod, interface: Option<&str>, cluster: &Cluster, policy: &Policy) -> RuleResult {
     // Ignore its retained addresses: the check looks for annotations that contradict them.
-    let selection = pod.select(cluster, false, policy)?;
+    let selection = pod.select(cluster, None, policy)?;
     let mut found = Vec::new();
-    let held = cluster.instances_of_pod(&pod.key());
+    let holder = pod.allocation_key(cluster);
+    let held = cluster.instances_of(&holder);
     let of_interface = |row: &&InstanceRow| !row.deleting && row.interface.as_deref() == interface;
     let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(of_interface).collect();
     if !pod.preferences()?.is_empty() {
@@ -529,6 +553,7 @@ fn tolerate(own: Option<&[Toleration]>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_api::kube::IPInstanceObject;
     use trunkline_api::names::annotation as a;
     use trunkline_api::resources::LabelSelector;
 
@@ -600,7 +625,7 @@ mod tests {
     fn give(cluster: &mut Cluster, ip: &str, network: &str, subnet: &str, pod: &str) {
         let mut given = instance(ip, network, subnet, pod, "");
         given.metadata.namespace = Some("plain".to_owned());
-        let row = InstanceRow::of(&given.clone().into(), &mut cluster.interner).unwrap();
+        let row = InstanceRow::of(&given.clone().into(), cluster.vms.retain, &mut cluster.interner).unwrap();
         assert!(cluster.set_instance(&Key::new("plain", given.metadata.name.as_str()), row).is_ok());
     }
 
@@ -996,6 +1021,35 @@ mod tests {
             subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
         cluster.set_subnet(&"o4".into(), Arc::new(new));
         expect("new subnet", validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()), "");
+    }
+
+    /// The pod of a virtual machine goes to the nodes of its retained addresses, also if the Network is
+    /// full.
+    #[test]
+    fn pod_of_a_virtual_machine_follows_its_retained_addresses() {
+        let mut cluster = cluster();
+        let full = network("overlay", json!({"type": "Overlay", "netID": 4}));
+        cluster.networks.set("overlay".into(), Arc::new(full));
+        let new = NewPod { vm_instance: Some("web".to_owned()), ..pod(&[]) };
+        for retain in [false, true] {
+            cluster.vms.retain = retain;
+            let kept = instance("10.5.0.7/24", "overlay", "o4", "", "");
+            let key = Key::new("plain", kept.metadata.name.as_str());
+            let mut kept: IPInstanceObject = kept.into();
+            let owner = json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "web", "uid": "v", "controller": true,
+            });
+            kept.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+            let row = InstanceRow::of(&kept, retain, &mut cluster.interner).unwrap();
+            assert!(cluster.set_instance(&key, row).is_ok());
+            let (annotations, _) = stamped(&new, &cluster);
+            let network = annotations.get(a::SPECIFIED_NETWORK).map(String::as_str);
+            assert_eq!(network, retain.then_some("overlay"), "{annotations:?}");
+        }
+        let named = NewPod { annotations: Some(texts(&[(a::SPECIFIED_NETWORK, "overlay")])), ..new };
+        expect("its own address", validate(&named, &cluster, &policy()), "");
+        let other = NewPod { vm_instance: Some("other".to_owned()), ..named };
+        expect("a new virtual machine", validate(&other, &cluster, &policy()), "no IPv4 address left");
     }
 
     #[test]

@@ -139,6 +139,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
     for (values, words) in [
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
         (&["--set", "podLabelSelector=cni=trunkline"], "--pod-label-selector=cni=trunkline"),
+        (&["--set", "vmIPRetain=true"], "--vm-ip-retain=true"),
         (&["--set", "podLabelSelector=cni=trunkline"], "podLabelSelector: \"cni=trunkline\""),
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"[::]:9473\""),
         (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),

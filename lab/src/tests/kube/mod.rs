@@ -25,6 +25,7 @@ mod storm;
 mod tenancy;
 mod twice;
 mod unsupported;
+mod vms;
 pub(super) mod walk;
 pub(super) mod webhook;
 
@@ -60,6 +61,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     tenancy::TESTS,
     twice::TESTS,
     unsupported::TESTS,
+    vms::TESTS,
     webhook::TESTS,
 ];
 

@@ -339,7 +339,7 @@ fn away(fabric: &Fabric, east: &mut Side<'_>, west: &mut Side<'_>, pods: &[Pod])
     let kept = Kept::start(flows(pods, |_, _| true))?;
     west.cluster.stop_api()?;
     let conditions = east.wait_state("Offline")?;
-    let healthz = conditions.get("Healthz").context("a condition Healthz")?;
+    let healthz = conditions.get("HealthProbe").context("a condition HealthProbe")?;
     ensure!(!healthz.is_empty(), "no reason in {conditions:?}");
     east.wait_metric("trunkline_controller_remote_cluster_connected{cluster=\"west\"} 0")?;
     east.kill_all(fabric)?;

@@ -37,6 +37,9 @@ const SERVICE_ADDRESSES: &str = "Services of type LoadBalancer: service-addresse
 /// The reason for unused rights of network policies.
 const POLICIES: &str = "there is no network policy, and no CRD of ClusterNetworkPolicies";
 
+/// The reason for unused rights of remote clusters.
+const REMOTE: &str = "there is no RemoteCluster: kube/multi-cluster, kube/global-service";
+
 /// Rights that this test does not use.
 const UNSEEN: &[Unseen] = &[
     ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
@@ -54,6 +57,21 @@ const UNSEEN: &[Unseen] = &[
         "network-attachment-definitions.k8s.cni.cncf.io",
         "there is no CRD of Multus: kube/interfaces",
     ),
+    ("agent", "list", "remotevteps.multicluster.alibaba.com", "in an Overlay only: kube/overlay"),
+    ("agent", "watch", "remotevteps.multicluster.alibaba.com", "in an Overlay only: kube/overlay"),
+    ("controller", "create", "endpointslices.discovery.k8s.io", REMOTE),
+    ("controller", "patch", "endpointslices.discovery.k8s.io", REMOTE),
+    ("controller", "delete", "endpointslices.discovery.k8s.io", REMOTE),
+    ("controller", "patch", "remoteclusters.multicluster.alibaba.com/status", REMOTE),
+    ("controller", "create", "remotesubnets.multicluster.alibaba.com", REMOTE),
+    ("controller", "patch", "remotesubnets.multicluster.alibaba.com", REMOTE),
+    ("controller", "delete", "remotesubnets.multicluster.alibaba.com", REMOTE),
+    ("controller", "create", "remotevteps.multicluster.alibaba.com", REMOTE),
+    ("controller", "patch", "remotevteps.multicluster.alibaba.com", REMOTE),
+    ("controller", "delete", "remotevteps.multicluster.alibaba.com", REMOTE),
+    ("controller", "create", "remoteendpointslice.multicluster.alibaba.com", REMOTE),
+    ("controller", "patch", "remoteendpointslice.multicluster.alibaba.com", REMOTE),
+    ("controller", "delete", "remoteendpointslice.multicluster.alibaba.com", REMOTE),
     ("controller", "get", "ipinstances.networking.alibaba.com", "after a lost answer: kube/leader-kill"),
     ("controller", "patch", "services/status", SERVICE_ADDRESSES),
     ("controller", "patch", "servicepools.trunkline.io/status", SERVICE_ADDRESSES),
@@ -217,7 +235,7 @@ impl Racks<'_> {
         let rights = accounts.check(
             cluster,
             &["agent", "controller"],
-            &[UNSEEN, &rights::L2, &rights::POLICIES].concat(),
+            &[UNSEEN, &rights::L2, &rights::POLICIES, &rights::VMS].concat(),
         )?;
         passed(format!("{} pods on three nodes in the end, all pairs of both families; {rights}", pods.len()))
     }

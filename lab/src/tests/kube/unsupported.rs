@@ -1,5 +1,5 @@
-//! Reports of objects that have no effect: pods of virtual machines, global Services; and of
-//! network policies with faults. The controller has the rights of the Helm chart.
+//! Reports of objects that have no effect: pods of virtual machines; and of network policies with
+//! faults. The controller has the rights of the Helm chart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,19 +16,18 @@ use crate::tests::{Context, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/unsupported",
-    about: "virtual machines' pods and global Services: one event on each of the first 20 objects, one log line, a metric; faults of network policies: an event, a metric",
+    about: "virtual machines' pods: one event on each of the first 20, one log line, a metric; faults of network policies: an event, a metric",
     run: unsupported,
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The controller's limit of events per reason.
 const EVENTS: usize = 20;
-/// Number of global Services: more than the limit of events.
-const SERVICES: usize = EVENTS + 5;
+/// Number of virtual machines' pods: more than the limit of events.
+const MACHINES: usize = EVENTS + 5;
 /// With this Lease no replica loses the leadership while the API server restarts, so all events
 /// belong to one term.
 const FLAGS: &[&str] = &["--webhook=false", "--lease-duration-seconds=600"];
-const GLOBAL: &str = "networking.alibaba.com/global-service";
 
 /// The API server accepts an IPv4 prefix in IPv6 form, for compatibility with old objects.
 const FAULTY_PREFIX: &str = "::ffff:10.0.0.0/104";
@@ -53,11 +52,10 @@ fn virtual_machine(name: &str) -> Value {
     })
 }
 
-fn service(name: &str, global: &str) -> Value {
+fn plain(name: &str) -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": "default", "annotations": { GLOBAL: global } },
-        "spec": { "clusterIP": "None", "ports": [{ "port": 80 }] },
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default" },
+        "spec": { "nodeName": "n1", "containers": [{ "name": "web", "image": "pretended" }] },
     })
 }
 
@@ -66,20 +64,18 @@ fn unsupported(context: &Context) -> Result<Verdict> {
         let program = context.controller()?;
         crds::install(cluster)?;
         let accounts = Accounts::create(cluster, &[])?;
-        // Before the leader starts, there are one virtual machine, too many global Services, and a
-        // policy with a fault.
-        apply(cluster, (0..SERVICES).map(|number| service(&format!("global-{number}"), "true")))?;
-        apply(cluster, [virtual_machine("vm-1"), service("local", "false")])?;
+        // Before the leader starts, there are too many virtual machines, and a policy with a fault.
+        apply(cluster, (0..MACHINES).map(|number| virtual_machine(&format!("vm-{number}"))))?;
+        apply(cluster, [plain("web")])?;
         apply(cluster, [policy("good", "10.0.0.0/8"), policy("faulty", FAULTY_PREFIX)])?;
 
         let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, &program, 1, FLAGS)?;
         replicas.wait_leader(cluster)?;
         let (_, port) = replicas.metrics().next().context("a replica")?;
-        wait_counts(port, [1, SERVICES, 1])?;
-        let before = wait_events(cluster, EVENTS + 2)?;
+        wait_counts(port, [MACHINES, 1])?;
+        let before = wait_events(cluster, EVENTS + 1)?;
         for (object, text) in [
-            ("Pod/vm-1", "does not retain addresses of virtual machines"),
-            ("Service/global-", "only the endpoints of its own cluster"),
+            ("Pod/vm-", "does not retain addresses of virtual machines"),
             ("NetworkPolicy/faulty", "spec.ingress[0].from[0].ipBlock.cidr"),
         ] {
             let found =
@@ -89,41 +85,35 @@ fn unsupported(context: &Context) -> Result<Verdict> {
 
         // A change of each object, a restart of the API server, and then a new object of each kind.
         // The new events come last in their watches, so a repeated event would already be there.
-        for object in ["networkpolicy/faulty", "pod/vm-1", "service/global-0"] {
+        for object in ["networkpolicy/faulty", "pod/vm-1"] {
             cluster.kubectl(["label", object, "changed=yes"])?;
         }
         cluster.stop_api()?;
         cluster.start_api()?;
-        apply(cluster, [policy("late", FAULTY_PREFIX), virtual_machine("vm-2"), service("late", "1")])?;
-        wait_counts(port, [2, SERVICES + 1, 2])?;
-        let after = wait_events(cluster, EVENTS + 4)?;
+        apply(cluster, [virtual_machine("late"), policy("late", FAULTY_PREFIX)])?;
+        wait_counts(port, [MACHINES + 1, 2])?;
+        let after = wait_events(cluster, EVENTS + 2)?;
         let repeated: Vec<_> = after.iter().filter(|(_, (count, _))| *count > 1).collect();
         ensure!(repeated.is_empty(), "events were repeated: {repeated:?}");
         ensure!(before.keys().all(|about| after.contains_key(about)), "{before:?} and then {after:?}");
-        ensure!(!after.contains_key("Service/local"), "an event on a local Service: {after:?}");
+        ensure!(!after.contains_key("Pod/web"), "an event on a plain pod: {after:?}");
 
-        // The log has one line for each kind.
         let log = std::fs::read_to_string(replicas.log(0))?;
-        for (kind, object, text) in [
-            ("VirtualMachineInstance", "default/vm-1", "does not retain addresses"),
-            ("GlobalService", "default/global-", "only the first 20 objects get an event"),
-        ] {
-            let lines: Vec<&str> = log
-                .lines()
-                .filter(|line| line.contains(kind) && line.contains("Trunkline does not"))
-                .collect();
-            let [line] = lines[..] else { anyhow::bail!("one line about {kind}: {lines:?}") };
-            ensure!(line.contains(object) && line.contains(text), "{line}");
-        }
+        let lines: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("VirtualMachineInstance") && line.contains("Trunkline does not"))
+            .collect();
+        let [line] = lines[..] else { anyhow::bail!("one line about virtual machines: {lines:?}") };
+        let words = ["default/vm-", "only the first 20 objects get an event"];
+        ensure!(words.iter().all(|word| line.contains(word)), "{line}");
 
         // The metric does not count deleted objects, or objects that request the feature no longer.
         cluster.kubectl(["delete", "networkpolicy", "late"])?;
         apply(cluster, [policy("faulty", "10.0.0.0/8")])?;
-        cluster.kubectl(["delete", "pod", "vm-2", "--force", "--grace-period=0"])?;
-        cluster.kubectl(["annotate", "service", "late", "--overwrite", &format!("{GLOBAL}=false")])?;
-        wait_counts(port, [1, SERVICES, 0])?;
+        cluster.kubectl(["delete", "pod", "late", "--force", "--grace-period=0"])?;
+        wait_counts(port, [MACHINES, 0])?;
         replicas.still_running()?;
-        passed(format!("{} objects, {} events", SERVICES + 6, after.len()))
+        passed(format!("{} objects, {} events", MACHINES + 4, after.len()))
     })
 }
 
@@ -132,12 +122,11 @@ fn apply(cluster: &Cluster, objects: impl IntoIterator<Item = Value>) -> Result<
     cluster.apply(&texts.join("\n---\n")).map(drop)
 }
 
-/// Waits until the metrics have these numbers of pods, Services, and policies with faults.
-fn wait_counts(port: u16, wanted: [usize; 3]) -> Result<()> {
-    let [machines, services, policies] = wanted;
+/// Waits until the metrics have these numbers of pods, and policies with faults.
+fn wait_counts(port: u16, wanted: [usize; 2]) -> Result<()> {
+    let [machines, policies] = wanted;
     let wanted = [
         ("unsupported_objects", "VirtualMachineInstance", machines),
-        ("unsupported_objects", "GlobalService", services),
         ("policy_faults", "NetworkPolicy", policies),
         ("policy_faults", "ClusterNetworkPolicy", 0),
     ]

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::labs::{self, Lab};
 use super::policies::PolicySteps;
 use super::prometheus::{LAST_SECONDS, Prometheus, Target, hastened};
+use super::remote;
 use super::rules::RULES;
 use super::services::{self, Services};
 use crate::client;
@@ -120,6 +121,8 @@ impl Observed<'_> {
         PolicySteps { cluster: self.cluster, bed: self.bed, prometheus: &prometheus }
             .test(&pods[0])
             .context("network policies")?;
+        say("remote clusters");
+        remote::test(self.cluster, &prometheus, "10.201.0.0/16").context("remote clusters")?;
         // This step precedes the registration of the webhook. With the webhook, the API server
         // would refuse the second IPInstance while no controller runs.
         say("no controller");

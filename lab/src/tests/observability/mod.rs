@@ -23,6 +23,7 @@ mod otlp;
 mod paths;
 mod policies;
 mod prometheus;
+mod remote;
 mod rules;
 mod services;
 mod two_racks;
