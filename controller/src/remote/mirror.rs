@@ -4,7 +4,7 @@
 //! ([`trunkline_daemon::apiserver`]). While the other API server does not answer, everything known
 //! stays, for at most `--remote-retention`; then it is withdrawn, until the API server answers again.
 //!
-//! Changes within [`COALESCE`] are written together. An object is written only if it differs from its
+//! Changes within `COALESCE` are written together. An object is written only if it differs from its
 //! row, so a restart of the controller writes nothing.
 
 use std::collections::BTreeMap;
