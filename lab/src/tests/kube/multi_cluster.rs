@@ -19,6 +19,7 @@ use crate::kube::controller::Replicas;
 use crate::kube::doorway::Doorway;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
+use crate::kube::remote;
 use crate::kube::rights::{self, Accounts, WITHOUT_KEYS};
 use crate::pinger::{Flow, Pinger};
 use crate::progress::say;
@@ -135,23 +136,7 @@ impl<'a> Side<'a> {
 
     /// Lets this cluster read `from`, as the documentation describes it.
     fn read(&self, from: &Side<'_>) -> Result<()> {
-        let page = std::fs::read_to_string(self.cluster.repository().join("docs/multi-cluster.md"))?;
-        let block = page.split("```").find(|block| block.contains("kind: ClusterRoleBinding"));
-        let role =
-            block.and_then(|block| block.strip_prefix("yaml")).context("the ClusterRole in the page")?;
-        let (one, all) = ("trunkline:remote:east", format!("trunkline:remote:{}", self.name));
-        from.cluster.apply(&role.replace(one, &all))?;
-        let (certificate, key) = from.cluster.client_certificate("remote", &all)?;
-        let base64 = |file: &Path| run(&mut cmd("base64", ["-w0", &file.display().to_string()]));
-        let object = json!({
-            "apiVersion": "multicluster.alibaba.com/v1", "kind": "RemoteCluster", "metadata": {"name": from.name},
-            "spec": {
-                "apiEndpoint": format!("https://127.0.0.1:{}", from.cluster.port()),
-                "caData": base64(&from.cluster.authority())?,
-                "certData": base64(&certificate)?, "keyData": base64(&key)?,
-            },
-        });
-        self.cluster.apply(&object.to_string()).map(drop)
+        remote::join(self.cluster, self.name, from.cluster, from.name)
     }
 
     /// Waits for the state of the other cluster, and returns the conditions' messages.
