@@ -79,6 +79,7 @@ pub(super) async fn run(
     let spec = match &mirror.row.spec {
         Ok(spec) => spec.clone(),
         Err(fault) => {
+            mirror.refuse(true);
             mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, fault)]).await;
             return std::future::pending().await;
         }
@@ -87,6 +88,7 @@ pub(super) async fn run(
         Ok(client) => mirror.follow(client, patience(&spec)).await,
         Err(fault) => {
             let text = fault.to_string();
+            mirror.refuse(true);
             mirror.warn(reason::REMOTE_CLUSTER, text.clone());
             mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, &text)]).await;
             std::future::pending().await
@@ -201,8 +203,12 @@ impl Mirror {
         loop {
             match uuid(client, patience).await {
                 Ok(uuid) => match self.uuid_fault(&uuid).await {
-                    None => return uuid,
+                    None => {
+                        self.refuse(false);
+                        return uuid;
+                    }
                     Some(fault) => {
+                        self.refuse(true);
                         self.warn(reason::REMOTE_CLUSTER, fault.clone());
                         let checks = [(condition::HEALTHZ, Ok(())), failed(condition::UUID, &fault)];
                         self.report(RemoteClusterState::NotReady, Some(uuid), &checks).await;
@@ -455,6 +461,11 @@ impl Mirror {
         self.write_kind::<RemoteEndpointSliceSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteVtepSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteSubnetSpec>(&BTreeMap::new()).await;
+    }
+
+    fn refuse(&self, is_refused: bool) {
+        let mut state = self.context.shared.lock();
+        state.remote.health.entry(Arc::clone(&self.name)).or_default().is_refused = is_refused;
     }
 
     fn set_health(&self, away_since: Option<Instant>, plan: Option<&Plan>) {
