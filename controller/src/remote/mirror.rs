@@ -4,7 +4,7 @@
 //! ([`trunkline_daemon::apiserver`]). While the other API server does not answer, everything known
 //! stays, for at most `--remote-retention`; then it is withdrawn, until the API server answers again.
 //!
-//! Changes within [`COALESCE`] are written together. An object is written only if it differs from its
+//! Changes within `COALESCE` are written together. An object is written only if it differs from its
 //! row, so a restart of the controller writes nothing.
 
 use std::collections::BTreeMap;
@@ -200,6 +200,7 @@ impl Mirror {
         away_since: &mut Option<Instant>,
     ) -> String {
         let (mut delays, mut withdrawn) = (Delays::default(), false);
+        let mut reported = None;
         loop {
             match uuid(client, patience).await {
                 Ok(uuid) => match self.uuid_fault(&uuid).await {
@@ -209,7 +210,9 @@ impl Mirror {
                     }
                     Some(fault) => {
                         self.refuse(true);
-                        self.warn(reason::REMOTE_CLUSTER, fault.clone());
+                        if reported.replace(fault.clone()).as_ref() != Some(&fault) {
+                            self.warn(reason::REMOTE_CLUSTER, fault.clone());
+                        }
                         let checks = [(condition::HEALTHZ, Ok(())), failed(condition::UUID, &fault)];
                         self.report(RemoteClusterState::NotReady, Some(uuid), &checks).await;
                         self.remove_all().await;
@@ -272,6 +275,8 @@ impl Mirror {
         let mut subnets = self.context.shared.changes();
         // The kinds whose watch failed.
         let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+        // The refused subnets that have an event.
+        let mut reported = BTreeMap::new();
         // Why Services cannot be read.
         let mut refused: Option<String> = None;
         let mut away_since = None;
@@ -333,7 +338,7 @@ impl Mirror {
                 Some(()) = timer => {
                     due = None;
                     changed.mark_unchanged();
-                    if !self.write(&view, identity, refused.as_deref()).await {
+                    if !self.write(&view, identity, refused.as_deref(), &mut reported).await {
                         due = Some(Instant::now() + RETRY);
                     }
                     continue;
@@ -367,12 +372,19 @@ impl Mirror {
     }
 
     /// Writes all differences, and the state. Returns whether all writes succeeded.
-    async fn write(&self, view: &View, identity: &str, no_services: Option<&str>) -> bool {
+    async fn write(
+        &self,
+        view: &View,
+        identity: &str,
+        no_services: Option<&str>,
+        reported: &mut BTreeMap<String, String>,
+    ) -> bool {
         let plan = plan(&self.name, view, &self.local());
         self.set_health(None, Some(&plan));
-        for (name, refusal) in &plan.refused {
+        for (name, refusal) in plan.refused.iter().filter(|(name, why)| reported.get(*name) != Some(why)) {
             self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
         }
+        reported.clone_from(&plan.refused);
         let mut done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
         // Routes to the endpoints come first.
         if let Some(slices) = &plan.slices {

@@ -12,7 +12,7 @@
 //! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it |
 //!
 //! The older object wins a contradiction, so a remote cluster cannot displace another one. The
-//! overlay's part of the plan ([`super::vxlan`]) treats the accepted VTEPs and subnets like those of
+//! overlay's part of the plan (`plan/vxlan.rs`) treats the accepted VTEPs and subnets like those of
 //! this cluster.
 
 mod claims;
@@ -60,7 +60,7 @@ pub struct RemoteClusterPlan {
     pub endpoints: u32,
     /// Numbers of ignored parts.
     pub ignored: Ignored,
-    /// The reasons, at most [`FAULTS`].
+    /// The reasons, at most `FAULTS`.
     pub faults: Vec<String>,
 }
 

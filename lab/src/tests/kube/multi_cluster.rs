@@ -2,6 +2,7 @@
 //! routes by BGP (lab/topologies/pair.clab.yml).
 
 mod global;
+pub(super) mod vlan;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +31,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[
     global::TEST,
+    vlan::TEST,
     Test {
         name: "kube/multi-cluster",
         about: "two API servers, two controllers, four nodes: all pairs of BGP and overlay pods of both clusters without \
