@@ -47,7 +47,7 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     }
     for (name, health) in &state.remote.health {
         let away = health.away_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-        page.put_bool(m::REMOTE_CONNECTED, &[name], health.away_since.is_none());
+        page.put_bool(m::REMOTE_CONNECTED, &[name], health.away_since.is_none() && !health.is_refused);
         page.put(m::REMOTE_AWAY, &[name], away);
         for (kind, count) in [
             ("subnets", health.subnets),

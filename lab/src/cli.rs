@@ -346,6 +346,9 @@ pub(crate) enum Inside {
 pub(crate) enum Bench {
     /// Attaching containers, against the ptp and host-local plugins.
     Attach,
+    /// Another cluster with 1,000 nodes and 10,000 pods: the agent's memory, and the time from a pod's
+    /// move in one cluster to the route in the other.
+    Clusters,
     /// Decoding and encoding UPDATEs, against zettabgp and netgauze.
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
@@ -356,6 +359,8 @@ pub(crate) enum Bench {
     /// Address allocation: in memory, for 2,000 pods at once on a real API server, and the cost of
     /// other nodes' addresses for an agent.
     Ipam,
+    /// Attaching a pod with two interfaces, against one with a single interface.
+    Interfaces,
     /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3;
     /// in a user-mode kernel.
     L2,

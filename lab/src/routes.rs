@@ -114,6 +114,24 @@ impl RouteMonitor {
         }
     }
 
+    /// Waits until a prefix was added or changed after a time; returns the time of its last change.
+    pub(crate) fn wait_after(&self, prefix: IpNet, since: Instant, deadline: Duration) -> Result<Instant> {
+        let end = Instant::now() + deadline;
+        let mut seen = self.seen();
+        loop {
+            crate::interrupt::check()?;
+            let last = seen.last.get(&prefix).filter(|(at, added)| *added && *at > since);
+            if let Some((at, _)) = last {
+                return Ok(*at);
+            }
+            if Instant::now() > end {
+                bail!("{}: no change of the route to {prefix} in {deadline:?}", self.name);
+            }
+            let pause = Duration::from_millis(100);
+            seen = self.shared.1.wait_timeout(seen, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Waits until this number of routes was added since the start; returns the time of the newest
     /// change.
     pub(crate) fn wait_count(&self, added: u64, deadline: Duration) -> Result<Instant> {

@@ -20,9 +20,11 @@ pub(crate) fn run(place: &Place, command: Suite) -> Result<ExitCode> {
         Suite::Bench { what, json, speakers, parts, before } => {
             let met = match what {
                 Bench::Attach => bench::attach::bench(place, json)?,
+                Bench::Clusters => bench::clusters::bench(place, json)?,
                 Bench::Codec => bench::codec::bench(place, json)?,
                 Bench::Fib => bench::fib::bench(place, json)?,
                 Bench::Guard => bench::guard::bench(place, json, before.as_deref())?,
+                Bench::Interfaces => bench::interfaces::bench(place, json)?,
                 Bench::Ipam => bench::ipam::bench(place, json)?,
                 Bench::L2 => bench::l2::bench(place, json)?,
                 Bench::Memory => bench::memory::bench(place, json)?,

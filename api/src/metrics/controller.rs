@@ -32,7 +32,7 @@ catalogue! {
         POLICY_FAULTS = Gauge, Count, "trunkline_controller_policy_faults" ["kind"],
             "leader: policies with an entry that is not in force as written: `NetworkPolicy`, `ClusterNetworkPolicy`; each has an event `InvalidPolicyEntry` with the entry and its effect";
         REMOTE_CONNECTED = Gauge, Bool, "trunkline_controller_remote_cluster_connected" ["cluster"],
-            "leader: whether the API server of a RemoteCluster answers";
+            "leader: whether the API server of a RemoteCluster answers, with usable credentials and the UUID of another cluster";
         REMOTE_AWAY = Gauge, Seconds, "trunkline_controller_remote_cluster_away_seconds" ["cluster"],
             "leader: the time since which it does not answer; 0 while it answers";
         REMOTE_MIRRORED = Gauge, Count, "trunkline_controller_remote_cluster_objects" ["cluster", "kind"],

@@ -79,6 +79,7 @@ pub(super) async fn run(
     let spec = match &mirror.row.spec {
         Ok(spec) => spec.clone(),
         Err(fault) => {
+            mirror.refuse(true);
             mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, fault)]).await;
             return std::future::pending().await;
         }
@@ -87,6 +88,7 @@ pub(super) async fn run(
         Ok(client) => mirror.follow(client, patience(&spec)).await,
         Err(fault) => {
             let text = fault.to_string();
+            mirror.refuse(true);
             mirror.warn(reason::REMOTE_CLUSTER, text.clone());
             mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, &text)]).await;
             std::future::pending().await
@@ -198,12 +200,19 @@ impl Mirror {
         away_since: &mut Option<Instant>,
     ) -> String {
         let (mut delays, mut withdrawn) = (Delays::default(), false);
+        let mut reported = None;
         loop {
             match uuid(client, patience).await {
                 Ok(uuid) => match self.uuid_fault(&uuid).await {
-                    None => return uuid,
+                    None => {
+                        self.refuse(false);
+                        return uuid;
+                    }
                     Some(fault) => {
-                        self.warn(reason::REMOTE_CLUSTER, fault.clone());
+                        self.refuse(true);
+                        if reported.replace(fault.clone()).as_ref() != Some(&fault) {
+                            self.warn(reason::REMOTE_CLUSTER, fault.clone());
+                        }
                         let checks = [(condition::HEALTHZ, Ok(())), failed(condition::UUID, &fault)];
                         self.report(RemoteClusterState::NotReady, Some(uuid), &checks).await;
                         self.remove_all().await;
@@ -266,6 +275,8 @@ impl Mirror {
         let mut subnets = self.context.shared.changes();
         // The kinds whose watch failed.
         let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+        // The refused subnets that have an event.
+        let mut reported = BTreeMap::new();
         // Why Services cannot be read.
         let mut refused: Option<String> = None;
         let mut away_since = None;
@@ -327,7 +338,7 @@ impl Mirror {
                 Some(()) = timer => {
                     due = None;
                     changed.mark_unchanged();
-                    if !self.write(&view, identity, refused.as_deref()).await {
+                    if !self.write(&view, identity, refused.as_deref(), &mut reported).await {
                         due = Some(Instant::now() + RETRY);
                     }
                     continue;
@@ -361,12 +372,19 @@ impl Mirror {
     }
 
     /// Writes all differences, and the state. Returns whether all writes succeeded.
-    async fn write(&self, view: &View, identity: &str, no_services: Option<&str>) -> bool {
+    async fn write(
+        &self,
+        view: &View,
+        identity: &str,
+        no_services: Option<&str>,
+        reported: &mut BTreeMap<String, String>,
+    ) -> bool {
         let plan = plan(&self.name, view, &self.local());
         self.set_health(None, Some(&plan));
-        for (name, refusal) in &plan.refused {
+        for (name, refusal) in plan.refused.iter().filter(|(name, why)| reported.get(*name) != Some(why)) {
             self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
         }
+        reported.clone_from(&plan.refused);
         let mut done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
         // Routes to the endpoints come first.
         if let Some(slices) = &plan.slices {
@@ -455,6 +473,11 @@ impl Mirror {
         self.write_kind::<RemoteEndpointSliceSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteVtepSpec>(&BTreeMap::new()).await;
         self.write_kind::<RemoteSubnetSpec>(&BTreeMap::new()).await;
+    }
+
+    fn refuse(&self, is_refused: bool) {
+        let mut state = self.context.shared.lock();
+        state.remote.health.entry(Arc::clone(&self.name)).or_default().is_refused = is_refused;
     }
 
     fn set_health(&self, away_since: Option<Instant>, plan: Option<&Plan>) {

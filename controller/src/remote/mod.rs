@@ -106,6 +106,8 @@ impl RemoteState {
 pub struct Health {
     /// Since when its API server does not answer; none while it answers.
     pub away_since: Option<Instant>,
+    /// Whether it cannot be mirrored for another reason: its credentials, or its UUID.
+    pub is_refused: bool,
     /// Its mirrored subnets.
     pub subnets: usize,
     /// Its subnets that are not mirrored.

@@ -2,9 +2,11 @@
 //! same run on the same machine. On an unknown machine only the ratio has a meaning.
 
 pub(crate) mod attach;
+pub(crate) mod clusters;
 pub(crate) mod codec;
 pub(crate) mod fib;
 pub(crate) mod guard;
+pub(crate) mod interfaces;
 pub(crate) mod ipam;
 pub(crate) mod l2;
 pub(crate) mod memory;

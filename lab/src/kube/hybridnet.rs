@@ -169,7 +169,8 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Attaches a sandbox, as hybridnet's plugin and daemon do for a pod of a BGP network.
+    /// Attaches a sandbox, as hybridnet's plugin and daemon do for a pod of a BGP network. Without a
+    /// BGP peer, the pod uses the routes of the host: the stand-in has no tunnels.
     pub(super) fn add(
         cluster: &Cluster,
         fabric: &Fabric,
@@ -186,6 +187,13 @@ impl Attachment {
         let peers = ["get", "networks", "-o", "jsonpath={.items[*].spec.config.bgpPeers[*].address}"];
         let hops: String =
             cluster.kubectl(peers)?.split_whitespace().map(|peer| format!(" nexthop via {peer}")).collect();
+        let way_out = if hops.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "ip route replace default table 40000{hops}; ip rule add priority 2 from {address} lookup 40000"
+            )
+        };
         let (inside, pod_ns) = (&sandbox.ns, sandbox.ns.name());
         host.ns.ip([
             "link",
@@ -210,8 +218,7 @@ impl Attachment {
         host.sh(&format!(
             "set -e
              ip link set {device} up
-             ip route replace default table 40000{hops}
-             ip rule add priority 2 from {address} lookup 40000
+             {way_out}
              ip route replace {address}/32 dev {device} table 39999"
         ))?;
         let nodes =
@@ -226,7 +233,7 @@ impl Attachment {
     /// Detaches the pod.
     pub(super) fn delete(&self, fabric: &Fabric, host: &Host) -> Result<()> {
         host.sh(&format!(
-            "ip rule del priority 2 from {} lookup 40000; ip link del {}",
+            "ip rule del priority 2 from {} lookup 40000 2>/dev/null || :; ip link del {}",
             self.address, self.device
         ))?;
         self.withdraw(fabric)

@@ -22,6 +22,7 @@
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! egress   the other direction: from the API server to Services with pods in such namespaces
 //! multus   Multus, for pods with several interfaces
+//! remote   RemoteClusters, with which a cluster reads another
 //! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
 //! ```
 //!
@@ -66,6 +67,8 @@ pub(crate) mod nodes;
 pub(crate) mod pki;
 #[cfg(feature = "suite")]
 pub(crate) mod pods;
+#[cfg(feature = "suite")]
+pub(crate) mod remote;
 #[cfg(feature = "suite")]
 pub(crate) mod rights;
 #[cfg(feature = "suite")]

@@ -261,7 +261,7 @@ fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Re
 
 /// Runs one test inside the kernel that [`boot_for`] has booted.
 pub(crate) fn run_inside(place: &Place, name: &str, handed: Option<PathBuf>) -> Result<()> {
-    let mut tests = in_user_mode_kernel().chain(services::INSIDE);
+    let mut tests = in_user_mode_kernel().chain(services::INSIDE).chain(kube::INSIDE);
     let test = tests.find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context { handed, ..Context::new(place, false) };
     // The product must already be built, because the user-mode kernel has no compiler.

@@ -26,6 +26,31 @@ const PODS: [(u8, &str, &str); 8] = [
     (9, "open", "open-node1b-1"),
 ];
 
+/// The Network of a cluster that hybridnet leaves.
+pub(super) struct Left {
+    network: &'static str,
+    subnet: &'static str,
+    manifest: &'static str,
+    /// hybridnet's labels of each node.
+    labels: &'static [&'static str],
+}
+
+/// Pods of a BGP network.
+pub(super) const RACK: Left = Left {
+    network: "rack1",
+    subnet: "rack1-v4",
+    manifest: NETWORK,
+    labels: &["network=rack1", "networking.alibaba.com/bgp-network-attachment=true"],
+};
+
+/// Pods of an overlay: the default of hybridnet's chart.
+pub(super) const OVERLAY: Left = Left {
+    network: "init",
+    subnet: "init",
+    manifest: OVERLAY_NETWORK,
+    labels: &["networking.alibaba.com/overlay-network-attachment=true"],
+};
+
 /// Prepares the API server for Felix: its kinds, and a datastore that is ready.
 pub(super) fn prepare_felix(cluster: &Cluster, felix: &Felix) -> Result<()> {
     cluster.kubectl(["apply", "--server-side", "-f", &felix.crds.display().to_string()])?;
@@ -37,7 +62,7 @@ pub(super) fn prepare_felix(cluster: &Cluster, felix: &Felix) -> Result<()> {
 
 /// Installs the kinds, the webhooks and the workloads, and the Network with its key in clear text.
 /// Returns once the daemons are ready.
-pub(super) fn install(cluster: &Cluster) -> Result<()> {
+pub(super) fn install(cluster: &Cluster, left: &Left) -> Result<()> {
     for kind in kinds() {
         cluster.apply(&kind.to_string())?;
     }
@@ -45,18 +70,18 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
         super::install::established(cluster, kind)?;
     }
     cluster.apply(WORKLOADS)?;
-    cluster.apply(NETWORK)?;
+    cluster.apply(left.manifest)?;
     for (kind, name, status) in [
         (
             "network",
-            "rack1",
-            json!({ "lastAllocatedSubnet": "rack1-v4", "nodeList": ["node1a", "node1b"], "subnetList": ["rack1-v4"],
+            left.network,
+            json!({ "lastAllocatedSubnet": left.subnet, "nodeList": ["node1a", "node1b"], "subnetList": [left.subnet],
             "statistics": { "total": 253, "used": 9, "available": 244 }, "ipv6Statistics": { "total": 0, "used": 0, "available": 0 },
             "dualStackStatistics": { "total": 0, "used": 0, "available": 0 } }),
         ),
         (
             "subnet",
-            "rack1-v4",
+            left.subnet,
             json!({ "total": 253, "used": 9, "available": 244, "lastAllocatedIP": "100.64.1.9" }),
         ),
     ] {
@@ -68,8 +93,7 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
                 "localIPs": [format!("10.1.0.{}", 11 + number)] } } });
         cluster.apply(&info.to_string())?;
         patch_status(cluster, "nodeinfo", node, &json!({ "updateTimestamp": "2026-01-01T00:00:00Z" }))?;
-        let labels = ["network=rack1", "networking.alibaba.com/bgp-network-attachment=true"];
-        run(&mut cluster.kubectl_command(&[&["label", "node", node][..], &labels].concat()))?;
+        run(&mut cluster.kubectl_command(&[&["label", "node", node][..], left.labels].concat()))?;
     }
     cluster.kubectl([
         "-n",
@@ -94,7 +118,7 @@ fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Re
 /// Acts as hybridnet's manager: creates an IPInstance for each pod, and adds hybridnet's finalizer
 /// to the pods of StatefulSets. One more IPInstance is retained for db-2, which was scaled away.
 /// Returns once the pods run.
-pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
+pub(super) fn give_addresses(cluster: &Cluster, left: &Left) -> Result<()> {
     let object = |namespace: &str, name: &str| -> Result<Value> {
         Ok(serde_json::from_str(&cluster.kubectl(["-n", namespace, "get", "pod", name, "-o", "json"])?)?)
     };
@@ -107,7 +131,7 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
         )?;
         let pod = object(namespace, name)?;
         let owner = &pod["metadata"]["ownerReferences"][0];
-        cluster.apply(&instance(last, (namespace, name), owner, Some(&pod)).to_string())?;
+        cluster.apply(&instance(left, last, (namespace, name), owner, Some(&pod)).to_string())?;
         if owner["kind"] == "StatefulSet" {
             let finalizer = r#"{"metadata":{"finalizers":["networking.alibaba.com/ip-allocated"]}}"#;
             cluster.kubectl(["patch", "pod", name, "--type=merge", "-p", finalizer])?;
@@ -115,7 +139,7 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     }
     let set: Value = serde_json::from_str(&cluster.kubectl(["get", "statefulset", "db", "-o", "json"])?)?;
     let owner = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true });
-    cluster.apply(&instance(5, ("default", "db-2"), &owner, None).to_string())?;
+    cluster.apply(&instance(left, 5, ("default", "db-2"), &owner, None).to_string())?;
     for (last, namespace, name) in PODS {
         cluster.kubectl(["-n", namespace, "wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
         let pod = object(namespace, name)?;
@@ -140,12 +164,18 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
 
 /// An IPInstance that is bound to a pod, or reserved for the next pod of its name. A reserved
 /// IPInstance has no node and no UID, and no labels of these.
-fn instance(last: u8, (namespace, name): (&str, &str), owner: &Value, pod: Option<&Value>) -> Value {
+fn instance(
+    left: &Left,
+    last: u8,
+    (namespace, name): (&str, &str),
+    owner: &Value,
+    pod: Option<&Value>,
+) -> Value {
     let address = format!("100.64.1.{last}");
     let mut labels = BTreeMap::from([
         ("networking.alibaba.com/version", json!("v1.2")),
-        ("networking.alibaba.com/subnet", json!("rack1-v4")),
-        ("networking.alibaba.com/network", json!("rack1")),
+        ("networking.alibaba.com/subnet", json!(left.subnet)),
+        ("networking.alibaba.com/network", json!(left.network)),
         ("networking.alibaba.com/pod", json!(name)),
     ]);
     let mut binding = json!({
@@ -171,7 +201,7 @@ fn instance(last: u8, (namespace, name): (&str, &str), owner: &Value, pod: Optio
                 "controller": true, "blockOwnerDeletion": false }],
         },
         "spec": {
-            "network": "rack1", "subnet": "rack1-v4", "binding": binding,
+            "network": left.network, "subnet": left.subnet, "binding": binding,
             "address": { "version": "4", "ip": format!("{address}/24"), "mac": format!("02:12:34:56:78:{:02x}", last + 0xf) },
         },
     })
@@ -345,6 +375,19 @@ apiVersion: networking.alibaba.com/v1
 kind: Subnet
 metadata: { name: rack1-v4, finalizers: [networking.alibaba.com/metrics-registered] }
 spec: { network: rack1, range: { version: "4", cidr: 100.64.1.0/24 } }
+"#;
+
+/// The Network and Subnet that hybridnet's chart creates.
+const OVERLAY_NETWORK: &str = r#"
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: init, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { type: Overlay, netID: 4 }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: init, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { network: init, range: { version: "4", cidr: 100.64.1.0/24 }, config: { autoNatOutgoing: true } }
 "#;
 
 /// The objects of its chart that matter to the page and to Trunkline. Its webhooks have no server

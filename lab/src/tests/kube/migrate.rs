@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::crds::{REFUSALS, RESERVED};
 use super::flows::Flows;
 use super::install::{self, NODES, address_of, rolled_out, wait_text};
-use super::{Test, Verdict, hybridnet};
+use super::{Test, Verdict, hybridnet, left};
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
 use crate::kube::auditor::AddressAuditor;
@@ -28,12 +28,19 @@ use crate::tests::bed::lost_nothing;
 use crate::tests::{Context as Lab, passed};
 use crate::{client, packages};
 
-pub(super) const TESTS: &[Test] = &[Test {
-    name: "kube/migrate",
-    about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back and \
-            forth; addresses and MACs are kept, and no denied datagram arrives, with Felix on the nodes of hybridnet",
-    run: migrate,
-}];
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "kube/migrate-overlay",
+        about: "a cluster with hybridnet's default, pods in an overlay, migrates node by node: addresses are kept, pods without annotations stay in the overlay and reach each other",
+        run: overlay,
+    },
+    Test {
+        name: "kube/migrate",
+        about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back and \
+            forth; addresses and MACs, also those of a stopped virtual machine, and endpoints of a global Service are kept, and no denied datagram arrives, with Felix on the nodes of hybridnet",
+        run: migrate,
+    },
+];
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -61,10 +68,11 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             hybridnet::prepare_felix(cluster, felix)?;
             nodes.run_felix(&felix.program);
         }
-        hybridnet::install(cluster)?;
-        hybridnet::give_addresses(cluster)?;
+        hybridnet::install(cluster, &hybridnet::RACK)?;
+        hybridnet::give_addresses(cluster, &hybridnet::RACK)?;
+        left::create(cluster)?;
         let before = hybridnet::addresses(cluster)?;
-        ensure!(before.len() == 9, "{before:?}");
+        ensure!(before.len() == 10, "{before:?}");
         flows.check("before the migration")?;
         let auditor = AddressAuditor::open(cluster)?;
 
@@ -82,8 +90,8 @@ fn migrate(context: &Lab) -> Result<Verdict> {
         let values = format!("printf %s {}", quoted(VALUES));
         let said = page.any_section("2. The controller", &[(GET_VALUES, &values)])?;
         ensure!(
-            said.lines().any(|line| line.split_whitespace().eq(["rack1", "9"])),
-            "not 9 addresses used: {said}"
+            said.lines().any(|line| line.split_whitespace().eq(["rack1", "10"])),
+            "not 10 addresses used: {said}"
         );
         rolled_out(cluster, "deployment/trunkline-controller")?;
         it.unchanged(&before)?;
@@ -123,6 +131,10 @@ fn migrate(context: &Lab) -> Result<Verdict> {
         let (_, third) = it.running("db-2")?;
         ensure!(third.to_string() == "100.64.1.5", "db-2 got {third}");
         kept.push(third);
+        // So does the virtual machine, which hybridnet left stopped.
+        let (_, machine) = it.running(left::start_vm(cluster, "node1b")?)?;
+        left::has_its_address(machine)?;
+        kept.push(machine);
         let pings = it.pings(&kept)?;
         page.section("5. After the last node")?;
         rolled_out(cluster, "daemonset/trunkline-agent")?;
@@ -134,6 +146,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             cluster.kubectl(["-n", "kube-system", "get", "pods,daemonsets,deployments", "-o", "name"])?;
         ensure!(!left.contains("hybridnet"), "left of hybridnet: {left}");
 
+        left::is_kept(cluster)?;
         let twice = auditor.now().twice.clone();
         ensure!(twice.is_empty(), "addresses held twice: {twice:?}");
         passed(format!(
@@ -145,12 +158,68 @@ fn migrate(context: &Lab) -> Result<Verdict> {
     })
 }
 
+/// A cluster with the defaults of hybridnet's chart. The stand-in for hybridnet has no tunnels, so pods reach
+/// each other when both nodes have migrated.
+fn overlay(context: &Lab) -> Result<Verdict> {
+    install::with_page(context, "migrate-overlay", PAGE, |cluster, fabric, nodes, mut page| {
+        page.add_program("trunkline", &context.product()?.join("trunkline"))?;
+        let it = Migration { cluster, fabric, nodes };
+        hybridnet::install(cluster, &hybridnet::OVERLAY)?;
+        hybridnet::give_addresses(cluster, &hybridnet::OVERLAY)?;
+        let before = hybridnet::addresses(cluster)?;
+        let auditor = AddressAuditor::open(cluster)?;
+        page.section("Before")?;
+        page.section("1. The CRDs")?;
+        let values = format!("printf %s {}", quoted(OVERLAY_VALUES));
+        page.any_section("2. The controller", &[(GET_VALUES, &values)])?;
+        rolled_out(cluster, "deployment/trunkline-controller")?;
+        it.unchanged(&before)?;
+        page.section("3. Node affinity for hybridnet's daemon")?;
+        for node in NODES {
+            let of_node = format!("NODE={node}");
+            page.any_section("4. Each node", &[("NODE=node1a", &of_node), (WAIT_SESSIONS, ":")])?;
+            client::wait_answering(fabric.host(node)?)?;
+            it.cleaned(node, &["hybr", "cali-"])?;
+        }
+        let addresses = it.stateful(&before)?;
+        ensure!(addresses.len() == 2, "the addresses of the StatefulSet are {addresses:?}");
+        let mut pods = vec!["db-0".to_owned(), "db-1".to_owned()];
+        for node in NODES {
+            // A new pod without annotations.
+            let name = format!("web-{node}-1");
+            it.running(&name)?;
+            let of_pod = format!("networking.alibaba.com/pod={name}");
+            let network = ["get", "ipinstances", "-l", &of_pod, "-o", "jsonpath={.items[*].spec.network}"];
+            let network = cluster.kubectl(network)?;
+            ensure!(network == "init", "{name} is in the Network {network:?}");
+            pods.push(name);
+        }
+        let pings = it.among(&pods)?;
+        page.section("5. After the last node")?;
+        rolled_out(cluster, "daemonset/trunkline-agent")?;
+        let sent = lost_nothing(pings)?;
+        let twice = auditor.now().twice.clone();
+        ensure!(twice.is_empty(), "addresses held twice: {twice:?}");
+        passed(format!(
+            "{} pods of the overlay reach each other; {sent} pings while agents were replaced, none lost",
+            pods.len()
+        ))
+    })
+}
+
+/// Values of hybridnet's release with the defaults of its chart, for two nodes.
+const OVERLAY_VALUES: &str = "manager: {replicas: 2}\nwebhook: {replicas: 1}\n";
+/// There are no BGP sessions.
+const WAIT_SESSIONS: &str =
+    "kubectl wait nodeinfo $NODE --for=jsonpath='{.status.peers[0].state}'=Established --timeout=2m";
+
 /// The page, whose section about network policies adds a command to the way back.
 const PAGE: &str = "docs/migrate-from-hybridnet.md";
 const GET_VALUES: &str = "helm -n kube-system get values hybridnet --all --output yaml";
 /// Values of hybridnet's release, for two nodes with pods of an Underlay network. The others have
 /// their defaults.
-const VALUES: &str = "defaultNetworkType: Underlay\nmanager: {replicas: 2}\nwebhook: {replicas: 1}\n";
+const VALUES: &str =
+    "defaultNetworkType: Underlay\nvmIPRetain: true\nmanager: {replicas: 2}\nwebhook: {replicas: 1}\n";
 const UNCORDON: &str = "kubectl uncordon $NODE";
 const FELIX_READY: &str = "until ssh $NODE 'curl -sf localhost:9099/readiness && sleep 2 && curl -sf localhost:9099/readiness'; do sleep 2; done";
 
@@ -238,22 +307,47 @@ impl Migration<'_, '_> {
 
     /// Checks that a node only runs Trunkline, and that its pods are reachable.
     fn moved(&self, node: &str, before: &Addresses) -> Result<()> {
-        let host = self.fabric.host(node)?;
-        client::wait_established(host, PATIENCE)?;
-        let files = host.sh("ls -A /etc/cni/net.d")?;
-        ensure!(files.trim() == "05-trunkline.conflist", "{node}: {files}");
-        let sockets = host.sh("cat /proc/net/unix")?;
-        ensure!(!sockets.contains("hybridnet.sock"), "hybridnet's daemon is still on {node}");
-        let left = host.sh("ip rule; ip -o link; nft list ruleset")?;
-        for of_hybridnet in ["lookup 40000", "hybr", "cali-"] {
-            ensure!(!left.contains(of_hybridnet), "{node} still has {of_hybridnet} of hybridnet: {left}");
-        }
+        client::wait_established(self.fabric.host(node)?, PATIENCE)?;
+        self.cleaned(node, &["lookup 40000", "hybr", "cali-"])?;
         let web = format!("web-{node}-1");
         let (_, address) = self.running(&web)?;
         self.nodes.attached(node, &web)?;
         self.reached(&[address])?;
         let reached = self.stateful(before)?;
         self.reached(&reached)
+    }
+
+    /// Checks that nothing of hybridnet is left on a node. An overlay of Trunkline has rules with the same
+    /// numbers.
+    fn cleaned(&self, node: &str, traces: &[&str]) -> Result<()> {
+        let host = self.fabric.host(node)?;
+        let files = host.sh("ls -A /etc/cni/net.d")?;
+        ensure!(files.trim() == "05-trunkline.conflist", "{node}: {files}");
+        let sockets = host.sh("cat /proc/net/unix")?;
+        ensure!(!sockets.contains("hybridnet.sock"), "hybridnet's daemon is still on {node}");
+        let left = host.sh("ip rule; ip -o link; nft list ruleset")?;
+        for of_hybridnet in traces {
+            ensure!(!left.contains(*of_hybridnet), "{node} still has {of_hybridnet} of hybridnet: {left}");
+        }
+        Ok(())
+    }
+
+    /// Requests from each of these pods to each other.
+    fn among(&self, pods: &[String]) -> Result<Pinger> {
+        let found: Vec<(&String, String, IpAddr)> = pods
+            .iter()
+            .map(|pod| self.running(pod).map(|(node, address)| (pod, node, address)))
+            .collect::<Result<_>>()?;
+        let mut flows = Vec::new();
+        for (from, node, _) in &found {
+            let ns = self.nodes.attached(node, from)?.ns;
+            for (to, _, address) in found.iter().filter(|(to, ..)| to != from) {
+                flows.push(Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *address });
+            }
+        }
+        let mut pings = Pinger::start(flows, Duration::from_millis(20))?;
+        pings.settle(PATIENCE)?;
+        Ok(pings)
     }
 
     /// Checks that a node only runs hybridnet, and that its pods have their previous addresses.

@@ -15,6 +15,7 @@ mod hybridnet;
 pub(super) mod install;
 mod interfaces;
 mod leader;
+mod left;
 mod migrate;
 mod multi_cluster;
 mod overlay;
@@ -64,6 +65,9 @@ pub(super) const TESTS: &[&[Test]] = &[
     vms::TESTS,
     webhook::TESTS,
 ];
+
+/// The parts of tests that run in a user-mode kernel.
+pub(super) const INSIDE: &[Test] = &[multi_cluster::vlan::INSIDE];
 
 /// Runs a test on a cluster of this name, or skips it if no cluster is possible.
 pub(super) fn cluster(

@@ -2,6 +2,7 @@
 //! routes by BGP (lab/topologies/pair.clab.yml).
 
 mod global;
+pub(super) mod vlan;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,6 +20,7 @@ use crate::kube::controller::Replicas;
 use crate::kube::doorway::Doorway;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
+use crate::kube::remote;
 use crate::kube::rights::{self, Accounts, WITHOUT_KEYS};
 use crate::pinger::{Flow, Pinger};
 use crate::progress::say;
@@ -29,6 +31,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[
     global::TEST,
+    vlan::TEST,
     Test {
         name: "kube/multi-cluster",
         about: "two API servers, two controllers, four nodes: all pairs of BGP and overlay pods of both clusters without \
@@ -135,23 +138,7 @@ impl<'a> Side<'a> {
 
     /// Lets this cluster read `from`, as the documentation describes it.
     fn read(&self, from: &Side<'_>) -> Result<()> {
-        let page = std::fs::read_to_string(self.cluster.repository().join("docs/multi-cluster.md"))?;
-        let block = page.split("```").find(|block| block.contains("kind: ClusterRoleBinding"));
-        let role =
-            block.and_then(|block| block.strip_prefix("yaml")).context("the ClusterRole in the page")?;
-        let (one, all) = ("trunkline:remote:east", format!("trunkline:remote:{}", self.name));
-        from.cluster.apply(&role.replace(one, &all))?;
-        let (certificate, key) = from.cluster.client_certificate("remote", &all)?;
-        let base64 = |file: &Path| run(&mut cmd("base64", ["-w0", &file.display().to_string()]));
-        let object = json!({
-            "apiVersion": "multicluster.alibaba.com/v1", "kind": "RemoteCluster", "metadata": {"name": from.name},
-            "spec": {
-                "apiEndpoint": format!("https://127.0.0.1:{}", from.cluster.port()),
-                "caData": base64(&from.cluster.authority())?,
-                "certData": base64(&certificate)?, "keyData": base64(&key)?,
-            },
-        });
-        self.cluster.apply(&object.to_string()).map(drop)
+        remote::join(self.cluster, self.name, from.cluster, from.name)
     }
 
     /// Waits for the state of the other cluster, and returns the conditions' messages.

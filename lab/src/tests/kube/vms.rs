@@ -28,7 +28,7 @@ const VM: &str = "networking.alibaba.com/vm";
 const LEFT: (&str, &str) = ("10.1.0.50", "02:12:34:aa:bb:cc");
 
 /// The kinds of KubeVirt, without their schemas.
-const CRDS: &str = "
+pub(super) const CRDS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: { name: virtualmachines.kubevirt.io }
@@ -328,7 +328,7 @@ impl Vms<'_> {
     }
 }
 
-fn owner(kind: &str, name: &str, uid: &str) -> Value {
+pub(super) fn owner(kind: &str, name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": kind, "name": name, "uid": uid, "controller": true,
         "blockOwnerDeletion": false,

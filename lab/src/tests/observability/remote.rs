@@ -4,8 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::prometheus::Prometheus;
-use crate::kube::Cluster;
-use crate::shell::{cmd, run};
+use crate::kube::{Cluster, remote};
 
 const ALERTS: [&str; 2] = ["TrunklineRemoteClusterUnreachable", "TrunklineRemoteClusterIgnored"];
 
@@ -14,15 +13,7 @@ const NOWHERE: &str = "https://127.0.0.1:1";
 
 /// Makes both alerts fire and clear. `taken` is the prefix of a Subnet of this cluster.
 pub(super) fn test(cluster: &Cluster, prometheus: &Prometheus, taken: &str) -> Result<()> {
-    let (certificate, key) = cluster.client_certificate("remote", "trunkline:remote:west")?;
-    let base64 = |file: &std::path::Path| run(&mut cmd("base64", ["-w0", &file.display().to_string()]));
-    let remote = json!({
-        "apiVersion": "multicluster.alibaba.com/v1", "kind": "RemoteCluster", "metadata": {"name": "west"},
-        "spec": {
-            "apiEndpoint": NOWHERE, "caData": base64(&cluster.authority())?,
-            "certData": base64(&certificate)?, "keyData": base64(&key)?,
-        },
-    });
+    let remote = remote::object(cluster, "west", "east", NOWHERE)?;
     let subnet = json!({
         "apiVersion": "multicluster.alibaba.com/v1", "kind": "RemoteSubnet", "metadata": {"name": "west.taken"},
         "spec": {"clusterName": "west", "networkType": "Underlay", "range": {"version": "4", "cidr": taken}},
