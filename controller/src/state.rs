@@ -398,6 +398,7 @@ impl ControllerState {
     pub fn end_term(&mut self) {
         self.term = None;
         self.services.end_term();
+        self.remote.end_term();
         self.cluster.pods = Default::default();
         self.cluster.vms.clear();
         self.unsupported = Unsupported::default();

@@ -356,6 +356,21 @@ mod tests {
     }
 
     #[test]
+    fn a_new_term_waits_for_its_own_lists() {
+        let shared = SharedState::new(Arc::new(Metrics::new().unwrap()));
+        let mut state = shared.lock();
+        let state = &mut *state;
+        lists(state);
+        state.remote.global.set(Key::new("shop", "web"), service(None));
+        remote("west.shop.web-1", "web").apply(state);
+        state.remote.health.entry("west".into()).or_default();
+        assert_eq!(difference(state).unwrap().writes.len(), 1);
+        state.end_term();
+        assert!(difference(state).is_none(), "the rows of the former term are old");
+        assert!(state.remote.health.is_empty(), "another replica reports the health now");
+    }
+
+    #[test]
     fn an_unknown_affinity_uses_all_clusters() {
         assert_eq!(service(Some("near")).affinity, Affinity::Unknown("near".into()));
         assert_eq!(service(Some("")).affinity, Affinity::None);

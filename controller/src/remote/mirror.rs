@@ -192,6 +192,31 @@ impl Mirror {
         }
     }
 
+    /// Waits until another RemoteCluster claims a UUID, or none does any more; at most [`IDENTIFY`].
+    async fn until_another_claim(&self, uuid: &str) {
+        let mut changed = self.context.shared.lock().remote.changed.subscribe();
+        let claimed = self.claimed(uuid);
+        let over = sleep(IDENTIFY);
+        tokio::pin!(over);
+        while self.claimed(uuid) == claimed {
+            tokio::select! {
+                () = &mut over => return,
+                changed = changed.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// The RemoteCluster that is mirrored with this UUID instead: the first one by name.
+    fn claimed(&self, uuid: &str) -> Option<Arc<str>> {
+        let state = self.context.shared.lock();
+        let others = state
+            .remote
+            .clusters
+            .iter()
+            .filter(|(name, row)| **name < self.name && row.status.uuid.as_deref() == Some(uuid));
+        others.map(|(name, _)| Arc::clone(name)).min()
+    }
+
     /// Waits until the API server answers with a UUID that no other cluster has.
     async fn identify(
         &self,
@@ -214,9 +239,9 @@ impl Mirror {
                             self.warn(reason::REMOTE_CLUSTER, fault.clone());
                         }
                         let checks = [(condition::HEALTHZ, Ok(())), failed(condition::UUID, &fault)];
-                        self.report(RemoteClusterState::NotReady, Some(uuid), &checks).await;
+                        self.report(RemoteClusterState::NotReady, Some(uuid.clone()), &checks).await;
                         self.remove_all().await;
-                        sleep(IDENTIFY).await;
+                        self.until_another_claim(&uuid).await;
                     }
                 },
                 Err(error) => {
@@ -251,12 +276,8 @@ impl Mirror {
         if own.is_ok_and(|own| own == uuid) {
             return Some("it is this cluster itself: name another API server".to_owned());
         }
-        let state = self.context.shared.lock();
-        let other = state.remote.clusters.iter().find(|(name, row)| {
-            // The first one by name is mirrored.
-            **name < self.name && row.status.uuid.as_deref() == Some(uuid)
-        });
-        other.map(|(name, _)| format!("it is the cluster of RemoteCluster {name}: delete one of the two"))
+        let other = self.claimed(uuid);
+        other.map(|name| format!("it is the cluster of RemoteCluster {name}: delete one of the two"))
     }
 
     /// Mirrors the cluster until its API server does not answer, or is another cluster's. Returns since

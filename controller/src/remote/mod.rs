@@ -80,6 +80,16 @@ impl Default for RemoteState {
 }
 
 impl RemoteState {
+    /// Removes what only the leader has. The next term waits for its own lists.
+    pub(crate) fn end_term(&mut self) {
+        self.clusters = Table::default();
+        self.vteps = Table::default();
+        self.slices = Table::default();
+        self.global = Table::default();
+        self.bound = Table::default();
+        self.health.clear();
+    }
+
     pub(crate) fn has_changed(&self) {
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
     }

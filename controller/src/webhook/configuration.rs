@@ -2,7 +2,7 @@
 //! answer.
 //!
 //! - `resources.…`: every write of Networks, Subnets and ServicePools; create and update of
-//!   ServiceAdvertisements and AnycastAddresses; writes of IPInstances, except the controller's;
+//!   ServiceAdvertisements and AnycastAddresses; writes of IPInstances and RemoteSubnets, except the controller's;
 //!   writes of NodeInfos, unless the agent repeats the addresses that it has there already. Without
 //!   an answer of the webhook they are refused. Otherwise a wrong Network would stay in the API
 //!   server.
@@ -27,7 +27,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::ObjectMeta;
-use trunkline_api::names::{GROUP, OWN_GROUP, OWN_VERSION, label};
+use trunkline_api::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP, OWN_VERSION, label};
 
 /// Name of both configurations.
 pub const NAME: &str = "trunkline-webhook";
@@ -96,6 +96,7 @@ pub fn configurations(
             rule((GROUP, "v1"), &["networks", "subnets"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
             rule((GROUP, "v1"), &["ipinstances"], &["CREATE", "UPDATE"], "Namespaced"),
             rule((GROUP, "v1"), &["nodeinfoes"], &["CREATE", "UPDATE"], "Cluster"),
+            rule((MULTICLUSTER_GROUP, "v1"), &["remotesubnets"], &["CREATE", "UPDATE"], "Cluster"),
             rule((OWN_GROUP, OWN_VERSION), &["servicepools"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
             rule(
                 (OWN_GROUP, OWN_VERSION),
@@ -110,9 +111,10 @@ pub fn configurations(
         object_selector: None,
         match_conditions: Some(vec![
             MatchCondition {
-                name: "ipinstances-by-others".to_owned(),
+                name: "not-by-the-controller".to_owned(),
                 expression: format!(
-                    "request.resource.resource != 'ipinstances' || request.userInfo.username != '{account}-controller'"
+                    "!(request.resource.resource in ['ipinstances', 'remotesubnets']) || \
+                     request.userInfo.username != '{account}-controller'"
                 ),
             },
             // The start of an agent that changes no address in its NodeInfo must not depend on the

@@ -7,7 +7,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -19,6 +18,7 @@ use trunkline_api::resources::{
     RemoteSubnetSpec, ServiceAddress, ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
 };
 
+use super::rules::remote_subnet::RemotePrefix;
 use super::rules::{Facts, Node};
 
 /// Number of objects on a page.
@@ -85,6 +85,12 @@ impl ApiReader {
         Ok(Facts { networks, subnets, service_pools, remote_subnets, ..Facts::default() })
     }
 
+    /// Facts for a RemoteSubnet.
+    pub(super) async fn for_remote_subnet(&self) -> Result<Facts, kube::Error> {
+        let (subnets, remote_subnets) = (self.all::<SubnetSpec, _>().await?, self.remote_subnets().await?);
+        Ok(Facts { subnets, remote_subnets, ..Facts::default() })
+    }
+
     /// Facts for the creation of a ServicePool, and for objects with addresses of their own: all
     /// owners of addresses.
     pub(super) async fn for_owned_addresses(&self) -> Result<Facts, kube::Error> {
@@ -128,13 +134,12 @@ impl ApiReader {
     }
 
     /// All RemoteSubnets with their prefixes; none in a cluster without the kind.
-    async fn remote_subnets(&self) -> Result<Vec<(String, IpNet)>, kube::Error> {
+    async fn remote_subnets(&self) -> Result<Vec<RemotePrefix>, kube::Error> {
         let all: Vec<RemoteSubnet> = match self.all::<RemoteSubnetSpec, _>().await {
             Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             answer => answer?,
         };
-        let prefix = |subnet: RemoteSubnet| Some((subnet.metadata.name, subnet.spec.range.cidr().ok()?));
-        Ok(all.into_iter().filter_map(prefix).collect())
+        Ok(all.into_iter().filter_map(RemotePrefix::of).collect())
     }
 
     /// All Nodes with their addresses.

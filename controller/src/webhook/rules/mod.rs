@@ -23,6 +23,7 @@ pub mod network;
 pub mod nodeinfo;
 mod overlaps;
 pub mod pod;
+pub mod remote_subnet;
 pub mod service_advertisement;
 pub mod service_pool;
 pub mod subnet;
@@ -30,9 +31,10 @@ pub mod subnet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use trunkline_api::resources::{IPInstance, Network, ServiceAddress, ServicePool, Subnet};
 use trunkline_api::validate::Fault;
+
+use self::remote_subnet::RemotePrefix;
 
 /// Whether an object is admitted.
 pub type RuleResult = Result<(), Vec<Fault>>;
@@ -56,8 +58,8 @@ pub struct Facts {
     pub addressed_nodes: Vec<(String, Vec<IpAddr>)>,
     /// The addresses of one Node; none if the Node does not exist.
     pub node_addresses: Option<Vec<IpAddr>>,
-    /// RemoteSubnets with their prefixes; none if the API server does not have the kind.
-    pub remote_subnets: Vec<(String, IpNet)>,
+    /// RemoteSubnets; none if the API server does not have the kind.
+    pub remote_subnets: Vec<RemotePrefix>,
     /// Number of RemoteClusters (`multicluster.alibaba.com`).
     pub remote_clusters: usize,
 }

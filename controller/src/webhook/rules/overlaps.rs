@@ -6,6 +6,7 @@
 //! | ServicePool | `spec.addresses` |
 //! | Network | `extraPrefixes` of pods, and the prefixes of dynamic neighbours |
 //! | Node | the addresses of its status |
+//! | RemoteSubnet | the whole prefix, which another cluster has |
 
 use std::net::IpAddr;
 
@@ -13,6 +14,7 @@ use trunkline_api::resources::{AddressBlock, Endpoint, Network, NetworkMode, Poo
 use trunkline_api::validate::Fault;
 
 use super::Facts;
+use super::remote_subnet::RemotePrefix;
 use crate::services::allocated_by_subnet;
 use crate::services::ipam::Span;
 
@@ -34,7 +36,8 @@ pub(super) fn owner(addresses: &AddressBlock, kind: &str, name: &str, facts: &Fa
     let networks =
         facts.networks.iter().filter(|network| !is_self("Network", network.name())).flat_map(of_network);
     let nodes = facts.addressed_nodes.iter().flat_map(of_node);
-    let mut all = subnets.chain(pools).chain(networks).chain(nodes);
+    let remote = facts.remote_subnets.iter().map(of_remote_subnet);
+    let mut all = subnets.chain(pools).chain(networks).chain(nodes).chain(remote);
     all.find(|other| other.span.overlaps(&span)).map(|other| other.text)
 }
 
@@ -75,6 +78,12 @@ fn of_node((name, addresses): &(String, Vec<IpAddr>)) -> Vec<Owned> {
     let owned =
         |address: &IpAddr| Owned { span: Span::single(*address), text: format!("{address} of Node {name}") };
     addresses.iter().map(owned).collect()
+}
+
+fn of_remote_subnet(remote: &RemotePrefix) -> Owned {
+    let RemotePrefix { name, prefix, .. } = remote;
+    let span = Span { first: prefix.network(), last: prefix.broadcast() };
+    Owned { span, text: format!("{prefix} of RemoteSubnet {name}") }
 }
 
 /// The pools that overlap this Subnet's prefix, as faults of the Subnet.

@@ -52,20 +52,22 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
     found.extend(overlaps.iter().map(NeighbourOverlap::subnet_fault));
     found.extend(pools_over_subnet(subnet, facts));
     if let Ok(own) = subnet.spec.range.cidr() {
-        let remote = facts.remote_subnets.iter().filter(|(_, other)| overlap(&own, other));
-        found.extend(remote.map(|(name, other)| Fault {
+        let remote = facts.remote_subnets.iter().filter(|other| overlap(&own, &other.prefix));
+        found.extend(remote.map(|other| Fault {
             kind: "Subnet",
             name: subnet.name().to_owned(),
             field: "spec.range.cidr".to_owned(),
             message: format!(
-                "{own} overlaps {other} of RemoteSubnet {name}, a subnet of another cluster: choose another prefix"
+                "{own} overlaps {} of RemoteSubnet {}, a subnet of another cluster: choose another prefix",
+                other.prefix, other.name
             ),
         }));
     }
     found
 }
 
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
+/// Whether two prefixes have an address in common.
+pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 

@@ -210,6 +210,13 @@ fn first() -> Vec<Rule> {
     ]
 }
 
+fn remote_subnet(cidr: &str) -> Value {
+    json!({
+        "apiVersion": "multicluster.alibaba.com/v1", "kind": "RemoteSubnet", "metadata": {"name": "far.new"},
+        "spec": {"clusterName": "far", "range": {"version": "4", "cidr": cidr}},
+    })
+}
+
 /// Cases with a Network of each kind, Subnets, addresses and a RemoteCluster.
 fn then() -> Vec<Rule> {
     let subnet = |network: &str, cidr: &str, more: Value| new("Subnet", v4(network, cidr, more));
@@ -223,6 +230,11 @@ fn then() -> Vec<Rule> {
             vec![(Delete("Network", "vlan"), "it still has Subnets: delete these first: vlan4")],
         ),
         rule(REMOTE, vec![], vec![(Delete("Network", "overlay"), "1 RemoteClusters")]),
+        rule(
+            "RemoteSubnet: overlaps no Subnet of this cluster",
+            vec![Create(remote_subnet("10.99.0.0/24"))],
+            vec![(Create(remote_subnet("10.21.0.0/25")), "of Subnet vlan4 of this cluster")],
+        ),
         rule(
             "dynamic neighbours come from no Subnet",
             vec![
